@@ -1,0 +1,1 @@
+"""The asyncio consumer for Apache Kafka, with an embedded broker for tests."""

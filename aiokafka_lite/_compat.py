@@ -1,0 +1,44 @@
+"""The only place that asks for the Python version.
+
+``timeout`` is asyncio's own from Python 3.11 on, and async-timeout's before; both raise
+``asyncio.TimeoutError`` (an alias of ``TimeoutError`` from 3.11 on) out of the ``async with``.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if sys.version_info >= (3, 11):
+    from asyncio import timeout, timeout_at
+    from enum import StrEnum
+    from typing import Never, Self, assert_never, dataclass_transform
+else:
+    from enum import Enum
+
+    from async_timeout import timeout, timeout_at
+    from typing_extensions import Never, Self, assert_never, dataclass_transform
+
+    class StrEnum(str, Enum):
+        """Members that are strings, as enum.StrEnum makes them."""
+
+        def __str__(self) -> str:
+            return str(self.value)
+
+
+if sys.version_info >= (3, 12):
+    from collections.abc import Buffer
+    from typing import override
+else:
+    from typing_extensions import Buffer, override
+
+__all__ = [
+    "Buffer",
+    "Never",
+    "Self",
+    "StrEnum",
+    "assert_never",
+    "dataclass_transform",
+    "override",
+    "timeout",
+    "timeout_at",
+]

@@ -1,0 +1,198 @@
+"""Errors that the client itself finds: misuse, connections, protocol, records, group."""
+
+from __future__ import annotations
+
+from aiokafka_lite.errors._base import KafkaError
+
+
+# --- The caller's mistakes -----------------------------------------------------------------
+class IllegalStateError(KafkaError):
+    """The call does not fit the consumer's present state."""
+
+
+class IllegalArgumentError(KafkaError):
+    """An argument's value cannot be used."""
+
+
+class KafkaConfigurationError(KafkaError):
+    """The configuration contradicts itself or cannot be used."""
+
+
+class InsecureConfigError(KafkaConfigurationError):
+    """Credentials would cross the network without TLS."""
+
+
+class WrongLoopError(IllegalStateError, AssertionError):
+    """The consumer was used from another event loop or thread than the one it started on."""
+
+
+class ForkedError(IllegalStateError):
+    """The consumer was used in a forked child: sockets belong to the parent."""
+
+
+class ConsumerStoppedError(Exception):
+    """The consumer was stopped: no call can get records from it any more."""
+
+
+class IllegalOperation(Exception):
+    """The operation needs something that the consumer was made without, as a group id."""
+
+
+# --- Brokers and connections ---------------------------------------------------------------
+class KafkaConnectionError(KafkaError):
+    """A connection could not be made, or was lost."""
+
+    retriable = True
+    invalid_metadata = True
+
+
+class NoBrokersAvailable(KafkaError):
+    """None of the brokers could be reached."""
+
+    retriable = True
+    invalid_metadata = True
+
+
+class NodeNotReadyError(KafkaError):
+    """The node has no usable connection just now."""
+
+    retriable = True
+
+
+class KafkaTimeoutError(KafkaError):
+    """A call did not finish within its time."""
+
+    retriable = True
+
+
+class KafkaUnavailableError(KafkaError):
+    """The cluster cannot serve the request now."""
+
+
+class TooManyInFlightRequests(KafkaError):
+    """The connection already has as many requests in flight as it may."""
+
+    retriable = True
+
+
+class StaleMetadata(KafkaError):
+    """The metadata at hand is too old to act on."""
+
+    retriable = True
+    invalid_metadata = True
+
+
+class MetadataEmptyBrokerList(KafkaError):
+    """A broker answered with metadata that names no brokers."""
+
+    retriable = True
+
+
+class Cancelled(KafkaError):
+    """The request was given up before its answer came."""
+
+    retriable = True
+
+
+class QuotaViolationError(KafkaError):
+    """A quota was exceeded."""
+
+
+class TLSError(KafkaConnectionError):
+    """The TLS handshake failed."""
+
+    retriable = False
+
+
+class AuthenticationFailedError(KafkaError):
+    """The broker refused the credentials."""
+
+
+class AuthenticationMethodNotSupported(KafkaError):
+    """The broker does not offer the configured SASL mechanism."""
+
+
+# --- A peer that breaks the protocol -------------------------------------------------------
+class KafkaProtocolError(KafkaError):
+    """The peer sent bytes that are not the Kafka protocol."""
+
+    retriable = True
+
+
+class CorrelationIdError(KafkaProtocolError):
+    """An answer carries a correlation id that was never sent."""
+
+
+class FrameTooLargeError(KafkaProtocolError):
+    """A frame claims a size beyond the limit."""
+
+
+class UnrecognizedBrokerVersion(KafkaError):
+    """The broker's version could not be told."""
+
+
+class IncompatibleBrokerVersion(KafkaError):
+    """Client and broker have no version of the request in common."""
+
+
+# --- Records -------------------------------------------------------------------------------
+class UnsupportedCodecError(KafkaError):
+    """The batch is compressed with a codec that is unknown or not installed."""
+
+
+class UnsupportedMagicError(KafkaError):
+    """The batch has a message format that does not exist."""
+
+
+class DecompressionLimitError(KafkaError):
+    """The batch decompresses to more than the limit."""
+
+
+class RecordTooLargeError(KafkaError):
+    """A record batch does not fit into what one fetch may bring."""
+
+
+class DeserializationError(KafkaError):
+    """A key or value deserialiser failed; ``__cause__`` is what it raised.
+
+    Attributes:
+        record: The record with key and value still as bytes.
+    """
+
+    record: object = None
+
+
+# --- Offsets and groups --------------------------------------------------------------------
+class NoOffsetForPartitionError(KafkaError):
+    """No offset is committed and ``auto_offset_reset`` is "none"."""
+
+
+class LogTruncationError(KafkaError):
+    """The log was cut below the position after an unclean leader election."""
+
+
+class CommitFailedError(KafkaError):
+    """The group rebalanced: its new owners will read the offsets' records again."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(
+            *args
+            or (
+                "the group has rebalanced and assigned the partitions to another member; "
+                "process faster, raise max_poll_interval_ms or session_timeout_ms, "
+                "or take fewer records a poll with max_poll_records",
+            )
+        )
+
+
+class MaxPollIntervalError(CommitFailedError):
+    """The time between two gets exceeded ``max_poll_interval_ms``."""
+
+
+# --- Producers (for programs that import the names) ----------------------------------------
+class ProducerClosed(KafkaError):
+    """The producer was closed."""
+
+
+class ProducerFenced(KafkaError):
+    """A newer producer with the same transactional id took over."""

@@ -1,0 +1,73 @@
+"""Values that users meet, under aiokafka's names and with its fields."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+try:
+    from aiokafka_lite._record import ConsumerRecord
+except ModuleNotFoundError:  # the extension is not built: the same class in plain Python
+    from aiokafka_lite._record_py import ConsumerRecord  # type: ignore[assignment]
+
+__all__ = [
+    "BrokerMetadata",
+    "ConsumerRecord",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "PartitionMetadata",
+    "RecordMetadata",
+    "TopicPartition",
+]
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A committed offset: the next record to read, and a string kept beside it."""
+
+    offset: int
+    metadata: str
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """The first offset at or after a time, with its record's timestamp (ms since the epoch)."""
+
+    offset: int
+    timestamp: int | None
+
+
+class BrokerMetadata(NamedTuple):
+    """A broker of the cluster."""
+
+    nodeId: int | str  # noqa: N815 -- aiokafka's name
+    host: str
+    port: int
+    rack: str | None
+
+
+class PartitionMetadata(NamedTuple):
+    """Where a partition lives."""
+
+    topic: str
+    partition: int
+    leader: int
+    replicas: list[int]
+    isr: list[int]
+    error: type[Exception] | None
+
+
+class RecordMetadata(NamedTuple):
+    """Where a produced record was stored; here for programs that import the name."""
+
+    topic: str
+    partition: int
+    topic_partition: TopicPartition
+    offset: int
+    timestamp: int | None
+    timestamp_type: int
+    log_start_offset: int | None
