@@ -1,0 +1,1 @@
+"""The consumer: subscription, fetching, positions, group membership."""
