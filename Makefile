@@ -1,0 +1,71 @@
+# Everything a newcomer or a developer runs. Each target can be called again at any time.
+#   make run [BOOTSTRAP=host:port] [LOOP=uvloop]    the flights job, on the embedded broker or a real Kafka
+#   make test                                       the short form of every test (minutes)
+#   make help                                       the rest
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+BOOTSTRAP ?=
+LOOP ?= asyncio
+NODES ?= 1
+PORT ?= 9092
+ARGS ?=
+
+export BOOTSTRAP
+
+SOURCES := pyproject.toml setup.py $(shell find aiokafka_lite -name '*.pyx' -o -name '*.pxd')
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-all check fmt bench bench-quick kafka clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "Python 3.10 or newer is needed: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# What the job needs, and what development needs on top; the extension is compiled on the way.
+$(VENV)/.installed-run: $(VENV)/bin/python $(SOURCES)
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[demo,uvloop]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/bin/python $(SOURCES)
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[demo,uvloop,arrow,http,dev]'
+	@touch $@ $(VENV)/.installed-run
+
+run: $(VENV)/.installed-run ## run the main job: load 336,776 flights, read them in a group, print delays per carrier
+	$(BIN)/python -m aiokafka_lite flights $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) --loop $(LOOP) $(ARGS)
+
+test: $(VENV)/.installed-dev ## run the short form of every test
+	$(BIN)/python -m pytest $(ARGS)
+
+test-all: $(VENV)/.installed-dev ## run the long form: all combinations, a million mutations
+	AIOKAFKA_LITE_TEST_LONG=1 $(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.installed-dev ## static checks: lint, format, types, import contracts, spelling
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell aiokafka_lite tests benchmarks docs README.md CHANGELOG.md Makefile
+
+fmt: $(VENV)/.installed-dev ## format the code and mend what the linter can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-dev ## compare with the peers on a real Kafka
+	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-quick: $(VENV)/.installed-dev ## the same in under 3 minutes
+	$(BIN)/python -m benchmarks --quick $(ARGS)
+
+kafka: ## run a real Kafka until Ctrl-C (NODES=3 for three, PORT= for the first port)
+	@$(PYTHON) -m tests.support.real_kafka --nodes $(NODES) --port $(PORT)
+
+clean: ## remove everything that make has made, the virtual environment too
+	rm -rf $(VENV) build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	find aiokafka_lite -name '*.so' -delete -o -name '*.c' -delete
+	find . -name __pycache__ -prune -exec rm -rf {} +

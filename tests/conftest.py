@@ -1,0 +1,126 @@
+"""The harness: which broker, which loop, which decoder a test runs with.
+
+A test that asks for the fixture `kafka` runs against the embedded broker and against a real one,
+on asyncio's loop and on uvloop; one that asks for `decoder` runs with both decoders too. The
+short form (make test) keeps every pair of these choices, the long form (make test-all,
+AIOKAFKA_LITE_TEST_LONG=1) every combination.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+
+import hypothesis
+import pytest
+
+from aiokafka_lite import records
+from aiokafka_lite.broker import Broker
+from tests.support.cluster import KafkaHandle
+from tests.support.java import JavaTools
+from tests.support.real_kafka import KafkaUnavailableError, RealKafka
+
+try:
+    import uvloop
+except ModuleNotFoundError:  # the extra `uvloop` is not installed
+    uvloop = None
+
+LONG = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
+
+hypothesis.settings.register_profile("short", max_examples=50, deadline=None)
+hypothesis.settings.register_profile("long", max_examples=1000, deadline=None)
+hypothesis.settings.load_profile("long" if LONG else "short")
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+ASYNCIO_LOOP: Mapping[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
+EVERY_LOOP: Mapping[str, LoopFactory] = {
+    **ASYNCIO_LOOP,
+    **({"uvloop": uvloop.new_event_loop} if uvloop else {}),
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "every_loop: run on asyncio's loop and on uvloop")
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, LoopFactory]:
+    names: Sequence[str] = getattr(item, "fixturenames", ())
+    if "kafka" in names or item.get_closest_marker("every_loop"):
+        return EVERY_LOOP
+    return ASYNCIO_LOOP
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    keep: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        params = (
+            item.callspec.params
+            if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+            else {}
+        )
+        if params.get("kafka") == "real":
+            item.add_marker(pytest.mark.real_kafka)
+        wanted = LONG or (_is_in_pairwise_set(params) and not item.get_closest_marker("slow"))
+        (keep if wanted else left_out).append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = keep
+
+
+def _is_in_pairwise_set(params: Mapping[str, object]) -> bool:
+    """Of broker × loop × decoder keep the even half: it still holds every pair of choices."""
+    if not {"kafka", "decoder", "_asyncio_loop_factory"} <= params.keys():
+        return True
+    is_uvloop = params["_asyncio_loop_factory"] is not ASYNCIO_LOOP["asyncio"]
+    choices = (params["kafka"] == "real", params["decoder"] == "python", is_uvloop)
+    return sum(choices) % 2 == 0
+
+
+@pytest.fixture(scope="session")
+def real_kafka() -> Iterator[str]:
+    """The address of a real Kafka: BOOTSTRAP, or one started for this run."""
+    if address := os.environ.get("BOOTSTRAP"):
+        yield address
+        return
+    try:
+        kafka = RealKafka()
+    except KafkaUnavailableError as error:
+        pytest.skip(str(error))
+    with kafka:
+        yield kafka.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def java_tools() -> JavaTools:
+    """Kafka's own command-line tools; the test is skipped where Java or the jars are missing."""
+    try:
+        return JavaTools()
+    except KafkaUnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=["embedded", "real"])
+async def kafka(request: pytest.FixtureRequest) -> AsyncIterator[KafkaHandle]:
+    """A cluster to test against: a fresh embedded broker, or the run's real Kafka."""
+    if request.param == "real":
+        yield KafkaHandle("real", request.getfixturevalue("real_kafka"))
+    else:
+        async with Broker() as broker:
+            yield KafkaHandle("embedded", broker.bootstrap_servers)
+    gc.collect()  # what was left unclosed warns now, in the test that left it
+    leaked = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert not leaked, f"tasks left behind: {leaked}"
+
+
+@pytest.fixture(params=["compiled", "python"])
+def decoder(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Which record decoder is used."""
+    if request.param not in records.DECODERS:
+        pytest.skip("the compiled decoder is not built: install a C compiler and reinstall")
+    with records.use_decoder(request.param):
+        yield request.param

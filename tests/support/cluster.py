@@ -1,0 +1,120 @@
+"""A handle on the cluster a test runs against, the same for the embedded and the real one."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias
+
+from aiokafka_lite import records
+from aiokafka_lite.errors import for_code
+from aiokafka_lite.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from aiokafka_lite.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from aiokafka_lite.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from tests.support.wire import RawClient
+
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+KeyValue: TypeAlias = tuple[bytes | None, bytes | None]
+
+# The last version that names topics instead of giving ids.
+PRODUCE_BY_NAME = 12
+
+_counter = itertools.count(1)
+
+
+def unique(prefix: str) -> str:
+    """A name that no other test, run or process uses."""
+    return f"{prefix}-{os.getpid()}-{time.time_ns() % 10**9}-{next(_counter)}"
+
+
+class KafkaHandle:
+    """What tests ask of a cluster: its address, topics, records."""
+
+    def __init__(self, kind: Literal["embedded", "real"], bootstrap_servers: str) -> None:
+        self.kind = kind
+        self.bootstrap_servers = bootstrap_servers
+
+    def raw(self) -> RawClient:
+        """A connection for requests by hand; use it in an `async with`."""
+        return RawClient(self.bootstrap_servers)
+
+    async def create_topic(
+        self, name: str | None = None, partitions: int = 1, configs: dict[str, str] | None = None
+    ) -> str:
+        """Create a topic (of a unique name by default), wait for its leaders, return its name."""
+        name = name or unique("topic")
+        settings = [CreatableTopicConfig(name=k, value=v) for k, v in (configs or {}).items()]
+        topic = CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=-1, configs=settings
+        )
+        async with self.raw() as client:
+            answer = await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
+            for result in answer.topics:
+                if result.error_code:
+                    raise for_code(result.error_code)(f"{name}: {result.error_message}")
+            await self._await_leaders(client, name, partitions)
+        return name
+
+    async def _await_leaders(self, client: RawClient, name: str, partitions: int) -> None:
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
+        )
+        for _ in range(200):
+            (topic,) = (await client.request(request)).topics
+            led = [p for p in topic.partitions if p.error_code == 0 and p.leader_id >= 0]
+            if topic.error_code == 0 and len(led) == partitions:
+                return
+            await asyncio.sleep(0.02)
+        raise TimeoutError(f"topic {name} got no leaders")
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        async with self.raw() as client:
+            state = DeleteTopicState(name=name)
+            answer = await client.request(DeleteTopicsRequest(topics=[state], timeout_ms=10_000))
+            for result in answer.responses:
+                if result.error_code:
+                    raise for_code(result.error_code)(name)
+
+    async def produce(
+        self,
+        topic: str,
+        partition: int,
+        rows: Iterable[KeyValue],
+        *,
+        codec: str = "none",
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+    ) -> int:
+        """Produce one batch with acks=all and return its base offset."""
+        stamp = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        batch = records.build_batch(
+            [(stamp, key, value, tuple(headers)) for key, value in rows], codec=codec
+        )
+        return await self.produce_batch(topic, partition, batch)
+
+    async def produce_batch(self, topic: str, partition: int, batch: bytes) -> int:
+        """Produce a record set as it is, with acks=all, and return its base offset."""
+        data = TopicProduceData(
+            name=topic,
+            partition_data=[PartitionProduceData(index=partition, records=memoryview(batch))],
+        )
+        request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data])
+        async with self.raw() as client:
+            answer = await client.request(request, PRODUCE_BY_NAME)
+        (result,) = answer.responses[0].partition_responses
+        if result.error_code:
+            raise for_code(result.error_code)(f"{topic}-{partition}: {result.error_message}")
+        return result.base_offset

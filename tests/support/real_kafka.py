@@ -1,0 +1,360 @@
+"""A real Apache Kafka for tests, benchmarks and playing: KRaft nodes from Maven's jars.
+
+Needs `java` (17 or newer) and `mvn`. The jars (about 55 MB) are kept in the user's cache folder,
+outside the tree; logs and data live in a temporary folder that goes when the cluster stops.
+
+    python -m tests.support.real_kafka --nodes 3      what `make kafka` runs
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+KAFKA_VERSION = "4.3.1"
+FIRST_PORT = 9092
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 15.0
+CLUSTER_ID = "YWlva2Fma2FfbGl0ZV9wbA"
+JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+
+POM = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>aiokafka-lite</groupId><artifactId>kafka</artifactId><version>1</version>
+  <dependencies>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
+      <version>{version}</version></dependency>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId>
+      <version>{version}</version></dependency>
+    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId>
+      <version>1.7.36</version></dependency>
+  </dependencies>
+</project>
+"""
+
+
+class KafkaUnavailableError(Exception):
+    """A real Kafka cannot be had here; the message says what to install."""
+
+
+def cache_dir() -> Path:
+    """Where jars are kept between runs."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "aiokafka-lite"
+
+
+def java_command() -> str:
+    """Find `java`.
+
+    Raises:
+        KafkaUnavailableError: There is none.
+    """
+    java = shutil.which("java")
+    if java is None:
+        raise KafkaUnavailableError(
+            "no java on the PATH: install a JDK, 17 or newer (Debian: apt-get install "
+            "openjdk-17-jdk-headless), or set BOOTSTRAP=host:port to use a running Kafka"
+        )
+    return java
+
+
+def kafka_libs(version: str = KAFKA_VERSION) -> Path:
+    """Return the folder of Kafka's jars (brokers, tools, clients), fetching them once.
+
+    `KAFKA_LIBS` names a folder to use instead.
+
+    Raises:
+        KafkaUnavailableError: The jars are not cached, and `mvn` is missing or fails.
+    """
+    if given := os.environ.get("KAFKA_LIBS"):
+        return Path(given)
+    home = cache_dir() / f"kafka-{version}"
+    libs = home / "libs"
+    if libs.is_dir():
+        return libs
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise KafkaUnavailableError(
+            "no mvn on the PATH: install Maven (Debian: apt-get install maven) to fetch Kafka's "
+            "jars, or set BOOTSTRAP=host:port to use a running Kafka"
+        )
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two runs at once fetch once
+        if not libs.is_dir():
+            _fetch_jars(maven, home, libs, version)
+    return libs
+
+
+def _fetch_jars(maven: str, home: Path, libs: Path, version: str) -> None:
+    print(f"fetching Apache Kafka {version} through Maven (about 55 MB, once) …", file=sys.stderr)
+    (home / "pom.xml").write_text(POM.format(version=version))
+    fresh = home / "libs.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    done = subprocess.run(
+        [maven, "-q", "-B", "-f", str(home / "pom.xml"), "dependency:copy-dependencies",
+         f"-DoutputDirectory={fresh}"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        raise KafkaUnavailableError("mvn could not fetch Kafka's jars: " + " ".join(lines[-3:]))
+    fresh.rename(libs)
+
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def can_connect(port: int) -> bool:
+    """Whether somebody listens on 127.0.0.1 at this port."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@dataclass
+class Node:
+    """One broker process (broker and controller in one)."""
+
+    node_id: int
+    port: int
+    controller_port: int
+    home: Path
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def log_path(self) -> Path:
+        return self.home / "kafka.log"
+
+
+class RealKafka:
+    """A cluster of real Kafka nodes on 127.0.0.1; use it in a `with`.
+
+    Args:
+        nodes: How many; with three, topics are replicated three times.
+        ports: The nodes' ports; free ones by default.
+        properties: Broker settings that override those made here.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        *,
+        ports: Sequence[int] = (),
+        properties: dict[str, str] | None = None,
+    ) -> None:
+        self._java = java_command()
+        self._libs = kafka_libs()
+        self._properties = properties or {}
+        self._home = Path(tempfile.mkdtemp(prefix="aiokafka-lite-kafka-"))
+        broker_ports = list(ports) or [free_port() for _ in range(nodes)]
+        self.nodes = {
+            n: Node(n, port, free_port(), self._home / f"node{n}")
+            for n, port in enumerate(broker_ports, start=1)
+        }
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """All nodes as "host:port,host:port"."""
+        return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes.values())
+
+    def __enter__(self) -> RealKafka:
+        try:
+            for node in self.nodes.values():
+                self._format(node)
+                self._launch(node)
+            for node in self.nodes.values():
+                self._await_start(node)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start_node(self, node_id: int) -> None:
+        """Start a node that was killed or stopped, and wait until it serves."""
+        node = self.nodes[node_id]
+        self._launch(node)
+        self._await_start(node)
+
+    def kill_node(self, node_id: int, sig: signal.Signals = signal.SIGKILL) -> None:
+        """Send a node a signal and wait for its end."""
+        process = self.nodes[node_id].process
+        if process is not None:
+            process.send_signal(sig)
+            process.wait()
+
+    def close(self) -> None:
+        """Stop every node and remove their data; idempotent."""
+        running = [n.process for n in self.nodes.values() if n.process and n.process.poll() is None]
+        for process in running:
+            process.terminate()
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for process in running:
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def _settings(self, node: Node) -> dict[str, str]:
+        replicas = "3" if len(self.nodes) >= 3 else "1"
+        in_sync = "2" if len(self.nodes) >= 3 else "1"
+        voters = ",".join(f"{n.node_id}@127.0.0.1:{n.controller_port}" for n in self.nodes.values())
+        address = f"PLAINTEXT://127.0.0.1:{node.port}"
+        return {
+            "process.roles": "broker,controller",
+            "node.id": str(node.node_id),
+            "controller.quorum.voters": voters,
+            "listeners": f"{address},CONTROLLER://127.0.0.1:{node.controller_port}",
+            "advertised.listeners": address,
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(node.home / "data"),
+            "broker.rack": f"rack{node.node_id}",
+            "num.partitions": "4",
+            "default.replication.factor": replicas,
+            "min.insync.replicas": in_sync,
+            "offsets.topic.num.partitions": "8",
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": in_sync,
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.min.isr": in_sync,
+            "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+            # Tests and people at a prompt do not wait three seconds for each new group, and see
+            # a dead broker as soon as they can.
+            "group.initial.rebalance.delay.ms": "0",
+            "broker.session.timeout.ms": "3000",
+            "broker.heartbeat.interval.ms": "500",
+            **self._properties,
+        }
+
+    def _format(self, node: Node) -> None:
+        node.home.mkdir(parents=True)
+        config = node.home / "server.properties"
+        lines = [f"{name}={value}" for name, value in self._settings(node).items()]
+        config.write_text("\n".join(lines) + "\n")
+        command = [self._java, "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp",
+                   f"{self._libs}/*", "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID,
+                   "-c", str(config)]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise KafkaUnavailableError(
+                f"Kafka's storage tool failed: {done.stdout}{done.stderr[-2000:]}"
+            )
+
+    def _launch(self, node: Node) -> None:
+        level = "-Dorg.slf4j.simpleLogger"
+        command = [
+            self._java, *JVM_OPTIONS, f"{level}.defaultLogLevel=warn",
+            f"{level}.log.kafka.server.KafkaRaftServer=info",
+            "-cp", f"{self._libs}/*", "kafka.Kafka", str(node.home / "server.properties"),
+        ]  # fmt: skip
+        node.log_path.unlink(missing_ok=True)  # what a start waits for must be this start's
+        with node.log_path.open("wb") as log:
+            node.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                cwd=node.home, start_new_session=True,  # Ctrl-C is ours to handle
+            )  # fmt: skip
+
+    def _await_start(self, node: Node) -> None:
+        assert node.process is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if "Kafka Server started" in node.log_path.read_text(errors="replace"):
+                return
+            if node.process.poll() is not None:
+                break
+            time.sleep(0.1)
+        tail = node.log_path.read_text(errors="replace")[-2000:]
+        raise KafkaUnavailableError(f"Kafka node {node.node_id} did not come up:\n{tail}")
+
+
+@contextlib.contextmanager
+def announced(state: Path, kafka: RealKafka) -> Iterator[None]:
+    """Say in a file that this cluster is up, for as long as it is."""
+    state.parent.mkdir(parents=True, exist_ok=True)
+    state.write_text(json.dumps({"pid": os.getpid(), "address": kafka.bootstrap_servers}))
+    try:
+        yield
+    finally:
+        state.unlink(missing_ok=True)
+
+
+def running_address(state: Path) -> str | None:
+    """The address of the cluster that `make kafka` has up, or None."""
+    try:
+        noted = json.loads(state.read_text())
+        os.kill(int(noted["pid"]), 0)
+    except (OSError, ValueError, KeyError):
+        return None
+    return str(noted["address"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a real Kafka until Ctrl-C."""
+    parser = argparse.ArgumentParser(
+        prog="make kafka", description="Run a real Apache Kafka on 127.0.0.1 until Ctrl-C."
+    )
+    parser.add_argument("--nodes", type=int, default=1, choices=range(1, 10), metavar="1..9")
+    parser.add_argument("--port", type=int, default=FIRST_PORT, help="first port (%(default)s)")
+    options = parser.parse_args(arguments)
+    state = cache_dir() / "running.json"
+    if address := running_address(state):
+        print(f"a Kafka is up already: {address}")
+        return 0
+    ports = range(options.port, options.port + options.nodes)
+    if taken := [port for port in ports if can_connect(port)]:
+        print(
+            f"port {taken[0]} is in use by another program: choose one with PORT=", file=sys.stderr
+        )
+        return 1
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with RealKafka(options.nodes, ports=ports) as kafka, announced(state, kafka):
+            print(f"Apache Kafka {KAFKA_VERSION} is up: {kafka.bootstrap_servers}")
+            print(f"try it:  make run BOOTSTRAP={kafka.bootstrap_servers}    (Ctrl-C stops Kafka)")
+            sys.stdout.flush()
+            while all(n.process and n.process.poll() is None for n in kafka.nodes.values()):
+                time.sleep(0.5)
+            print("a node ended by itself", file=sys.stderr)
+            return 1
+    except KafkaUnavailableError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped")
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

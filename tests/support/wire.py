@@ -1,0 +1,84 @@
+"""The smallest Kafka client: one blocking-order connection on plain streams.
+
+Tests use it to create topics, to produce, and to ask for exactly one version of one message;
+it shares the codecs with the package and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from aiokafka_lite._compat import Self
+from aiokafka_lite.protocol import framing
+from aiokafka_lite.protocol.schema import Message, Request
+
+R = TypeVar("R", bound=Message)
+
+
+class RawClient:
+    """One connection; requests are answered one at a time, in the version asked for.
+
+    Args:
+        address: "host:port"; of several, the first is used.
+    """
+
+    def __init__(self, address: str, *, client_id: str = "raw") -> None:
+        host, _, port = address.split(",")[0].rpartition(":")
+        self._host, self._port = host, int(port)
+        self._client_id = client_id
+        self._correlation_id = 0
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._streams = await asyncio.open_connection(self._host, self._port)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._streams is not None
+        _, writer = self._streams
+        writer.close()
+        try:
+            await writer.wait_closed()
+        except ConnectionError:
+            pass  # the broker was first
+
+    async def request(self, request: Request[R], version: int | None = None) -> R:
+        """Send a request, the newest stable version by default, and return its answer."""
+        version = type(request).max_version if version is None else version
+        self._correlation_id += 1
+        frame = framing.encode_request(request, version, self._correlation_id, self._client_id)
+        answer = await self.exchange(frame)
+        assert framing.response_correlation_id(answer) == self._correlation_id
+        return framing.decode_response(type(request), version, answer)
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        assert self._streams is not None
+        _, writer = self._streams
+        writer.write(data)
+        await writer.drain()
+
+    async def receive(self) -> memoryview:
+        """Return the next frame, without its size."""
+        assert self._streams is not None
+        reader, _ = self._streams
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        return memoryview(await reader.readexactly(size))
+
+    async def exchange(self, data: bytes) -> memoryview:
+        """Send bytes as they are and return the next frame."""
+        await self.send(data)
+        return await self.receive()
+
+    async def pipeline(self, frames: Sequence[bytes]) -> list[memoryview]:
+        """Send several requests at once and return as many frames, as they come."""
+        await self.send(b"".join(frames))
+        return [await self.receive() for _ in frames]
