@@ -1,0 +1,129 @@
+"""What an assignor is: a rule by which the group's leader shares out partitions.
+
+The shapes are aiokafka's, so that assignors written for it work here; the fields behind the
+first three of ``ConsumerProtocolMemberMetadata`` are ours and have defaults.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiokafka_lite.structs import TopicPartition
+
+__all__ = [
+    "AbstractPartitionAssignor",
+    "Assignor",
+    "ClusterTopics",
+    "ConsumerProtocolMemberAssignment",
+    "ConsumerProtocolMemberMetadata",
+    "members_in_order",
+]
+
+
+class ClusterTopics(Protocol):
+    """What an assignor may ask of the cluster."""
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Return the partition numbers of a topic; None when the topic is not known."""
+
+
+@dataclass(frozen=True)
+class ConsumerProtocolMemberMetadata:
+    """What a member says about itself when it joins."""
+
+    version: int
+    subscription: Sequence[str]
+    user_data: bytes = b""
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True)
+class ConsumerProtocolMemberAssignment:
+    """What the leader gives to one member: pairs of topic and partition numbers."""
+
+    version: int
+    assignment: Sequence[tuple[str, Sequence[int]]]
+    user_data: bytes = b""
+
+    def partitions(self) -> list[TopicPartition]:
+        """Return the assigned partitions in the order in which they were given."""
+        return [
+            TopicPartition(topic, partition)
+            for topic, partitions in self.assignment
+            for partition in partitions
+        ]
+
+
+class Assignor(Protocol):
+    """An assignor as the group sees it: an object, or a class with class methods."""
+
+    @property
+    def name(self) -> str:
+        """The name under which all members of a group must know the rule."""
+
+    def assign(
+        self, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
+    ) -> Mapping[str, ConsumerProtocolMemberAssignment]:
+        """Share out the partitions of all subscribed topics."""
+
+    def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
+        """Return what this member sends to the leader when it joins."""
+
+    def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> object:
+        """Learn what this member was given."""
+
+
+class AbstractPartitionAssignor(abc.ABC):
+    """Base of assignors, under aiokafka's interface.
+
+    A consumer makes its own instance of the class, so that an assignor which keeps state on
+    ``self`` never shares it with another consumer of the process.
+    """
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """The name under which all members of a group must know the rule."""
+
+    @classmethod
+    @abc.abstractmethod
+    def assign(
+        cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
+    ) -> dict[str, ConsumerProtocolMemberAssignment]:
+        """Share out the partitions of all subscribed topics; only the leader is asked.
+
+        Args:
+            cluster: Answers ``partitions_for_topic(topic) -> set[int] | None``.
+            members: Metadata by member id, one entry for each member of the group.
+
+        Returns:
+            An assignment for every member, empty where there is nothing to give.
+        """
+
+    @classmethod
+    @abc.abstractmethod
+    def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
+        """Return what this member sends to the leader when it joins."""
+
+    @classmethod
+    @abc.abstractmethod
+    def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None:
+        """Learn what this member was given; called after each rebalance."""
+
+
+def members_in_order(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> list[str]:
+    """Return the member ids in the order in which shares are dealt.
+
+    Static members come first, by instance id: the member id of a restarted one is new, and an
+    order by member id would move partitions for nothing (KIP-345). Metadata of assignors that
+    were written for aiokafka has no instance id.
+    """
+
+    def rank(member_id: str) -> tuple[bool, str, str]:
+        instance_id = getattr(members[member_id], "group_instance_id", None)
+        return (instance_id is None, instance_id or "", member_id)
+
+    return sorted(members, key=rank)

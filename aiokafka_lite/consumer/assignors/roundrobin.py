@@ -1,0 +1,63 @@
+"""The round-robin assignor: partitions of all topics are dealt like cards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from aiokafka_lite.consumer.assignors.abstract import (
+    AbstractPartitionAssignor,
+    ClusterTopics,
+    ConsumerProtocolMemberAssignment,
+    ConsumerProtocolMemberMetadata,
+    members_in_order,
+)
+
+log = logging.getLogger(__name__)
+
+
+class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
+    """Deals the partitions of all topics, in order, to the members in turn.
+
+    When all members subscribe to the same topics their counts differ by one at most. A member
+    that does not subscribe to the topic of the next partition is passed over, and then counts
+    may differ by more. Two members, topics ``a`` and ``b`` with 3 partitions each: the first
+    member gets a0 a2 b1, the second a1 b0 b2.
+    """
+
+    name = "roundrobin"
+    version = 0
+
+    @classmethod
+    def assign(
+        cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
+    ) -> dict[str, ConsumerProtocolMemberAssignment]:
+        """Deal every partition to the next member that subscribes to its topic."""
+        order = members_in_order(members)
+        topics_of = {member: set(members[member].subscription) for member in members}
+        shares: dict[str, dict[str, list[int]]] = {member: {} for member in members}
+        turn = 0
+        for topic in sorted(set().union(*topics_of.values())):
+            partitions = cluster.partitions_for_topic(topic)
+            if not partitions:
+                log.warning("topic %s has no known partitions: nothing of it is assigned", topic)
+                continue
+            for partition in sorted(partitions):
+                # Ends: the topic is in somebody's subscription, else it would not be here.
+                while topic not in topics_of[order[turn % len(order)]]:
+                    turn += 1
+                shares[order[turn % len(order)]].setdefault(topic, []).append(partition)
+                turn += 1
+        return {
+            member: ConsumerProtocolMemberAssignment(cls.version, sorted(share.items()), b"")
+            for member, share in shares.items()
+        }
+
+    @classmethod
+    def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
+        """Return the topics alone: the rule needs nothing else."""
+        return ConsumerProtocolMemberMetadata(cls.version, sorted(topics), b"")
+
+    @classmethod
+    def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None:
+        """Keep nothing: the rule has no memory."""
