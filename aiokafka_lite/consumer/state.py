@@ -10,7 +10,8 @@ change:
     processed         this module, from `hand_out` and `begin_get`
     fetched           the fetch queue, when it accepts or drops data
     committed         the commits module
-    watermarks, log_start_offset, retry_at, retry_reason      the fetcher
+    watermarks, log_start_offset, retry_at, retry_reason, failure_count    the fetcher
+    corrupt_at        the fetch queue
     leader_epoch      the caller, with `position`
     is_paused         the caller
 
@@ -78,6 +79,8 @@ class PartitionState:
 
     __slots__ = (
         "committed",
+        "corrupt_at",
+        "failure_count",
         "fetch_state",
         "fetched",
         "high_watermark",
@@ -119,6 +122,9 @@ class PartitionState:
         # Loop time before which nothing is asked of a broker for it, and why.
         self.retry_at = 0.0
         self.retry_reason = ""
+        self.failure_count = 0
+        # Offset whose batch was found corrupt and is fetched once more before it is an error.
+        self.corrupt_at = -1
         self.tag = 0
 
     def __repr__(self) -> str:
@@ -164,6 +170,10 @@ class SubscriptionState:
         self.subscription_version = 0
         self._topics: frozenset[str] | None = None
         self._assignment: dict[TopicPartition, PartitionState] = {}
+        # When the latest get began (loop time) and how many are waiting now: max_poll_interval
+        # counts only the time between gets. Written by the gets.
+        self.last_get_at = 0.0
+        self.gets_in_progress = 0
         # What the latest get handed out from; everything else handed out has been processed.
         self._latest: list[PartitionState] = []
         self._subscription_observers: list[Callable[[], None]] = []
@@ -374,6 +384,12 @@ class SubscriptionState:
         partition.position = next_position
         if leader_epoch != NO_EPOCH:
             partition.leader_epoch = leader_epoch
+
+    def pass_over(self, partition: PartitionState, next_position: int) -> None:
+        """Move the position over what is never handed out: control batches, gaps, aborted."""
+        if partition not in self._latest:
+            partition.processed = next_position
+        partition.position = next_position
 
     def settle(self) -> None:
         """Bring the positions up to date with what was handed out message by message."""

@@ -1,0 +1,234 @@
+"""What a consumer was asked to do: the constructor's arguments, checked.
+
+The arguments keep aiokafka's names and units; inside the package everything is in seconds, read
+from the `_s` properties.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite.consumer.state import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+
+if TYPE_CHECKING:
+    from aiokafka_lite.abc import AbstractTokenProvider
+    from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor
+
+Deserializer = Callable[[bytes | None], object]
+
+DEFAULT_CLIENT_ID: Final = "aiokafka-lite"
+DEFAULT_MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
+
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SASL_MECHANISMS: Final = ("PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+ISOLATION_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
+    {"read_uncommitted": 0, "read_committed": 1}
+)
+# What to look up when there is no usable offset; "none" is an error instead.
+RESET_TIMESTAMPS: Final[Mapping[str, int | None]] = MappingProxyType(
+    {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "none": None}
+)
+
+# Accepted for aiokafka's sake, without effect yet: any other value than the default is refused.
+NOT_YET_EFFECTIVE: Final = (
+    "security_protocol",
+    "ssl_context",
+    "sasl_mechanism",
+    "sasl_plain_password",
+    "sasl_plain_username",
+    "sasl_kerberos_service_name",
+    "sasl_kerberos_domain_name",
+    "sasl_oauth_token_provider",
+    "client_rack",
+    "consumer_timeout_ms",
+)
+POSITIVE: Final = (
+    "fetch_max_bytes",
+    "max_partition_fetch_bytes",
+    "request_timeout_ms",
+    "metadata_max_age_ms",
+    "max_poll_interval_ms",
+    "session_timeout_ms",
+    "heartbeat_interval_ms",
+    "auto_commit_interval_ms",
+    "max_buffered_bytes",
+)
+NOT_NEGATIVE: Final = ("fetch_max_wait_ms", "fetch_min_bytes", "retry_backoff_ms")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ConsumerConfig:
+    """Arguments of a consumer; `check` says which of them cannot be used.
+
+    Secrets are left out of the repr.
+    """
+
+    bootstrap_servers: str | Sequence[str] = "localhost"
+    client_id: str = DEFAULT_CLIENT_ID
+    group_id: str | None = None
+    group_instance_id: str | None = None
+    key_deserializer: Deserializer | None = None
+    value_deserializer: Deserializer | None = None
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 52_428_800
+    fetch_min_bytes: int = 1
+    max_partition_fetch_bytes: int = 1_048_576
+    request_timeout_ms: int = 40_000
+    retry_backoff_ms: int = 100
+    auto_offset_reset: str = "latest"
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    check_crcs: bool = True
+    metadata_max_age_ms: int = 300_000
+    partition_assignment_strategy: Sequence[type[AbstractPartitionAssignor]] = ()
+    max_poll_interval_ms: int = 300_000
+    rebalance_timeout_ms: int | None = None
+    session_timeout_ms: int = 10_000
+    heartbeat_interval_ms: int = 3_000
+    consumer_timeout_ms: int = 200
+    max_poll_records: int | None = None
+    ssl_context: ssl.SSLContext | None = None
+    security_protocol: str = "PLAINTEXT"
+    exclude_internal_topics: bool = True
+    connections_max_idle_ms: int | None = 540_000
+    isolation_level: str = "read_uncommitted"
+    sasl_mechanism: str = "PLAIN"
+    sasl_plain_password: str | None = dataclasses.field(default=None, repr=False)
+    sasl_plain_username: str | None = None
+    sasl_kerberos_service_name: str = "kafka"
+    sasl_kerberos_domain_name: str | None = None
+    sasl_oauth_token_provider: AbstractTokenProvider | None = dataclasses.field(
+        default=None, repr=False
+    )
+    client_rack: str | None = None
+    max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES
+
+    def __post_init__(self) -> None:
+        self._check_security()
+        self._check_numbers()
+        if self.auto_offset_reset not in RESET_TIMESTAMPS:
+            raise ValueError(
+                f"auto_offset_reset is one of {', '.join(RESET_TIMESTAMPS)}, "
+                f"not {self.auto_offset_reset!r}"
+            )
+        for name in NOT_YET_EFFECTIVE:
+            if getattr(self, name) != DEFAULTS[name]:
+                raise NotImplementedError(f"{name} has no effect yet: leave it at its default")
+
+    def _check_security(self) -> None:
+        if self.security_protocol not in SECURITY_PROTOCOLS:
+            raise ValueError(
+                f"security_protocol is one of {', '.join(SECURITY_PROTOCOLS)}, "
+                f"not {self.security_protocol!r}"
+            )
+        if self.sasl_mechanism not in SASL_MECHANISMS:
+            raise ValueError(
+                f"sasl_mechanism is one of {', '.join(SASL_MECHANISMS)}, "
+                f"not {self.sasl_mechanism!r}"
+            )
+        if self.security_protocol in ("SSL", "SASL_SSL") and self.ssl_context is None:
+            raise ValueError(f"security_protocol={self.security_protocol} needs an ssl_context")
+        if (
+            self.security_protocol.startswith("SASL_")
+            and self.sasl_mechanism == "PLAIN"
+            and (self.sasl_plain_username is None or self.sasl_plain_password is None)
+        ):
+            raise ValueError(
+                "sasl_mechanism=PLAIN needs sasl_plain_username and sasl_plain_password"
+            )
+
+    def _check_numbers(self) -> None:
+        for name in POSITIVE:
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is a positive number, not {getattr(self, name)!r}")
+        for name in NOT_NEGATIVE:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is not negative, as {getattr(self, name)!r} is")
+        check_max_records(self.max_poll_records, "max_poll_records")
+
+    def check_isolation_level(self) -> None:
+        """Refuse a wrong isolation level; as in aiokafka, that is found at `start()`.
+
+        Raises:
+            ValueError: It is neither read_uncommitted nor read_committed.
+        """
+        if self.isolation_level not in ISOLATION_LEVELS:
+            raise ValueError(
+                f"isolation_level is one of {', '.join(ISOLATION_LEVELS)}, "
+                f"not {self.isolation_level!r}"
+            )
+
+    @property
+    def is_read_committed(self) -> bool:
+        """Whether records of open and aborted transactions are kept back."""
+        return self.isolation_level == "read_committed"
+
+    @property
+    def reset_timestamp(self) -> int | None:
+        """ListOffsets timestamp that auto_offset_reset stands for; None: raise instead."""
+        return RESET_TIMESTAMPS[self.auto_offset_reset]
+
+    @property
+    def fetch_max_wait_s(self) -> float:
+        return self.fetch_max_wait_ms / 1000
+
+    @property
+    def request_timeout_s(self) -> float:
+        return self.request_timeout_ms / 1000
+
+    @property
+    def retry_backoff_s(self) -> float:
+        return self.retry_backoff_ms / 1000
+
+    @property
+    def auto_commit_interval_s(self) -> float:
+        return self.auto_commit_interval_ms / 1000
+
+    @property
+    def metadata_max_age_s(self) -> float:
+        return self.metadata_max_age_ms / 1000
+
+    @property
+    def max_poll_interval_s(self) -> float:
+        return self.max_poll_interval_ms / 1000
+
+    @property
+    def session_timeout_s(self) -> float:
+        return self.session_timeout_ms / 1000
+
+    @property
+    def rebalance_timeout_s(self) -> float:
+        """How long the group waits for its members to rejoin; by default the session timeout."""
+        timeout_ms = self.rebalance_timeout_ms
+        return (self.session_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+
+    @property
+    def heartbeat_interval_s(self) -> float:
+        return self.heartbeat_interval_ms / 1000
+
+    @property
+    def connections_max_idle_s(self) -> float | None:
+        """Seconds after which an unused connection is closed; None: never."""
+        idle_ms = self.connections_max_idle_ms
+        return None if idle_ms is None else idle_ms / 1000
+
+
+DEFAULTS: Final[Mapping[str, object]] = MappingProxyType(
+    {field.name: field.default for field in dataclasses.fields(ConsumerConfig)}
+)
+
+
+def check_max_records(max_records: int | None, name: str = "max_records") -> None:
+    """Refuse a record limit that is not a positive int.
+
+    Raises:
+        ValueError: It is something else, and not None.
+    """
+    if max_records is None:
+        return
+    if not isinstance(max_records, int) or isinstance(max_records, bool) or max_records < 1:
+        raise ValueError(f"{name} is a positive int or None, not {max_records!r}")
