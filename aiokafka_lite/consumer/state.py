@@ -14,6 +14,7 @@ change:
     corrupt_at        the fetch queue
     leader_epoch      the caller, with `position`
     is_paused         the caller
+    is_revoking       this module, from `begin_rebalance`
 
 Fetched and consumed offsets are kept apart: `position` is the next offset the application will
 be handed, `fetched` the next offset to ask a broker for. Data between them lies in the queue.
@@ -86,6 +87,7 @@ class PartitionState:
         "high_watermark",
         "is_assigned",
         "is_paused",
+        "is_revoking",
         "last_poll_timestamp_ms",
         "last_stable_offset",
         "leader_epoch",
@@ -117,6 +119,8 @@ class PartitionState:
         self.last_poll_timestamp_ms: int | None = None
         self.is_paused = False
         self.is_assigned = True
+        # A rebalance is under way that may take it away.
+        self.is_revoking = False
         # While AWAIT_RESET: the ListOffsets timestamp to look up (-2 earliest, -1 latest).
         self.reset_timestamp: int | None = None
         # Loop time before which nothing is asked of a broker for it, and why.
@@ -140,7 +144,9 @@ class PartitionState:
     @property
     def is_fetchable(self) -> bool:
         """Whether a broker may be asked for more of it, backoff aside."""
-        return self.fetch_state is FetchState.FETCHING and not self.is_paused
+        return (
+            self.fetch_state is FetchState.FETCHING and not self.is_paused and not self.is_revoking
+        )
 
     def transition(self, new: FetchState) -> None:
         """Change the fetch state.
@@ -170,10 +176,12 @@ class SubscriptionState:
         self.subscription_version = 0
         self._topics: frozenset[str] | None = None
         self._assignment: dict[TopicPartition, PartitionState] = {}
-        # When the latest get began (loop time) and how many are waiting now: max_poll_interval
-        # counts only the time between gets. Written by the gets.
-        self.last_get_at = 0.0
-        self.gets_in_progress = 0
+        # For max_poll_interval, which counts only the time between gets.
+        self._gets_in_progress = 0
+        self._idle_since = 0.0
+        self._hand_out_count = 0
+        self._seen_hand_out_count = 0
+        self._get_observers: list[Callable[[], None]] = []
         # What the latest get handed out from; everything else handed out has been processed.
         self._latest: list[PartitionState] = []
         self._subscription_observers: list[Callable[[], None]] = []
@@ -185,6 +193,11 @@ class SubscriptionState:
     def on_subscription_change(self, observer: Callable[[], None]) -> None:
         """Call `observer` after each change of topics, pattern or mode."""
         self._subscription_observers.append(observer)
+
+    def add_listener(self, observer: Callable[[], None]) -> None:
+        """Call `observer` after each change of the subscription, and when a get begins."""
+        self._subscription_observers.append(observer)
+        self._get_observers.append(observer)
 
     def on_assignment_change(self, observer: Callable[[], None]) -> None:
         """Call `observer` after partitions were given, taken, paused, resumed or moved."""
@@ -258,7 +271,7 @@ class SubscriptionState:
         self._topics = frozenset()
         self._subscription_changed()
 
-    def set_matched_topics(self, topics: Iterable[str]) -> bool:
+    def set_pattern_topics(self, topics: Iterable[str]) -> bool:
         """Set the topics that the pattern matches now; return whether they have changed."""
         matched = frozenset(topics)
         if self.mode is not SubscriptionMode.PATTERN or matched == self._topics:
@@ -304,10 +317,21 @@ class SubscriptionState:
         self._replace_assignment(frozenset(partitions))
         self._subscription_changed()
 
-    def assign_from_group(self, partitions: Iterable[TopicPartition]) -> None:
-        """Assign exactly these partitions; those assigned already keep their state.
+    def begin_rebalance(self) -> None:
+        """Stop handing out: gets wait, what is buffered is dropped, until the assignment comes.
 
-        An eager rebalance calls `revoke` for everything first, so that all start afresh.
+        The assignment stays readable, with its positions, for commits and callbacks meanwhile.
+        """
+        self._settle()
+        for partition in self._assignment.values():
+            partition.is_revoking = True
+            self.refetch(partition)
+
+    def assign_from_group(self, partitions: Iterable[TopicPartition]) -> None:
+        """Assign exactly these partitions.
+
+        Those assigned already keep their state, unless `begin_rebalance` was called since they
+        were assigned: then all start afresh from their committed offsets.
         """
         self._replace_assignment(frozenset(partitions))
 
@@ -317,10 +341,11 @@ class SubscriptionState:
 
     def _replace_assignment(self, wanted: frozenset[TopicPartition] | set[TopicPartition]) -> None:
         self._settle()
-        for tp in [tp for tp in self._assignment if tp not in wanted]:
-            partition = self._assignment.pop(tp)
-            partition.is_assigned = False
-            self._discard(partition)
+        for tp, partition in tuple(self._assignment.items()):
+            if tp not in wanted or partition.is_revoking:
+                del self._assignment[tp]
+                partition.is_assigned = False
+                self._discard(partition)
         for tp in sorted(wanted - self._assignment.keys()):
             self._assignment[tp] = PartitionState(tp)
         self._latest = [partition for partition in self._latest if partition.is_assigned]
@@ -367,6 +392,37 @@ class SubscriptionState:
         partition.is_paused = False
         self.notify_assignment_change()
 
+    # --- Gets -------------------------------------------------------------------------------
+    def enter_get(self) -> None:
+        """Note that the application waits for records; every call is matched by `leave_get`."""
+        self.begin_get()
+        self._gets_in_progress += 1
+        for observer in self._get_observers:
+            observer()
+
+    def leave_get(self, now: float) -> None:
+        """Note that the get ended, with or without records, at loop time `now`."""
+        self._gets_in_progress -= 1
+        self._idle_since = now
+
+    def idle_s(self, now: float) -> float:
+        """Return how long the application has not asked for records; 0 inside a get.
+
+        Records handed out message by message are noticed only here, so the answer may be too
+        small by the time since it was last asked, never too large.
+        """
+        self._settle()
+        if self._gets_in_progress:
+            return 0.0
+        if self._hand_out_count != self._seen_hand_out_count:
+            self._seen_hand_out_count = self._hand_out_count
+            self._idle_since = now
+        return now - self._idle_since
+
+    def restart_idle(self, now: float) -> None:
+        """Start counting idle time anew, as when the first assignment comes."""
+        self._idle_since = now
+
     # --- What was handed out --------------------------------------------------------------
     def begin_get(self) -> None:
         """Note that the application is back for more: all it was handed so far is processed."""
@@ -382,6 +438,7 @@ class SubscriptionState:
             self._latest.append(partition)
             partition.processed = first_offset
         partition.position = next_position
+        self._hand_out_count += 1
         if leader_epoch != NO_EPOCH:
             partition.leader_epoch = leader_epoch
 

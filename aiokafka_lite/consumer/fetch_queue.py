@@ -1,0 +1,368 @@
+"""What brokers have answered and the application has not been handed yet.
+
+Per partition the shares of one or two responses wait in offset order: the one being worked on,
+and the one that was asked for when work on it began (one request ahead). A get goes through
+three steps, and only the last moves anything:
+
+    wait      until something can be handed out
+    decode    a run at a time, yielding to the loop when the time slice is used up, large
+              batches decompressed in a worker thread; records gather in the shares
+    pop       without any await: hands records out and moves the positions
+
+So a get may be cancelled at every await, and the next one finds all that this one prepared.
+
+Partitions take turns: the one served first goes to the end of the line. An error stands in line
+behind its partition's records. It is raised when its partition is first in line, or when there
+is nothing else, and never takes records with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from aiokafka_lite._compat import timeout_at
+from aiokafka_lite.consumer.budget import ByteBudget
+from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse, Record
+from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
+from aiokafka_lite.errors import CorruptRecordException, DeserializationError, KafkaError
+from aiokafka_lite.structs import TopicPartition
+
+log = logging.getLogger(__name__)
+
+# Records decoded between two looks at the clock.
+DECODE_RUN: Final = 1_000
+# With deserialisers, whose cost is the application's.
+DESERIALIZE_RUN: Final = 50
+# How long a get may hold the loop before it lets others run.
+TIME_SLICE_S: Final = 0.001
+# Compressed batches from this size on are decompressed in a worker thread.
+INFLATE_IN_THREAD_BYTES: Final = 64 * 1024
+
+Wanted = Collection[TopicPartition]
+
+
+class FetchQueue:
+    """Buffered responses of one consumer, and the gets' side of the hand-over.
+
+    `raise_if_unusable` raises what every get has to raise: stopped, or a task has died.
+    `on_demand(node_id)` tells a fetcher that its buffered response was taken.
+    """
+
+    def __init__(
+        self,
+        state: SubscriptionState,
+        budget: ByteBudget,
+        *,
+        raise_if_unusable: Callable[[], None],
+        on_demand: Callable[[int], None],
+        has_deserializers: bool = False,
+    ) -> None:
+        self._state = state
+        self._budget = budget
+        self._raise_if_unusable = raise_if_unusable
+        self._on_demand = on_demand
+        self._decode_run = DESERIALIZE_RUN if has_deserializers else DECODE_RUN
+        self._loop = asyncio.get_running_loop()
+        # In line: the first is served first.
+        self._parts: dict[PartitionState, deque[FetchedPartition]] = {}
+        self._untaken: dict[int, FetchedResponse] = {}
+        self._changed = asyncio.Event()
+        self._waiting_count = 0
+        self._slice_ends_at = 0.0
+        state.on_discard(self.drop)
+        state.on_assignment_change(self.wake)
+
+    # --- The fetchers' side ---------------------------------------------------------------
+    def has_untaken(self, node_id: int) -> bool:
+        """Whether a response of this broker waits that the application has not come for."""
+        return node_id in self._untaken
+
+    def part_count(self, partition: PartitionState) -> int:
+        """Number of responses buffered for a partition."""
+        parts = self._parts.get(partition)
+        return len(parts) if parts else 0
+
+    def can_fetch(self, partition: PartitionState) -> bool:
+        """Whether there is room for another response, and a known offset to ask for."""
+        parts = self._parts.get(partition)
+        if not parts:
+            return True
+        last = parts[-1]
+        return len(parts) < 2 and last.error is None and last.end_offset is not None
+
+    def put(self, response: FetchedResponse, parts: list[FetchedPartition]) -> None:
+        """Add a response's partitions, which must be current."""
+        for part in parts:
+            self._append(part)
+        if self._waiting_count:
+            # A get is waiting: it takes this, so the fetcher may go on at once.
+            response.is_taken = True
+        else:
+            self._untaken[response.node_id] = response
+        self.wake()
+
+    def put_error(
+        self, partition: PartitionState, error: KafkaError, *, is_sticky: bool = False
+    ) -> None:
+        """Have the gets raise `error` behind the partition's records.
+
+        A sticky error stays until the application seeks; others are raised once.
+        """
+        parts = self._parts.get(partition)
+        if parts and parts[-1].error is not None:
+            return
+        self._append(FetchedPartition(partition, error=error, is_sticky=is_sticky))
+        self.wake()
+
+    def _append(self, part: FetchedPartition) -> None:
+        self._parts.setdefault(part.partition, deque()).append(part)
+        if part.end_offset is not None:
+            part.partition.fetched = part.end_offset
+
+    def drop(self, partition: PartitionState) -> None:
+        """Forget all that is buffered of a partition."""
+        for part in self._parts.pop(partition, ()):
+            response = part.response
+            part.close()
+            if response is not None and not response.is_open:
+                self._mark_taken(response)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for partition in tuple(self._parts):
+            self.drop(partition)
+        self._untaken.clear()
+
+    def wake(self) -> None:
+        """Have the waiting gets look again."""
+        self._changed.set()
+
+    # --- wait -----------------------------------------------------------------------------
+    def is_ready(self, wanted: Wanted) -> bool:
+        """Whether a get of these partitions (none named: of all) would find something."""
+        return next(self._in_line(wanted), None) is not None
+
+    def _in_line(self, wanted: Wanted) -> Iterator[PartitionState]:
+        for partition in self._parts:
+            if not partition.is_paused and (not wanted or partition.tp in wanted):
+                yield partition
+
+    async def wait(self, wanted: Wanted, deadline: float | None) -> bool:
+        """Wait until there is something to decode or raise; False when the deadline passed.
+
+        Raises:
+            ConsumerStoppedError: The consumer is stopped.
+            BaseException: A background task has died of it.
+        """
+        self._raise_if_unusable()
+        while not self.is_ready(wanted):
+            # Whatever else is buffered is of no use to this get, and must not keep the fetchers
+            # from bringing what is.
+            for response in tuple(self._untaken.values()):
+                self._mark_taken(response)
+            if deadline is not None and self._loop.time() >= deadline:
+                return False
+            self._changed.clear()
+            self._waiting_count += 1
+            try:
+                async with timeout_at(deadline):
+                    await self._changed.wait()
+            except asyncio.TimeoutError:
+                return False
+            finally:
+                self._waiting_count -= 1
+            self._start_slice()
+            self._raise_if_unusable()
+        return True
+
+    # --- decode ---------------------------------------------------------------------------
+    async def decode(
+        self, wanted: Wanted, max_records: int | None = None, deadline: float | None = None
+    ) -> None:
+        """Decode up to `max_records` of what is buffered now; moves nothing.
+
+        Stops early, with what it has, when the deadline passes.
+        """
+        parts = [part for partition in self._in_line(wanted) for part in self._parts[partition]]
+        await self._take_responses(parts)
+        missing = max_records
+        for part in parts:
+            run = self._decode_run
+            while part.can_decode and (missing is None or len(part.decoded) < missing):
+                await self._before_run(part)
+                if not part.is_current:
+                    break
+                part.decode(run if missing is None else min(run, missing - len(part.decoded)))
+                if deadline is not None and self._loop.time() >= deadline:
+                    return
+            if missing is not None and part.is_current:
+                missing -= len(part.decoded)
+                if missing <= 0:
+                    return
+
+    async def decode_next(self, wanted: Wanted, limit: int) -> FetchedPartition | None:
+        """Decode up to `limit` records of the partition that is first in line.
+
+        Returns:
+            Its share, with `decoded` filled, now last in line; None if it had no records.
+        """
+        partition = next(self._in_line(wanted), None)
+        if partition is None:
+            return None
+        part = self._parts[partition][0]
+        await self._take_responses([part])
+        if not part.decoded and part.can_decode:
+            await self._before_run(part)
+            if part.is_current:
+                part.decode(min(limit, self._decode_run))
+        parts = self._parts.get(partition)
+        if not parts or parts[0] is not part or partition.is_paused:
+            return None  # changed during an await: the caller looks again
+        self._move_to_end(partition)
+        if part.decoded:
+            return part
+        if part.error is not None:
+            self._raise_error(part, part.error)
+        elif part.is_exhausted:
+            self._finish(part)
+        return None
+
+    async def _take_responses(self, parts: list[FetchedPartition]) -> None:
+        """Let the fetchers send their next requests, before this one's records are decoded."""
+        has_taken = False
+        for part in parts:
+            if part.response is not None and not part.response.is_taken:
+                self._mark_taken(part.response)
+                has_taken = True
+        if has_taken:
+            await asyncio.sleep(0)
+            self._start_slice()
+
+    def _mark_taken(self, response: FetchedResponse) -> None:
+        response.is_taken = True
+        if self._untaken.get(response.node_id) is response:
+            del self._untaken[response.node_id]
+            self._on_demand(response.node_id)
+
+    async def _before_run(self, part: FetchedPartition) -> None:
+        """Wait for decompression in a thread; or yield, when the time slice is used up."""
+        if part.inflating is None and part.inflate_size >= INFLATE_IN_THREAD_BYTES:
+            part.inflating = self._loop.run_in_executor(None, part.inflate)
+        has_waited = False
+        while (inflating := part.inflating) is not None:
+            # Shielded: a cancelled get must not leave the thread working on a set that the
+            # next get decodes meanwhile. That one waits for the same future.
+            await asyncio.shield(inflating)
+            has_waited = True
+            if part.inflating is inflating:
+                part.inflating = None
+        if not has_waited and self._loop.time() >= self._slice_ends_at:
+            await asyncio.sleep(0)
+            has_waited = True
+        if has_waited:
+            self._start_slice()
+
+    def _start_slice(self) -> None:
+        self._slice_ends_at = self._loop.time() + TIME_SLICE_S
+
+    # --- pop ------------------------------------------------------------------------------
+    def pop(
+        self, wanted: Wanted, max_records: int | None = None
+    ) -> dict[TopicPartition, list[Record]]:
+        """Hand out decoded records and move the positions behind them.
+
+        Raises:
+            KafkaError: What stands first in line, or alone.
+        """
+        result: dict[TopicPartition, list[Record]] = {}
+        failed: tuple[FetchedPartition, KafkaError] | None = None
+        missing = max_records
+        first: PartitionState | None = None
+        for partition in tuple(self._in_line(wanted)):
+            is_first = first is None
+            first = first or partition
+            records = self._pop_partition(partition, missing)
+            if records:
+                result[partition.tp] = records
+                if missing is not None:
+                    missing -= len(records)
+                    if missing <= 0:
+                        break
+                continue
+            parts = self._parts.get(partition)
+            if parts and (error := parts[0].error) is not None:
+                failed = failed or (parts[0], error)
+                if is_first:
+                    break
+        if first is not None:
+            self._move_to_end(first)
+        if failed is not None and not result:
+            self._move_to_end(failed[0].partition)
+            self._raise_error(*failed)
+        return result
+
+    def _pop_partition(self, partition: PartitionState, missing: int | None) -> list[Record]:
+        records: list[Record] = []
+        parts = self._parts[partition]
+        while parts:
+            part = parts[0]
+            if part.decoded:
+                taken = part.pop(None if missing is None else missing - len(records))
+                position = taken[-1].offset + 1 if part.decoded else part.position_after
+                self._state.hand_out(partition, taken[0].offset, position, part.leader_epoch)
+                records = records + taken if records else taken
+            if not part.is_exhausted:
+                break
+            self._finish(part)
+        return records
+
+    def finish_if_exhausted(self, part: FetchedPartition) -> None:
+        """Let go of a share whose records have all been handed out."""
+        if part.is_current and part.is_exhausted:
+            self._finish(part)
+
+    def _finish(self, part: FetchedPartition) -> None:
+        """Take an exhausted share, the first of its partition, out of the queue."""
+        partition = part.partition
+        self._remove_first(partition)
+        if partition.position != part.position_after:
+            self._state.pass_over(partition, part.position_after)
+        response = part.response
+        part.close()
+        if response is not None:
+            # It may fetch the partition again, now that there is room.
+            self._on_demand(response.node_id)
+
+    def _move_to_end(self, partition: PartitionState) -> None:
+        parts = self._parts.pop(partition, None)
+        if parts is not None:
+            self._parts[partition] = parts
+
+    def _raise_error(self, part: FetchedPartition, error: KafkaError) -> None:
+        """Raise a share's error under the poison rule: the position stays where it is."""
+        partition = part.partition
+        if isinstance(error, DeserializationError):
+            part.retry()
+        elif isinstance(error, CorruptRecordException):
+            offset = partition.position if error.offset is None else error.offset
+            is_first_time = partition.corrupt_at != offset
+            partition.corrupt_at = -1 if offset is None else offset
+            self._state.refetch(partition)
+            self._state.notify_assignment_change()
+            if is_first_time:
+                log.warning("%s/%s: %s; fetching it again", *partition.tp, error)
+                return
+        elif part.is_error_only and not part.is_sticky:
+            self._remove_first(partition)
+            self._state.notify_assignment_change()
+        raise error.with_traceback(None)
+
+    def _remove_first(self, partition: PartitionState) -> None:
+        parts = self._parts[partition]
+        parts.popleft()
+        if not parts:
+            del self._parts[partition]
