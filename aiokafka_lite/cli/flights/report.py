@@ -1,0 +1,97 @@
+"""What the flights job shows in the terminal: progress, the table, the rate, and differences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from aiokafka_lite.cli.flights.scoreboard import Pace
+from aiokafka_lite.cli.flights.statistics import CarrierTally, Difference
+
+
+class Reporter:
+    """Writes to one console; the only part of the job that prints."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console if console is not None else Console(highlight=False)
+
+    def say(self, text: str) -> None:
+        """Print one line; it is taken as it is, without markup, and never wrapped."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def progress(self, title: str, goal: int) -> Iterator[ProgressBar]:
+        """Show a progress bar while the block runs."""
+        progress = Progress(
+            SpinnerColumn(finished_text="✓"),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self.console,
+        )
+        with progress:
+            yield ProgressBar(progress, title, goal)
+
+    def table(self, carriers: Mapping[str, CarrierTally], names: Mapping[str, str]) -> None:
+        """Print one line per carrier."""
+        table = Table(title="Flights from New York City in 2013, by carrier")
+        table.add_column("carrier")
+        table.add_column("name", no_wrap=True, overflow="ellipsis")
+        for heading in ("flights", "dep. delay\nmean, min", "arr. delay\nmean, min", "cancelled"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for carrier, tally in carriers.items():
+            table.add_row(carrier, names.get(carrier, ""), *figures(tally))
+        self.console.print(table)
+
+    def pace(self, pace: Pace, *, cpu_scope: str) -> None:
+        """Print the rate."""
+        self.say(
+            f"{pace.records:,} records in {pace.wall_s:.2f} s: "
+            f"{pace.records_per_s:,.0f} records/s, {pace.cpu_ns_per_record:,.0f} ns of CPU a "
+            f"record ({cpu_scope})"
+        )
+
+    def failure(self, wrong: Sequence[Difference]) -> None:
+        """Print which carriers' figures are wrong, and how."""
+        self.console.print("THE FIGURES ARE WRONG", style="bold red")
+        for difference in wrong:
+            self.say(f"  {difference}")
+
+
+class ProgressBar:
+    """One bar that moves from 0 to its goal."""
+
+    def __init__(self, progress: Progress, title: str, goal: int) -> None:
+        self._progress = progress
+        self._task_id = progress.add_task(title, total=goal)
+
+    def move_to(self, done: int) -> None:
+        self._progress.update(self._task_id, completed=done)
+
+
+def figures(tally: CarrierTally) -> tuple[str, str, str, str]:
+    """Return a carrier's flights, mean departure and arrival delay, and share cancelled."""
+    return (
+        f"{tally.flights:,}",
+        _one_decimal(tally.mean_departure_delay_min),
+        _one_decimal(tally.mean_arrival_delay_min),
+        f"{tally.share_cancelled:.1%}",
+    )
+
+
+def _one_decimal(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"

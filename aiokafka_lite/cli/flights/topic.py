@@ -1,0 +1,190 @@
+"""The topic that the job reads: look at it, delete it, create it.
+
+Metadata is asked for directly and never creates a topic; everything else goes to the leader or the
+controller that it names. Kafka 2.8 or newer is needed (DeleteTopics 6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from aiokafka_lite import errors
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.cli.flights.scoreboard import OffsetRange
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.errors import KafkaTimeoutError, for_code
+from aiokafka_lite.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from aiokafka_lite.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from aiokafka_lite.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from aiokafka_lite.protocol.schema import ZERO_UUID
+
+# The records carry the flights' own times, years back: without this Kafka deletes them at once.
+TOPIC_CONFIGS: Final = {"retention.ms": "-1"}
+
+CHANGE_TIMEOUT_S: Final = 30.0
+T = TypeVar("T")
+
+_POLL_S: Final = 0.05
+_EARLIEST: Final = -2
+_LATEST: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as metadata shows it."""
+
+    name: str
+    topic_id: bytes
+    leaders: Mapping[int, int]
+    """Node that leads each partition; -1 while there is none."""
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self.leaders) and min(self.leaders.values()) >= 0
+
+
+class TopicAdmin:
+    """Inspects and changes one topic."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._cluster = cluster
+        self.name: Final = name
+        self._controller = -1
+
+    async def describe(self) -> Topic | None:
+        """Return the topic, or None when there is none of this name."""
+        answer = await self._cluster.request_any(
+            MetadataRequest(
+                topics=[MetadataRequestTopic(name=self.name)], allow_auto_topic_creation=False
+            )
+        )
+        self._controller = answer.controller_id
+        topic = answer.topics[0]
+        if topic.error_code == errors.UnknownTopicOrPartitionError.errno:
+            return None
+        # A partition without a leader is an error of the partition, and passes.
+        if topic.error_code and topic.error_code != errors.LeaderNotAvailableError.errno:
+            raise for_code(topic.error_code)(f"metadata of topic {self.name!r}")
+        leaders = {each.partition_index: each.leader_id for each in topic.partitions}
+        return Topic(self.name, topic.topic_id or ZERO_UUID, dict(sorted(leaders.items())))
+
+    async def offset_ranges(self, topic: Topic) -> dict[int, OffsetRange]:
+        """Return which offsets each partition holds."""
+        beginnings, ends = await asyncio.gather(
+            self._offsets(topic, _EARLIEST), self._offsets(topic, _LATEST)
+        )
+        return {number: OffsetRange(beginnings[number], ends[number]) for number in topic.leaders}
+
+    async def create(self, partition_count: int) -> Topic:
+        """Create the topic and wait until each of its partitions has a leader."""
+        await self._ask_controller_to_create(partition_count)
+
+        async def wait_for_leaders() -> Topic:
+            while True:
+                topic = await self.describe()
+                if topic is not None and topic.is_ready:
+                    return topic
+                await asyncio.sleep(_POLL_S)
+
+        return await _in_time(wait_for_leaders(), f"topic {self.name!r} has no leaders")
+
+    async def delete(self) -> None:
+        """Delete the topic and wait until it is gone; nothing to do when there is none."""
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=self.name)], timeout_ms=int(CHANGE_TIMEOUT_S * 1000)
+        )
+        answer = await self._cluster.request(
+            await self._controller_id(), request, timeout_s=CHANGE_TIMEOUT_S
+        )
+        code = answer.responses[0].error_code
+        if code not in (0, errors.UnknownTopicOrPartitionError.errno):
+            raise for_code(code)(f"cannot delete topic {self.name!r}")
+
+        async def wait_until_gone() -> None:
+            while True:
+                if await self.describe() is None:
+                    return
+                await asyncio.sleep(_POLL_S)
+
+        await _in_time(wait_until_gone(), f"topic {self.name!r} is deleted, but still there")
+
+    async def _ask_controller_to_create(self, partition_count: int) -> None:
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=self.name,
+                    num_partitions=partition_count,
+                    replication_factor=-1,  # the broker's default
+                    configs=[
+                        CreatableTopicConfig(name=name, value=value)
+                        for name, value in TOPIC_CONFIGS.items()
+                    ],
+                )
+            ],
+            timeout_ms=int(CHANGE_TIMEOUT_S * 1000),
+        )
+        answer = await self._cluster.request(
+            await self._controller_id(), request, timeout_s=CHANGE_TIMEOUT_S
+        )
+        result = answer.topics[0]
+        if result.error_code:
+            reason = f": {result.error_message}" if result.error_message else ""
+            raise for_code(result.error_code)(f"cannot create topic {self.name!r}{reason}")
+
+    async def _controller_id(self) -> int:
+        await self.describe()
+        return self._controller
+
+    async def _offsets(self, topic: Topic, timestamp: int) -> dict[int, int]:
+        by_leader: dict[int, list[int]] = {}
+        for number, leader in topic.leaders.items():
+            by_leader.setdefault(leader, []).append(number)
+        answers = await asyncio.gather(
+            *(
+                self._cluster.request(leader, self._list_offsets(numbers, timestamp))
+                for leader, numbers in by_leader.items()
+            )
+        )
+        offsets: dict[int, int] = {}
+        for answer in answers:
+            for each in answer.topics[0].partitions:
+                if each.error_code:
+                    raise for_code(each.error_code)(
+                        f"offsets of {self.name}-{each.partition_index}"
+                    )
+                offsets[each.partition_index] = each.offset
+        return offsets
+
+    def _list_offsets(self, partitions: list[int], timestamp: int) -> ListOffsetsRequest:
+        return ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                ListOffsetsTopic(
+                    name=self.name,
+                    partitions=[
+                        ListOffsetsPartition(partition_index=number, timestamp=timestamp)
+                        for number in partitions
+                    ],
+                )
+            ],
+        )
+
+
+async def _in_time(change: Coroutine[object, None, T], complaint: str) -> T:
+    try:
+        async with timeout(CHANGE_TIMEOUT_S):
+            return await change
+    except asyncio.TimeoutError:
+        raise KafkaTimeoutError(f"{complaint} after {CHANGE_TIMEOUT_S:g} s") from None

@@ -1,0 +1,19 @@
+"""Errors that a command shows to its user as one line, without a traceback."""
+
+from __future__ import annotations
+
+
+class CommandError(Exception):
+    """A command cannot go on; the message says why and what to do."""
+
+
+class MissingExtraError(CommandError):
+    """A package that belongs to one of the project's extras is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        self.package = package
+        self.extra = extra
+        super().__init__(
+            f"{package} is not installed, and this command needs it: "
+            f"pip install 'aiokafka-lite[{extra}]'"
+        )
