@@ -1,0 +1,160 @@
+"""Drives one ClassicGroup with invented time, as GroupCoordinator does with the loop's."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from aiokafka_lite.broker.group_machine import ClassicGroup
+from aiokafka_lite.broker.group_state import GroupState
+from aiokafka_lite.broker.group_values import (
+    Effects,
+    ErrorType,
+    GroupSettings,
+    Join,
+    Joined,
+    Leaver,
+    Sync,
+    Synced,
+    Ticket,
+)
+from aiokafka_lite.errors import MemberIdRequired, NoError
+
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
+
+
+class Driver:
+    """A group, a clock that only moves when told, and everything the group has answered."""
+
+    def __init__(self, settings: GroupSettings | None = None) -> None:
+        self.now = 100.0
+        suffixes = (f"id{n}" for n in itertools.count(1))
+        self.group = ClassicGroup(
+            "g",
+            settings or GroupSettings(initial_rebalance_delay_ms=0),
+            new_suffix=lambda: next(suffixes),
+            clock=lambda: int(self.now * 1000),
+        )
+        self.joins: dict[Ticket, Joined] = {}
+        self.syncs: dict[Ticket, Synced] = {}
+        self.writes: list[dict[str, bytes]] = []
+        self.write_error: ErrorType = NoError
+        self.states = [self.group.state]
+        self._tickets = itertools.count(1)
+
+    @property
+    def state(self) -> GroupState:
+        return self.group.state
+
+    @property
+    def answered(self) -> int:
+        return len(self.joins) + len(self.syncs)
+
+    def run(self, effects: Effects) -> None:
+        while True:
+            if self.group.state is not self.states[-1]:
+                self.states.append(self.group.state)
+            for ticket, reply in effects.replies:
+                assert ticket not in self.joins, "answered twice"
+                assert ticket not in self.syncs, "answered twice"
+                if isinstance(reply, Joined):
+                    self.joins[ticket] = reply
+                else:
+                    self.syncs[ticket] = reply
+            if effects.write is None:
+                return
+            self.writes.append(dict(effects.write.assignments))
+            effects = effects.write.done(self.write_error, self.now)
+
+    def ticket(self) -> Ticket:
+        return Ticket(next(self._tickets))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, acting on every timer at its moment."""
+        until = self.now + seconds
+        while (deadline := self.group.next_deadline()) is not None and deadline <= until:
+            self.now = max(self.now, deadline)
+            self.run(self.group.expire(self.now))
+        self.now = until
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        instance_id: str | None = None,
+        protocols: Sequence[tuple[str, bytes]] = (("range", b"meta"),),
+        protocol_type: str = "consumer",
+        session_ms: int = SESSION_MS,
+        rebalance_ms: int = REBALANCE_MS,
+        needs_known_member_id: bool = False,
+        can_skip_assignment: bool = True,
+    ) -> Ticket:
+        ticket = self.ticket()
+        call = Join(
+            protocol_type=protocol_type,
+            protocols=tuple(protocols),
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=rebalance_ms,
+            member_id=member_id,
+            instance_id=instance_id,
+            client_id="c",
+            client_host="/127.0.0.1",
+            needs_known_member_id=needs_known_member_id,
+            can_skip_assignment=can_skip_assignment,
+        )
+        self.run(self.group.join(call, ticket, self.now))
+        return ticket
+
+    def new_id(self) -> str:
+        """Ask for an id, as a client of JoinGroup v4 and later does."""
+        answer = self.joins[self.join(needs_known_member_id=True)]
+        assert answer.error is MemberIdRequired
+        return answer.member_id
+
+    def sync(
+        self,
+        member_id: str,
+        *,
+        generation: int | None = None,
+        instance_id: str | None = None,
+        protocol_type: str | None = None,
+        protocol: str | None = None,
+        assignments: dict[str, bytes] | None = None,
+    ) -> Ticket:
+        ticket = self.ticket()
+        call = Sync(
+            member_id,
+            self.group.generation if generation is None else generation,
+            instance_id,
+            protocol_type,
+            protocol,
+            assignments or {},
+        )
+        self.run(self.group.sync(call, ticket, self.now))
+        return ticket
+
+    def heartbeat(self, member_id: str, generation: int | None = None) -> ErrorType:
+        if generation is None:
+            generation = self.group.generation
+        return self.group.heartbeat(member_id, None, generation, self.now)
+
+    def leave(self, *leavers: Leaver) -> list[ErrorType]:
+        errors, effects = self.group.leave(leavers, self.now)
+        self.run(effects)
+        return errors
+
+    def stable(self, count: int = 1, *, instances: Sequence[str | None] = ()) -> list[str]:
+        """Bring so many members to Stable and return their ids, the leader first."""
+        names: Sequence[str | None] = instances or [None] * count
+        tickets = [self.join(instance_id=name) for name in names]
+        self.advance(0)
+        joined = [self.joins[ticket] for ticket in tickets]
+        ids = [answer.member_id for answer in joined]
+        leader = joined[0].leader
+        for member_id in ids:
+            if member_id != leader:
+                self.sync(member_id)
+        self.sync(leader, assignments={member_id: b"to " + member_id.encode() for member_id in ids})
+        assert self.state is GroupState.STABLE
+        return ids
