@@ -1,0 +1,444 @@
+"""Committed offsets of the group: the only sender of OffsetCommit and OffsetFetch.
+
+What makes commits hard is that they overlap with each other and with rebalances.
+
+- Overlap with each other: one is sent at a time, and a commit that is tried again leaves out
+  what a later one has committed meanwhile. So a committed offset goes back only when the
+  application says so by a later call.
+- Overlap with a rebalance: while the coordinator waits for the new assignment it takes no
+  commits (REBALANCE_IN_PROGRESS). Such a commit waits, and is sent for the generation right
+  after, if the partitions came back: then nobody else has had them in between. In all other
+  cases of a lost generation they may have had another owner: CommitFailedError.
+- `committed` waits for commits that wait: the positions of a new assignment must not start
+  behind them.
+
+Nothing here waits beyond a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping
+
+from aiokafka_lite._compat import timeout_at
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.group.callbacks import is_in_callback
+from aiokafka_lite.consumer.group.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
+from aiokafka_lite.consumer.group.member import (
+    INTERRUPTION_BY_RECOVERY,
+    REBALANCING,
+    Identity,
+    Interruption,
+    Member,
+    MemberState,
+    Recovery,
+    recovery_for,
+)
+from aiokafka_lite.consumer.group.offset_requests import (
+    LAST_COMMIT_BY_NAME,
+    LAST_FETCH_BY_NAME,
+    FetchedOffset,
+    OffsetToCommit,
+    TopicIds,
+    checked_offsets,
+    commit_error_code,
+    commit_request,
+    commit_results,
+    fetch_error_code,
+    fetch_request,
+    fetch_results,
+)
+from aiokafka_lite.consumer.state import NO_EPOCH, SubscriptionMode, SubscriptionState
+from aiokafka_lite.errors import (
+    CommitFailedError,
+    KafkaError,
+    KafkaTimeoutError,
+    MaxPollIntervalError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+log = logging.getLogger(__name__)
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class _Commit:
+    """A commit on its way."""
+
+    def __init__(self, sequence: int, offsets: Offsets, member: Member) -> None:
+        self.sequence = sequence
+        self.left = dict(offsets)
+        self.made_as = member.identity
+        # The coordinator is in the middle of a rebalance that this member may not know of yet.
+        self.was_put_off = False
+
+
+class Commits:
+    """Commits and reads offsets for one consumer.
+
+    Owns `PartitionState.committed`. Task: "auto-commit".
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        state: SubscriptionState,
+        cluster: Cluster,
+        coordinator: Coordinator,
+        member: Member,
+        *,
+        rng: random.Random,
+        on_error: Callable[[KafkaError], None],
+    ) -> None:
+        self._config = config
+        self._state = state
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._member = member
+        self._rng = rng
+        self._on_error = on_error
+        self._sending = asyncio.Lock()
+        self._sequence = 0
+        # The latest commit that succeeded, by partition.
+        self._latest: dict[TopicPartition, int] = {}
+        # Commits that wait for the end of a rebalance.
+        self._parked = 0
+
+    # --- Committing -----------------------------------------------------------------------
+    async def commit(self, offsets: object = None, *, timeout_s: float | None = None) -> None:
+        """Commit offsets, or the positions of all assigned partitions.
+
+        When it is cancelled the offsets may or may not have been committed.
+
+        Args:
+            offsets: ``{TopicPartition: offset | (offset, metadata) | OffsetAndMetadata}``; None
+                for the positions: everything handed out so far.
+            timeout_s: How long to try; request_timeout_ms by default.
+
+        Raises:
+            ValueError: The argument has the wrong shape.
+            TypeError: A key is no TopicPartition, or metadata is no string.
+            IllegalStateError: A partition is not assigned to this consumer.
+            CommitFailedError: The group rebalanced: the partitions may have another owner.
+            KafkaTimeoutError: It could not be done in time.
+            KafkaError: The coordinator refuses.
+        """
+        wanted = self._state.handed_out_offsets() if offsets is None else checked_offsets(offsets)
+        if not self._is_between_assignments:
+            for tp in wanted:
+                self._state.partition(tp)
+        elif wanted and not self._member.is_member:
+            raise self._lost()
+        if wanted:
+            await self._commit(wanted, deadline=self._deadline(timeout_s), may_wait=True)
+
+    async def commit_last(
+        self, offsets: Offsets, *, deadline: float
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Commit before partitions are given up, as far as that can be done; raises nothing.
+
+        Returns:
+            What could not be committed.
+        """
+        left = self._not_committed_yet(offsets)
+        if left:
+            try:
+                await self._commit(left, deadline=deadline, may_wait=False)
+            except KafkaError as error:
+                log.warning("group %s: %s not committed: %s", self._member.group_id, left, error)
+                return self._not_committed_yet(left)
+        return {}
+
+    def start_auto_commit(self, scope: TaskScope) -> None:
+        """Start to commit what was handed out before the latest get, time and again."""
+        if self._config.enable_auto_commit:
+            scope.spawn(self._auto_commit(), name="auto-commit")
+
+    async def _auto_commit(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.auto_commit_interval_s)
+            offsets = self._not_committed_yet(self._state.processed_offsets())
+            if not offsets or self._is_between_assignments:
+                continue
+            try:
+                await self._commit(offsets, deadline=self._deadline(None), may_wait=False)
+            except (CommitFailedError, KafkaTimeoutError) as error:
+                log.warning("group %s: auto-commit failed: %s", self._member.group_id, error)
+            except KafkaError as error:
+                self._on_error(error)
+
+    @property
+    def _is_between_assignments(self) -> bool:
+        return self._member.state in REBALANCING
+
+    def _deadline(self, timeout_s: float | None) -> float:
+        if timeout_s is None:
+            timeout_s = self._config.request_timeout_s
+        return asyncio.get_running_loop().time() + timeout_s
+
+    def _backoff(self) -> Backoff:
+        return Backoff(self._config.retry_backoff_s, RETRY_BACKOFF_MAX_S, self._rng)
+
+    def _not_committed_yet(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+        assignment = self._state.assignment
+        return {
+            tp: offset
+            for tp, offset in offsets.items()
+            if tp not in assignment
+            or (known := assignment[tp].committed) is None
+            or known.offset != offset.offset
+        }
+
+    async def _commit(self, offsets: Offsets, *, deadline: float, may_wait: bool) -> None:
+        """Try until all is committed, or overtaken by later commits, or the deadline."""
+        self._sequence += 1
+        commit = _Commit(self._sequence, offsets, self._member)
+        backoff = self._backoff()
+        last_error: KafkaError | None = None
+        while True:
+            try:
+                async with timeout_at(deadline):
+                    if may_wait:
+                        await self._wait_until_taken(commit)
+                    async with self._sending:
+                        await self._attempt(commit, deadline)
+            except asyncio.TimeoutError:
+                break
+            except KafkaError as error:
+                last_error = error
+                if not self._is_worth_another_try(commit, error, may_wait=may_wait):
+                    raise
+            else:
+                return
+            if not await pause(backoff, deadline):
+                break
+        raise KafkaTimeoutError(
+            f"offsets of {len(commit.left)} partitions were not committed in time"
+        ) from last_error
+
+    async def _attempt(self, commit: _Commit, deadline: float) -> None:
+        """Send what is left of a commit once.
+
+        Raises:
+            KafkaError: Some or all of it was refused; the rest is no longer in `commit.left`.
+        """
+        for tp in [tp for tp in commit.left if self._latest.get(tp, 0) > commit.sequence]:
+            del commit.left[tp]
+        if not commit.left:
+            return
+        identity = self._identity_for(commit)
+        ids = TopicIds(self._cluster.view, {tp.topic for tp in commit.left})
+        entries = {
+            tp: OffsetToCommit(*offset, self._leader_epoch(tp, offset.offset))
+            for tp, offset in commit.left.items()
+        }
+        try:
+            response = await self._coordinator.request(
+                commit_request(self._member, identity, entries, ids),
+                error_code=commit_error_code,
+                deadline=deadline,
+                max_version=None if ids.are_known else LAST_COMMIT_BY_NAME,
+            )
+        except KafkaError as error:
+            self._note_interruption(identity, error)
+            raise
+        codes = commit_results(response, ids)
+        for tp in entries:
+            if codes.get(tp) == 0:
+                self._note_committed(commit, tp)
+        self._raise_refusals(commit, codes)
+
+    def _identity_for(self, commit: _Commit) -> Identity:
+        """Return in whose name to commit.
+
+        Raises:
+            CommitFailedError: The partitions may have got another owner since.
+        """
+        if self._state.mode is SubscriptionMode.ASSIGNED:
+            return Identity()  # the group only keeps the offsets
+        identity = self._member.identity
+        made_as = commit.made_as
+        if (
+            not self._member.is_member
+            or identity.member_id != made_as.member_id
+            or identity.generation > made_as.generation + 1
+        ):
+            raise self._lost()
+        if gone := sorted(commit.left.keys() - self._state.assignment.keys()):
+            raise CommitFailedError(f"the group rebalanced and took away {gone}")
+        return identity
+
+    def _lost(self) -> CommitFailedError:
+        if self._member.lost_by is Interruption.POLL_INTERVAL_EXCEEDED:
+            return MaxPollIntervalError()
+        return CommitFailedError()
+
+    def _leader_epoch(self, tp: TopicPartition, offset: int) -> int:
+        """Return the leader epoch of the record before an offset, where it is still known."""
+        partition = self._state.assignment.get(tp)
+        if partition is None or partition.position != offset:
+            return NO_EPOCH
+        return partition.leader_epoch
+
+    def _note_committed(self, commit: _Commit, tp: TopicPartition) -> None:
+        self._latest[tp] = commit.sequence
+        offset = commit.left.pop(tp)
+        if (partition := self._state.assignment.get(tp)) is not None:
+            partition.committed = offset
+
+    def _note_interruption(self, identity: Identity, error: KafkaError) -> None:
+        interruption = INTERRUPTION_BY_RECOVERY.get(recovery_for(error))
+        if interruption is not None:
+            self._member.interrupt(identity, interruption)
+
+    @staticmethod
+    def _raise_refusals(commit: _Commit, codes: Mapping[TopicPartition, int]) -> None:
+        """Raise the gravest of the partitions' errors; one left out is a request that failed."""
+        refused = {
+            tp: for_code(codes[tp]) if tp in codes else KafkaTimeoutError
+            for tp in sorted(commit.left)
+        }
+        if not refused:
+            return
+        unauthorized = {
+            tp.topic for tp, kind in refused.items() if kind is TopicAuthorizationFailedError
+        }
+        if unauthorized:
+            raise TopicAuthorizationFailedError(unauthorized)
+        tp, kind = min(refused.items(), key=lambda item: item[1].retriable)
+        raise kind(f"commit of {tp}").at(tp, commit.left[tp].offset)
+
+    def _is_worth_another_try(self, commit: _Commit, error: KafkaError, *, may_wait: bool) -> bool:
+        recovery = recovery_for(error)
+        if recovery is Recovery.REJOIN and may_wait and not is_in_callback():
+            commit.was_put_off = True
+            return True
+        if recovery in INTERRUPTION_BY_RECOVERY:
+            raise CommitFailedError from error
+        if error.invalid_metadata:
+            self._cluster.invalidate()
+        return recovery is not Recovery.SURFACE
+
+    async def _wait_until_taken(self, commit: _Commit) -> None:
+        """Wait for the end of a rebalance in which the commit would be refused (again)."""
+        if not is_in_callback():  # the rebalance waits for the callback
+            self._parked += 1
+            try:
+                while self._is_refused_now(commit):
+                    await self._member.wait_for_change()
+            finally:
+                self._parked -= 1
+                self._member.notify()
+
+    def _is_refused_now(self, commit: _Commit) -> bool:
+        member = self._member
+        if member.state in REBALANCING:
+            return True
+        if not commit.was_put_off:
+            return False
+        return member.state is MemberState.PREPARING or (
+            member.state is MemberState.STABLE and member.interruption is not None
+        )
+
+    # --- Reading what is committed --------------------------------------------------------
+    async def committed(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return what is committed for partitions, in one round trip; None where nothing is.
+
+        Waits for transactions that are about to commit offsets (KIP-447). Cancelling it leaves
+        nothing behind.
+
+        Args:
+            partitions: They need not be assigned to this consumer.
+            timeout_s: How long to try; request_timeout_ms by default.
+
+        Raises:
+            KafkaTimeoutError: No complete answer came in time.
+            KafkaError: The coordinator refuses.
+        """
+        deadline = self._deadline(timeout_s)
+        left = set(partitions)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        backoff = self._backoff()
+        last_error: KafkaError | None = None
+        while left:
+            try:
+                async with timeout_at(deadline):
+                    while self._parked:
+                        await self._member.wait_for_change()
+                    answers = await self._fetch(left, deadline)
+            except asyncio.TimeoutError:
+                break
+            except KafkaError as error:
+                if recovery_for(error) not in (Recovery.RETRY, Recovery.REDISCOVER):
+                    raise
+                last_error = error
+            else:
+                last_error = self._take_answers(answers, left, found)
+            if left and not await pause(backoff, deadline):
+                break
+        if left:
+            raise KafkaTimeoutError(
+                f"committed offsets of {sorted(left)} could not be read in time"
+            ) from last_error
+        return found
+
+    async def _fetch(
+        self, partitions: set[TopicPartition], deadline: float
+    ) -> dict[TopicPartition, FetchedOffset]:
+        ids = TopicIds(self._cluster.view, {tp.topic for tp in partitions})
+        response = await self._coordinator.request(
+            fetch_request(self._member, partitions, ids),
+            error_code=fetch_error_code,
+            deadline=deadline,
+            max_version=None if ids.are_known else LAST_FETCH_BY_NAME,
+        )
+        return fetch_results(response, ids)
+
+    def _take_answers(
+        self,
+        answers: Mapping[TopicPartition, FetchedOffset],
+        left: set[TopicPartition],
+        found: dict[TopicPartition, OffsetAndMetadata | None],
+    ) -> KafkaError | None:
+        """Move what was answered from `left` to `found`; return why something is left.
+
+        What the answer leaves out stays left: it must not be taken for "nothing committed".
+        """
+        why_left: KafkaError | None = None
+        for tp in sorted(left):
+            if (answer := answers.get(tp)) is None:
+                continue
+            if answer.error_code:
+                error = for_code(answer.error_code)(f"committed offset of {tp}").at(tp)
+                if isinstance(error, TopicAuthorizationFailedError):
+                    raise TopicAuthorizationFailedError({tp.topic})
+                if not error.retriable:
+                    raise error
+                if error.invalid_metadata:
+                    self._cluster.invalidate()
+                why_left = error
+                continue
+            left.discard(tp)
+            offset = OffsetAndMetadata(answer.offset, answer.metadata)
+            found[tp] = None if answer.offset < 0 else offset
+            if (partition := self._state.assignment.get(tp)) is not None:
+                partition.committed = found[tp]
+        return why_left
+
+
+async def pause(backoff: Backoff, deadline: float) -> bool:
+    """Pause before another attempt; False, at the deadline, when there is no time for one."""
+    loop = asyncio.get_running_loop()
+    delay_s = backoff.next_delay_s()
+    remaining_s = deadline - loop.time()
+    await asyncio.sleep(max(0.0, min(delay_s, remaining_s)))
+    return delay_s < remaining_s

@@ -1,0 +1,102 @@
+"""What members say to their leader and the leader to them: blobs the coordinator only carries."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from aiokafka_lite.consumer.assignors import (
+    ConsumerProtocolMemberAssignment,
+    ConsumerProtocolMemberMetadata,
+)
+from aiokafka_lite.errors import KafkaProtocolError
+from aiokafka_lite.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    decode_versioned,
+    encode_versioned,
+)
+from aiokafka_lite.protocol.messages.consumer_protocol import (
+    TopicPartition as WireTopicPartition,
+)
+from aiokafka_lite.protocol.messages.join_group import JoinGroupResponseMember
+
+log = logging.getLogger(__name__)
+
+PROTOCOL_TYPE: Final = "consumer"
+
+
+def encode_subscription(metadata: ConsumerProtocolMemberMetadata) -> bytes:
+    """Encode what this member tells the leader."""
+    message = ConsumerProtocolSubscription(
+        topics=list(metadata.subscription), user_data=metadata.user_data
+    )
+    return encode_versioned(message, metadata.version)
+
+
+def decode_subscriptions(
+    members: Iterable[JoinGroupResponseMember],
+) -> dict[str, ConsumerProtocolMemberMetadata]:
+    """Decode what the members of a group told their leader, by member id.
+
+    Bytes that make no sense come from that member alone: it is treated as one that wants
+    nothing, and the others get their shares.
+    """
+    decoded: dict[str, ConsumerProtocolMemberMetadata] = {}
+    for member in members:
+        topics: list[str] = []
+        user_data: bytes | None = b""
+        try:
+            subscription = decode_versioned(ConsumerProtocolSubscription, member.metadata)
+        except KafkaProtocolError as error:
+            log.warning("member %s sent an unreadable subscription: %s", member.member_id, error)
+        else:
+            topics, user_data = subscription.topics, subscription.user_data
+        decoded[member.member_id] = ConsumerProtocolMemberMetadata(
+            0, topics, user_data or b"", member.group_instance_id
+        )
+    return decoded
+
+
+def encode_assignments(
+    assignments: Mapping[str, ConsumerProtocolMemberAssignment],
+) -> dict[str, bytes]:
+    """Encode what the leader gives to each member."""
+    return {
+        member_id: encode_versioned(
+            ConsumerProtocolAssignment(
+                assigned_partitions=[
+                    WireTopicPartition(topic=topic, partitions=list(partitions))
+                    for topic, partitions in assignment.assignment
+                ],
+                user_data=assignment.user_data,
+            ),
+            assignment.version,
+        )
+        for member_id, assignment in assignments.items()
+    }
+
+
+def decode_assignment(blob: bytes, topics: frozenset[str]) -> ConsumerProtocolMemberAssignment:
+    """Decode what the leader gave to this member, which subscribes to `topics`.
+
+    An empty blob is no assignment: a leader may leave out who gets nothing. What was never asked
+    for, and partition numbers that cannot be, are left out with a warning.
+
+    Raises:
+        KafkaProtocolError: The bytes make no sense.
+    """
+    if not blob:
+        return ConsumerProtocolMemberAssignment(0, [])
+    message = decode_versioned(ConsumerProtocolAssignment, blob)
+    shares: list[tuple[str, list[int]]] = []
+    for share in message.assigned_partitions:
+        numbers = sorted({number for number in share.partitions if number >= 0})
+        if share.topic not in topics:
+            log.warning("the leader gave partitions of %s, not subscribed to", share.topic)
+            continue
+        if len(numbers) < len(share.partitions):
+            log.warning("the leader gave negative or doubled partitions of %s", share.topic)
+        shares.append((share.topic, numbers))
+    return ConsumerProtocolMemberAssignment(0, shares, message.user_data or b"")

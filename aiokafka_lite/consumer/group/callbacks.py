@@ -1,0 +1,77 @@
+"""Calls the application's rebalance listener, for a bounded time, whatever it does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Final
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.structs import TopicPartition
+
+log = logging.getLogger(__name__)
+
+# How long a callback that was cut off may take to clean up before it is left to itself.
+GRACE_S: Final = 1.0
+
+Callback = Callable[[set[TopicPartition]], Awaitable[None] | None]
+
+_in_callback: ContextVar[bool] = ContextVar("_in_callback", default=False)
+
+
+def is_in_callback() -> bool:
+    """Whether the running code was called by a rebalance: it must not wait for the rebalance."""
+    return _in_callback.get()
+
+
+class ListenerCalls:
+    """Runs one callback at a time, each in a task of its own.
+
+    A task of its own, because a callback may hang (it is cut off at the deadline, and the
+    rebalance goes on), and because it may stop the consumer: then it waits for the end of the
+    group task, which must not be waiting for the callback.
+    """
+
+    def __init__(self, scope: TaskScope) -> None:
+        self._scope = scope
+        self._running: asyncio.Task[None] | None = None
+
+    async def call(
+        self, callback: Callback, partitions: set[TopicPartition], *, deadline: float
+    ) -> None:
+        """Run a callback to its end, or to the deadline.
+
+        When the caller is cancelled the callback goes on; `finish` waits for it.
+        """
+        self._running = self._scope.spawn(self._guarded(callback, partitions), name="listener")
+        await self.finish(deadline=deadline)
+
+    async def finish(self, *, deadline: float) -> None:
+        """Wait for the callback that runs, if any, and cut it off at the deadline."""
+        task = self._running
+        if task is None or task is asyncio.current_task():
+            return
+        loop = asyncio.get_running_loop()
+        done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline - loop.time()))
+        if not done:
+            log.error(
+                "the rebalance listener did not return in time and is cut off: "
+                "partitions go on to their next owners"
+            )
+            task.cancel()
+            done, _ = await asyncio.wait({task}, timeout=GRACE_S)
+            if not done:
+                log.error("the rebalance listener ignores its cancellation")
+        self._running = None
+
+    @staticmethod
+    async def _guarded(callback: Callback, partitions: set[TopicPartition]) -> None:
+        _in_callback.set(True)
+        try:
+            result = callback(partitions)
+            if asyncio.iscoroutine(result):
+                await result
+        except Exception:
+            log.exception("the rebalance listener raised in %s", callback)

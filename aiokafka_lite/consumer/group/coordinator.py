@@ -1,0 +1,102 @@
+"""Where a group's coordinator is, and how requests get to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from aiokafka_lite._compat import timeout_at
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.pool import Lane
+from aiokafka_lite.consumer.group.member import Recovery, recovery_for
+from aiokafka_lite.errors import KafkaError, KafkaTimeoutError, for_code
+from aiokafka_lite.protocol.schema import Request, Response
+
+log = logging.getLogger(__name__)
+
+# Longest pause before a request to the coordinator is tried again (retry.backoff.max.ms).
+RETRY_BACKOFF_MAX_S: Final = 1.0
+
+R = TypeVar("R", bound=Response)
+
+
+class Coordinator:
+    """Finds the coordinator of one group when it is needed, and forgets it when it has moved.
+
+    One writer: this object. It does not retry; whoever asks has its own deadline and pauses.
+    """
+
+    def __init__(self, cluster: Cluster, group_id: str) -> None:
+        self._cluster = cluster
+        self._group_id = group_id
+        self._node_id: int | None = None
+        self._finding = asyncio.Lock()
+
+    @property
+    def node_id(self) -> int | None:
+        """The node that is the coordinator as far as known; None while that has to be found."""
+        return self._node_id
+
+    def forget(self, node_id: int, reason: object) -> None:
+        """Find the coordinator anew at the next request, unless that has been done already."""
+        if node_id == self._node_id:
+            log.info("group %s: leaving coordinator %s: %s", self._group_id, node_id, reason)
+            self._node_id = None
+
+    async def request(
+        self,
+        request: Request[R],
+        *,
+        error_code: Callable[[R], int],
+        deadline: float,
+        lane: Lane = Lane.GENERAL,
+        max_version: int | None = None,
+    ) -> R:
+        """Send a request to the coordinator, found first if need be.
+
+        Args:
+            request: What to send.
+            error_code: Takes the code out of the answer that concerns the request as a whole.
+            deadline: Loop time at which to give up.
+            lane: The connection to use.
+            max_version: The newest version that can say what is to be said.
+
+        Raises:
+            KafkaError: As the answer's error code says; or no answer came in time. When it means
+                that the coordinator is another one, the next request looks for that.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with timeout_at(deadline):
+                node_id = await self._find()
+                try:
+                    response = await self._cluster.request(
+                        node_id,
+                        request,
+                        lane=lane,
+                        timeout_s=deadline - loop.time(),
+                        max_version=max_version,
+                    )
+                    if code := error_code(response):
+                        raise for_code(code)(
+                            f"{type(request).__name__} of group {self._group_id} to node {node_id}"
+                        )
+                except KafkaError as error:
+                    if recovery_for(error) is Recovery.REDISCOVER:
+                        self.forget(node_id, error)
+                    raise
+        except asyncio.TimeoutError:
+            raise KafkaTimeoutError(
+                f"the coordinator of group {self._group_id} did not answer "
+                f"{type(request).__name__} in time"
+            ) from None
+        return response
+
+    async def _find(self) -> int:
+        async with self._finding:  # all who wait ask once
+            if self._node_id is None:
+                self._node_id = await self._cluster.find_coordinator(self._group_id)
+                log.info("group %s: coordinator is node %s", self._group_id, self._node_id)
+            return self._node_id

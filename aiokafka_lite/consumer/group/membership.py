@@ -1,0 +1,356 @@
+"""The group task: joins, holds the assignment, gives it back, and so on until the consumer stops.
+
+What the states mean and which follows which is told in `member`; what each request says is in
+`rebalance`. This module is the loop around them, and what surrounds a rebalance: the commit
+before it, the application's listener, heartbeats meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.cluster import Cluster, ClusterView
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.group.callbacks import ListenerCalls
+from aiokafka_lite.consumer.group.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
+from aiokafka_lite.consumer.group.heartbeat import Heartbeat, stop
+from aiokafka_lite.consumer.group.member import (
+    Interruption,
+    Member,
+    MemberState,
+    Recovery,
+    recovery_for,
+)
+from aiokafka_lite.consumer.group.rebalance import Rebalance, Share
+from aiokafka_lite.consumer.group.topics import is_subscribed, match_pattern, partition_counts
+from aiokafka_lite.consumer.state import SubscriptionMode, SubscriptionState
+from aiokafka_lite.errors import FencedInstanceIdError, KafkaError
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.commits import Commits
+
+log = logging.getLogger(__name__)
+
+# Of the time to stop, what is kept for LeaveGroup: a fourth, a second at most.
+LEAVE_SHARE: Final = 0.25
+LEAVE_MAX_S: Final = 1.0
+
+
+class GroupMembership:
+    """One consumer's place in its group.
+
+    Owns the member (id, generation, state) and the assignment in `state`; everybody else reads
+    them. Tasks: "group" runs `_run`; "heartbeat" beside it while there is a membership;
+    "listener" for each call of the application's listener.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        state: SubscriptionState,
+        cluster: Cluster,
+        coordinator: Coordinator,
+        member: Member,
+        commits: Commits,
+        *,
+        scope: TaskScope,
+        rng: random.Random,
+        on_error: Callable[[KafkaError], None],
+    ) -> None:
+        self._config = config
+        self._state = state
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._member = member
+        self._commits = commits
+        self._scope = scope
+        self._on_error = on_error
+        self._rng = rng
+        self._heartbeat = Heartbeat(
+            config,
+            member,
+            coordinator,
+            state,
+            Backoff(config.retry_backoff_s, RETRY_BACKOFF_MAX_S, rng),
+            scope=scope,
+            on_error=self._surface,
+        )
+        self._rebalance = Rebalance(config, cluster, coordinator, member, self._heartbeat)
+        self._listener_calls = ListenerCalls(scope)
+        self._task: asyncio.Task[None] | None = None
+        # The subscription that the last rebalance answers to, and that for which the listener
+        # has been told as well; -1: there is no assignment.
+        self._joined_version = -1
+        self._assigned_version = -1
+        # What the leader shared out: topics and their numbers of partitions then.
+        self._shared_out: Mapping[str, int] = {}
+        self._error: KafkaError | None = None
+
+    # --- For the consumer -----------------------------------------------------------------
+    @property
+    def member_id(self) -> str:
+        """The id that the coordinator gave; empty while there is none."""
+        return self._member.identity.member_id
+
+    @property
+    def generation(self) -> int:
+        """The generation of the group that the assignment is of; -1 while there is none."""
+        return self._member.identity.generation
+
+    @property
+    def coordinator_id(self) -> int | None:
+        """The node that coordinates the group, as far as known."""
+        return self._coordinator.node_id
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether the assignment answers to the present subscription, and the listener knows."""
+        return self._assigned_version == self._state.subscription_version
+
+    async def start(self) -> None:
+        """Start taking part; awaits nothing of the network."""
+        self._state.on_subscription_change(self._member.notify)
+        self._cluster.add_listener(self._metadata_changed)
+        self._task = self._scope.spawn(self._run(), name="group")
+
+    async def wait_assigned(self) -> None:
+        """Wait until the present subscription has got an assignment, which may be empty.
+
+        Raises:
+            KafkaError: What keeps the member from joining and will not pass by itself.
+        """
+        while is_subscribed(self._state) and not self.is_stable:
+            self._scope.raise_if_failed()
+            if self._error is not None:
+                raise self._error
+            await self._member.wait_for_change()
+        self._scope.raise_if_failed()
+
+    async def leave(
+        self, *, deadline: float, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Stop taking part: commit, and tell the coordinator so that it need not find out.
+
+        A static member does not say that it leaves: its place is kept for its next start.
+        No listener is called. Returns at the deadline at the latest.
+
+        Args:
+            deadline: Loop time by which to be done.
+            offsets: What to commit last; empty for nothing.
+
+        Returns:
+            What could not be committed.
+        """
+        member = self._member
+        loop = asyncio.get_running_loop()
+        await stop(self._task)
+        now = loop.time()
+        await self._listener_calls.finish(deadline=now + max(0.0, deadline - now) / 2)
+        if member.state in (MemberState.LEAVING, MemberState.LEFT):
+            return dict(offsets)
+        member.settle_interruption()
+        member.enter(MemberState.LEAVING)
+        now = loop.time()
+        commit_by = deadline - min(LEAVE_MAX_S, max(0.0, deadline - now) * LEAVE_SHARE)
+        async with self._heartbeat.kept_alive():
+            uncommitted = await self._commits.commit_last(offsets, deadline=commit_by)
+            if member.identity.member_id and not member.is_static:
+                await self._rebalance.leave("the consumer stops", deadline=deadline)
+        member.lose_membership()
+        member.enter(MemberState.LEFT)
+        return uncommitted
+
+    # --- The group task -------------------------------------------------------------------
+    async def _run(self) -> None:
+        member = self._member
+        reason = "the consumer starts"
+        while True:
+            while not is_subscribed(self._state):
+                await member.wait_for_change()
+            if member.state is MemberState.UNJOINED:
+                await self._give_back()
+            share = await self._join(reason)
+            if share is None:
+                await self._withdraw("the consumer unsubscribed")
+                member.lose_membership()
+                member.enter(MemberState.UNJOINED)
+                continue
+            reason = await self._hold(share)
+            await self._give_back()
+            if reason is Interruption.POLL_INTERVAL_EXCEEDED:
+                await self._sit_out()
+
+    async def _give_back(self) -> None:
+        """Commit what was processed and tell the listener; nothing is handed out any more.
+
+        Which partitions these were stays readable until there is a new assignment.
+        """
+        member, state = self._member, self._state
+        member.settle_interruption()
+        member.enter(MemberState.PREPARING)
+        self._joined_version = self._assigned_version = -1
+        if not is_subscribed(state):  # unsubscribe() has let go of everything already
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._config.rebalance_timeout_s
+        state.begin_rebalance()
+        async with self._heartbeat.kept_alive():
+            if member.is_member and self._config.enable_auto_commit:
+                # Half of the time: the listener may want to commit or flush something, too.
+                await self._commits.commit_last(
+                    state.processed_offsets(), deadline=(loop.time() + deadline) / 2
+                )
+            revoked = set(state.assignment)
+            log.info("group %s: giving back %s", member.group_id, sorted(revoked))
+            if (listener := state.listener) is not None:
+                await self._listener_calls.call(
+                    listener.on_partitions_revoked, revoked, deadline=deadline
+                )
+
+    async def _join(self, reason: str) -> Share | None:
+        """Join and sync until it succeeds; None when nothing is subscribed any more."""
+        member, state = self._member, self._state
+        backoff = Backoff(self._config.retry_backoff_s, RETRY_BACKOFF_MAX_S, self._rng)
+        self._error = None
+        while True:
+            if member.interruption is Interruption.FENCED:
+                self._give_up(FencedInstanceIdError(member.interruption))
+            member.settle_interruption()
+            if not is_subscribed(state):
+                return None
+            try:
+                if state.mode is SubscriptionMode.PATTERN:
+                    self._cluster.watch_all()
+                    self._metadata_changed(await self._cluster.refresh())
+                version = state.subscription_version
+                share = await self._rebalance.join_and_sync(
+                    state.subscription or frozenset(), reason=reason
+                )
+            except KafkaError as error:
+                await self._recover(error, backoff)
+                continue
+            if version == state.subscription_version:
+                self._joined_version = version
+                self._shared_out = share.shared_out
+                self._error = None
+                return share
+            log.info("group %s: the subscription changed meanwhile", member.group_id)
+
+    async def _recover(self, error: KafkaError, backoff: Backoff) -> None:
+        """Do what a failed attempt to join asks for, and pause."""
+        member = self._member
+        recovery = recovery_for(error)
+        if recovery is Recovery.FENCED:
+            self._give_up(error)
+        if recovery is Recovery.LOST_GENERATION:
+            member.lose_generation(Interruption.LOST_GENERATION)
+        elif recovery is Recovery.LOST_MEMBERSHIP:
+            member.lose_membership(Interruption.LOST_MEMBERSHIP)
+        elif recovery is Recovery.SURFACE:
+            self._surface(error)
+        log.info("group %s: joining failed, trying again: %s", member.group_id, error)
+        delay_s = backoff.next_delay_s()
+        await asyncio.sleep(RETRY_BACKOFF_MAX_S if recovery is Recovery.SURFACE else delay_s)
+
+    async def _hold(self, share: Share) -> Interruption:
+        """Be stable: have the partitions fetched, heartbeat, and return what ends it."""
+        member, state = self._member, self._state
+        loop = asyncio.get_running_loop()
+        state.hold_hand_outs()
+        state.assign_from_group(share.partitions)
+        state.restart_idle(loop.time())
+        member.enter(MemberState.STABLE)
+        log.info(
+            "group %s: generation %d has %s",
+            member.group_id,
+            member.identity.generation,
+            sorted(share.partitions),
+        )
+        if (listener := state.listener) is not None:
+            async with self._heartbeat.kept_alive():
+                await self._listener_calls.call(
+                    listener.on_partitions_assigned,
+                    set(share.partitions),
+                    deadline=loop.time() + self._config.rebalance_timeout_s,
+                )
+        state.release_hand_outs()
+        self._assigned_version = self._joined_version
+        member.notify()
+        heartbeat = self._heartbeat.start()
+        try:
+            while (interruption := self._interruption(heartbeat)) is None:
+                await member.wait_for_change()
+        finally:
+            await stop(heartbeat)
+        log.info("group %s: rebalance: %s", member.group_id, interruption)
+        if interruption is Interruption.FENCED:
+            self._give_up(FencedInstanceIdError(interruption))
+        return interruption
+
+    def _interruption(self, heartbeat: asyncio.Task[Interruption]) -> Interruption | None:
+        member = self._member
+        if heartbeat.done() and not heartbeat.cancelled():
+            told = heartbeat.result()
+            if told is Interruption.POLL_INTERVAL_EXCEEDED:
+                return told
+            member.interrupt(member.identity, told)
+        if member.interruption is not None:
+            return member.interruption
+        if self._joined_version != self._state.subscription_version:
+            return Interruption.SUBSCRIPTION_CHANGED
+        if member.is_leader and self._shared_out != partition_counts(
+            self._cluster.view, self._shared_out
+        ):
+            return Interruption.PARTITIONS_CHANGED
+        return None
+
+    async def _withdraw(self, reason: str) -> None:
+        """Leave the group without stopping."""
+        member = self._member
+        if member.identity.member_id and not member.is_static:
+            now = asyncio.get_running_loop().time()
+            await self._rebalance.leave(reason, deadline=now + self._config.request_timeout_s)
+
+    async def _sit_out(self) -> None:
+        """Leave while the application is busy with something else, until its next get."""
+        state = self._state
+        log.warning(
+            "group %s: leaving: no record was asked for within max_poll_interval_ms (%.0f s); "
+            "the consumer joins again when the application is back for records",
+            self._member.group_id,
+            self._config.max_poll_interval_s,
+        )
+        await self._withdraw(Interruption.POLL_INTERVAL_EXCEEDED)
+        self._member.lose_membership(Interruption.POLL_INTERVAL_EXCEEDED)
+        loop = asyncio.get_running_loop()
+        while is_subscribed(state):
+            # Looked at now and then: the path of the messages has no hook for it.
+            if state.idle_s(loop.time()) < self._config.max_poll_interval_s:
+                break
+            await asyncio.sleep(self._config.retry_backoff_s)
+
+    # --- What happens to it ---------------------------------------------------------------
+    def _metadata_changed(self, view: ClusterView) -> None:
+        match_pattern(
+            self._state, view, exclude_internal_topics=self._config.exclude_internal_topics
+        )
+        self._member.notify()
+
+    def _surface(self, error: KafkaError) -> None:
+        self._error = error
+        self._on_error(error)
+        self._member.notify()
+
+    def _give_up(self, error: KafkaError) -> None:
+        """End the group task for good: the consumer raises the error from every get."""
+        self._state.revoke(set(self._state.assignment))
+        self._member.lose_membership(Interruption.FENCED)
+        self._member.enter(MemberState.FENCED)
+        raise error

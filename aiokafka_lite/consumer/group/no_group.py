@@ -1,0 +1,106 @@
+"""What takes the place of a group when there is no group_id: every partition is ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client.cluster import Cluster, ClusterView
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.group.member import NO_GENERATION, NO_MEMBER_ID
+from aiokafka_lite.consumer.group.topics import is_subscribed, match_pattern
+from aiokafka_lite.consumer.state import SubscriptionMode, SubscriptionState
+from aiokafka_lite.errors import IllegalOperation
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+
+class NoGroup:
+    """Assigns all partitions of the subscribed topics, and follows as they come and go.
+
+    Needs no task: it acts when the subscription or the metadata changes. As in aiokafka no
+    listener is called.
+    """
+
+    member_id: str = NO_MEMBER_ID
+    generation: int = NO_GENERATION
+    coordinator_id: int | None = None
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        state: SubscriptionState,
+        cluster: Cluster,
+        *,
+        scope: TaskScope,
+    ) -> None:
+        self._config = config
+        self._state = state
+        self._cluster = cluster
+        self._scope = scope
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether the assignment answers to the subscription; here it always does."""
+        return True
+
+    async def start(self) -> None:
+        """Start following subscription and metadata."""
+        self._state.on_subscription_change(self._follow)
+        self._cluster.add_listener(self._metadata_changed)
+        self._follow()
+
+    async def wait_assigned(self) -> None:
+        """Wait until metadata has been fetched that covers the present subscription."""
+        if is_subscribed(self._state):
+            self._metadata_changed(await self._cluster.refresh())
+
+    async def leave(
+        self, *, deadline: float, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Do nothing: there is nobody to tell, and nothing was ever committed."""
+        return {}
+
+    def _metadata_changed(self, view: ClusterView) -> None:
+        match_pattern(
+            self._state, view, exclude_internal_topics=self._config.exclude_internal_topics
+        )
+        self._assign_all(view)
+
+    def _follow(self) -> None:
+        if self._state.mode is SubscriptionMode.PATTERN:
+            self._cluster.watch_all()
+        elif self._state.subscription:
+            self._cluster.watch(self._state.subscription)
+        self._assign_all(self._cluster.view)
+
+    def _assign_all(self, view: ClusterView) -> None:
+        if not is_subscribed(self._state):
+            return
+        every = {
+            TopicPartition(topic, number)
+            for topic in self._state.subscription or ()
+            for number in view.partitions_for_topic(topic) or ()
+        }
+        if every != self._state.assignment.keys():
+            self._state.assign_from_group(every)
+
+
+class NoCommits:
+    """Takes the place of Commits when there is no group: no offset is kept anywhere."""
+
+    def start_auto_commit(self, scope: TaskScope) -> None:
+        """Start nothing, whatever enable_auto_commit says (as aiokafka)."""
+
+    async def commit(self, offsets: object = None, *, timeout_s: float | None = None) -> None:
+        """Refuse.
+
+        Raises:
+            IllegalOperation: Always.
+        """
+        raise IllegalOperation("committing needs a group_id")
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return None for every partition: positions start by auto_offset_reset."""
+        return dict.fromkeys(partitions)

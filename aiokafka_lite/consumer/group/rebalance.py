@@ -1,0 +1,241 @@
+"""The requests of one rebalance: JoinGroup, the leader's share-out, SyncGroup; and LeaveGroup."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.client.cluster import Cluster, ClusterView
+from aiokafka_lite.client.pool import Lane
+from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, Assignor
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.group.blobs import (
+    PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscriptions,
+    encode_assignments,
+    encode_subscription,
+)
+from aiokafka_lite.consumer.group.coordinator import Coordinator
+from aiokafka_lite.consumer.group.heartbeat import Heartbeat
+from aiokafka_lite.consumer.group.member import Identity, Member, MemberState
+from aiokafka_lite.consumer.group.topics import partition_counts
+from aiokafka_lite.errors import InconsistentGroupProtocolError, KafkaError, MemberIdRequired
+from aiokafka_lite.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+)
+from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from aiokafka_lite.protocol.messages.sync_group import (
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from aiokafka_lite.structs import TopicPartition
+
+log = logging.getLogger(__name__)
+
+# Over the time for which the coordinator may hold JoinGroup and SyncGroup (as Kafka's client).
+ANSWER_MARGIN_S: Final = 5.0
+HELD: Final = Lane.GROUP
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a rebalance gave to this member."""
+
+    partitions: frozenset[TopicPartition]
+    # For the leader: the group's topics with the numbers of partitions that were shared out.
+    shared_out: Mapping[str, int]
+
+
+class Rebalance:
+    """Speaks the group protocol for one member; errors go up as they are.
+
+    JoinGroup and SyncGroup are held by the coordinator until all members are there, and it reads
+    nothing else from their connection meanwhile: they have a connection to themselves.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        cluster: Cluster,
+        coordinator: Coordinator,
+        member: Member,
+        heartbeat: Heartbeat,
+    ) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._member = member
+        self._heartbeat = heartbeat
+        self._assignors = own_assignors(config.partition_assignment_strategy)
+
+    async def join_and_sync(self, topics: frozenset[str], *, reason: str) -> Share:
+        """Take part in a rebalance and return what it gave.
+
+        Raises:
+            KafkaError: The rebalance failed for this member.
+        """
+        member = self._member
+        member.enter(MemberState.JOINING)
+        joined = await self._join(topics, reason)
+        member.take_generation(
+            Identity(joined.member_id, joined.generation_id),
+            protocol_name=joined.protocol_name,
+            leader_id=joined.leader,
+        )
+        self._heartbeat.note_contact()
+        log.info(
+            "group %s: joined generation %d as %s%s",
+            member.group_id,
+            joined.generation_id,
+            joined.member_id,
+            " (leader)" if member.is_leader else "",
+        )
+        assignor = self._assignor(joined)
+        async with self._heartbeat.kept_alive():
+            assignments: Mapping[str, bytes] = {}
+            shared_out: Mapping[str, int] = {}
+            if member.is_leader:
+                assignments, shared_out = await self._share_out(assignor, joined)
+            blob = await self._sync(joined, assignments)
+        self._heartbeat.note_contact()
+        assignment = decode_assignment(blob, topics)
+        assignor.on_assignment(assignment)
+        return Share(frozenset(assignment.partitions()), shared_out)
+
+    async def leave(self, reason: str, *, deadline: float) -> None:
+        """Tell the coordinator that the member goes; when it cannot be told, it finds out."""
+        member = self._member
+        request = LeaveGroupRequest(
+            group_id=member.group_id,
+            member_id=member.identity.member_id,
+            members=[MemberIdentity(member_id=member.identity.member_id, reason=reason)],
+        )
+        try:
+            response = await self._coordinator.request(
+                request, error_code=lambda response: response.error_code, deadline=deadline
+            )
+        except KafkaError as error:
+            log.warning("group %s: leaving without a word: %s", member.group_id, error)
+        else:
+            codes = [answer.error_code for answer in response.members if answer.error_code]
+            log.info("group %s: left (%s)%s", member.group_id, reason, codes or "")
+
+    # --- Steps ----------------------------------------------------------------------------
+    def _answer_by(self) -> float:
+        held_s = max(self._config.rebalance_timeout_s, self._config.session_timeout_s)
+        return asyncio.get_running_loop().time() + held_s + ANSWER_MARGIN_S
+
+    async def _join(self, topics: frozenset[str], reason: str) -> JoinGroupResponse:
+        """Join, in two rounds when the coordinator wants to have named the member first."""
+        while True:
+            response = await self._coordinator.request(
+                self._join_request(topics, reason),
+                error_code=_join_error_code,
+                deadline=self._answer_by(),
+                lane=HELD,
+            )
+            if response.error_code != MemberIdRequired.errno:
+                return response
+            self._member.take_member_id(response.member_id)
+
+    def _join_request(self, topics: frozenset[str], reason: str) -> JoinGroupRequest:
+        member, config = self._member, self._config
+        return JoinGroupRequest(
+            group_id=member.group_id,
+            session_timeout_ms=round(config.session_timeout_s * 1000),
+            rebalance_timeout_ms=round(config.rebalance_timeout_s * 1000),
+            member_id=member.identity.member_id,
+            group_instance_id=member.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[
+                JoinGroupRequestProtocol(
+                    name=assignor.name,
+                    metadata=encode_subscription(assignor.metadata(sorted(topics))),
+                )
+                for assignor in self._assignors
+            ],
+            reason=reason,
+        )
+
+    def _assignor(self, joined: JoinGroupResponse) -> Assignor:
+        for assignor in self._assignors:
+            if assignor.name == joined.protocol_name:
+                return assignor
+        raise InconsistentGroupProtocolError(
+            f"group {self._member.group_id} uses the assignor {joined.protocol_name!r}, which "
+            f"is not among partition_assignment_strategy"
+        )
+
+    async def _share_out(
+        self, assignor: Assignor, joined: JoinGroupResponse
+    ) -> tuple[Mapping[str, bytes], Mapping[str, int]]:
+        """As the leader, give every member its partitions."""
+        members = decode_subscriptions(joined.members)
+        topics = {topic for metadata in members.values() for topic in metadata.subscription}
+        view = await self._view_of(topics)
+        shared_out = partition_counts(view, topics)
+        if joined.skip_assignment:
+            # A static leader came back: the members keep what they have (KIP-814).
+            return {}, shared_out
+        return encode_assignments(assignor.assign(view, members)), shared_out
+
+    async def _view_of(self, topics: set[str]) -> ClusterView:
+        """Return metadata of all topics of the group, also of those that only others want."""
+        self._cluster.watch(topics)
+        view = self._cluster.view
+        if all(view.partitions_for_topic(topic) is not None for topic in topics):
+            return view
+        try:
+            async with timeout(self._config.rebalance_timeout_s / 2):
+                return await self._cluster.refresh()
+        except (asyncio.TimeoutError, KafkaError) as error:
+            log.warning("group %s: sharing out by old metadata: %s", self._member.group_id, error)
+            return view
+
+    async def _sync(self, joined: JoinGroupResponse, assignments: Mapping[str, bytes]) -> bytes:
+        member = self._member
+        request = SyncGroupRequest(
+            group_id=member.group_id,
+            generation_id=member.identity.generation,
+            member_id=member.identity.member_id,
+            group_instance_id=member.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=joined.protocol_name,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=member_id, assignment=blob)
+                for member_id, blob in assignments.items()
+            ],
+        )
+        response = await self._coordinator.request(
+            request,
+            error_code=lambda response: response.error_code,
+            deadline=self._answer_by(),
+            lane=HELD,
+        )
+        return response.assignment
+
+
+def _join_error_code(response: JoinGroupResponse) -> int:
+    """Return the error code, but not the one that asks for a second round."""
+    code = response.error_code
+    return 0 if code == MemberIdRequired.errno and response.member_id else code
+
+
+def own_assignors(strategy: Sequence[type[AbstractPartitionAssignor]]) -> list[Assignor]:
+    """Make this consumer's own assignors of the classes given.
+
+    Classes that leave abstract methods open work with aiokafka, which never makes an instance:
+    they are used as they are.
+    """
+    return [
+        assignor() if inspect.isclass(assignor) and not inspect.isabstract(assignor) else assignor
+        for assignor in strategy
+    ]

@@ -1,0 +1,31 @@
+"""Which topics a subscription means at the moment, and how many partitions they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from aiokafka_lite.client.cluster import ClusterView
+from aiokafka_lite.consumer.state import SubscriptionMode, SubscriptionState
+
+
+def match_pattern(
+    state: SubscriptionState, view: ClusterView, *, exclude_internal_topics: bool
+) -> None:
+    """Bring a subscription by pattern in line with the topics that exist."""
+    if state.mode is not SubscriptionMode.PATTERN or state.pattern is None:
+        return
+    state.set_pattern_topics(
+        name
+        for name, topic in view.topics.items()
+        if state.pattern.match(name) and not (topic.is_internal and exclude_internal_topics)
+    )
+
+
+def is_subscribed(state: SubscriptionState) -> bool:
+    """Whether partitions come from a subscription, not from `assign`."""
+    return state.mode in (SubscriptionMode.TOPICS, SubscriptionMode.PATTERN)
+
+
+def partition_counts(view: ClusterView, topics: Iterable[str]) -> Mapping[str, int]:
+    """Return the number of partitions of each topic, 0 for those that are not known."""
+    return {topic: len(view.partitions_for_topic(topic) or ()) for topic in sorted(topics)}

@@ -1,0 +1,137 @@
+"""The sans-IO half of membership: states, what errors mean, stale news."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiokafka_lite import errors
+from aiokafka_lite.consumer.group.member import (
+    LEGAL_TRANSITIONS,
+    Identity,
+    Interruption,
+    Member,
+    MemberState,
+    Recovery,
+    recovery_for,
+)
+from aiokafka_lite.errors import IllegalStateError, KafkaError
+
+
+def joined(generation: int = 1, member_id: str = "m-1") -> Member:
+    member = Member("g")
+    member.enter(MemberState.PREPARING)
+    member.enter(MemberState.JOINING)
+    member.take_generation(
+        Identity(member_id, generation), protocol_name="range", leader_id=member_id
+    )
+    member.enter(MemberState.STABLE)
+    return member
+
+
+def test_every_state_but_the_last_can_be_left_and_entered() -> None:
+    entered = set().union(*LEGAL_TRANSITIONS.values())
+
+    assert LEGAL_TRANSITIONS.keys() == set(MemberState)
+    assert entered == set(MemberState)
+    assert [state for state, after in LEGAL_TRANSITIONS.items() if not after] == [MemberState.LEFT]
+
+
+def test_a_consumer_can_stop_in_every_state_it_did_not_stop_in() -> None:
+    cannot = {s for s, after in LEGAL_TRANSITIONS.items() if MemberState.LEAVING not in after}
+
+    assert cannot == {MemberState.LEAVING, MemberState.LEFT}
+
+
+def test_a_step_the_table_does_not_know_is_refused_and_changes_nothing() -> None:
+    member = Member("g")
+
+    with pytest.raises(IllegalStateError, match="cannot go from UNJOINED to STABLE"):
+        member.enter(MemberState.STABLE)
+
+    assert member.state is MemberState.UNJOINED
+
+
+@pytest.mark.parametrize(
+    ("error", "recovery"),
+    [
+        (errors.CoordinatorLoadInProgressError(), Recovery.RETRY),
+        (errors.NotCoordinatorError(), Recovery.REDISCOVER),
+        (errors.CoordinatorNotAvailableError(), Recovery.REDISCOVER),
+        (errors.KafkaConnectionError(), Recovery.REDISCOVER),
+        (errors.KafkaTimeoutError(), Recovery.REDISCOVER),
+        (errors.NodeNotReadyError(), Recovery.REDISCOVER),
+        (errors.RebalanceInProgressError(), Recovery.REJOIN),
+        (errors.IllegalGenerationError(), Recovery.LOST_GENERATION),
+        (errors.UnknownMemberIdError(), Recovery.LOST_MEMBERSHIP),
+        (errors.FencedInstanceIdError(), Recovery.FENCED),
+        (errors.GroupAuthorizationFailedError(), Recovery.SURFACE),
+        (errors.InvalidSessionTimeoutError(), Recovery.SURFACE),
+        (errors.InconsistentGroupProtocolError(), Recovery.SURFACE),
+        (errors.UnknownError(), Recovery.SURFACE),
+        (errors.UnknownTopicOrPartitionError(), Recovery.RETRY),
+        (errors.IncompatibleBrokerVersion(), Recovery.SURFACE),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, KafkaError) else value.name,
+)
+def test_an_error_tells_how_to_go_on(error: KafkaError, recovery: Recovery) -> None:
+    assert recovery_for(error) is recovery
+
+
+def test_an_illegal_generation_keeps_the_member_id() -> None:
+    member = joined()
+
+    member.interrupt(member.identity, Interruption.LOST_GENERATION)
+    member.settle_interruption()
+
+    assert member.identity == Identity("m-1", -1)
+    assert not member.is_member
+    assert member.lost_by is Interruption.LOST_GENERATION
+
+
+def test_an_unknown_member_drops_its_id() -> None:
+    member = joined()
+
+    member.interrupt(member.identity, Interruption.LOST_MEMBERSHIP)
+    member.settle_interruption()
+
+    assert member.identity == Identity("", -1)
+
+
+def test_a_rebalance_keeps_id_and_generation_until_the_new_one() -> None:
+    member = joined()
+
+    member.interrupt(member.identity, Interruption.GROUP_REBALANCES)
+    member.settle_interruption()
+
+    assert member.identity == Identity("m-1", 1)
+    assert member.interruption is None
+
+
+def test_news_of_an_older_generation_is_ignored() -> None:
+    member = joined(generation=7)
+
+    member.interrupt(Identity("m-1", 6), Interruption.LOST_MEMBERSHIP)
+
+    assert member.interruption is None
+
+
+def test_the_gravest_of_several_interruptions_counts() -> None:
+    member = joined()
+
+    member.interrupt(member.identity, Interruption.LOST_MEMBERSHIP)
+    member.interrupt(member.identity, Interruption.GROUP_REBALANCES)
+
+    assert member.interruption is Interruption.LOST_MEMBERSHIP
+
+
+def test_a_new_generation_forgets_what_was_said_of_the_old_one() -> None:
+    member = joined()
+    member.interrupt(member.identity, Interruption.GROUP_REBALANCES)
+    member.enter(MemberState.PREPARING)
+    member.enter(MemberState.JOINING)
+
+    member.take_generation(Identity("m-1", 2), protocol_name="range", leader_id="other")
+
+    assert member.interruption is None
+    assert not member.is_leader
+    assert member.state is MemberState.SYNCING
