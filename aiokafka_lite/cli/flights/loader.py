@@ -71,7 +71,7 @@ class Loader:
         if topic is None or not topic.is_ready:
             return None
         ranges = await self._admin.offset_ranges(topic)
-        counts = tuple(each.count for each in ranges.values())
+        counts = tuple(each.record_count for each in ranges.values())
         if counts == self._expectation.partition_counts:
             return ranges
         await self._refuse_foreign_records(topic, ranges)
@@ -126,7 +126,7 @@ class Loader:
     ) -> None:
         """Look at the first record of each partition: is it one that this program writes?"""
         for number, each in ranges.items():
-            if each.count == 0:
+            if each.record_count == 0:
                 continue
             request = FetchRequest(
                 max_wait_ms=0,

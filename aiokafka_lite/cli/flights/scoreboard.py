@@ -30,7 +30,7 @@ class OffsetRange(NamedTuple):
     end: int
 
     @property
-    def count(self) -> int:
+    def record_count(self) -> int:
         return self.end - self.beginning
 
 
@@ -76,7 +76,7 @@ class Scoreboard:
         clock: Callable[[], float],
         cpu_clock: Callable[[], float] = time.process_time,
     ) -> None:
-        self.goal: Final = sum(each.count for each in ranges.values())
+        self.goal: Final = sum(each.record_count for each in ranges.values())
         self.finished: Final = asyncio.Event()
         self.counted = 0
         self.redelivered = 0

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from aiokafka_lite.cli import arguments
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("kafka:9093", ("kafka", 9093)),
+        ("kafka", ("kafka", 9092)),
+        ("[::1]:9093", ("::1", 9093)),
+        ("[::1]", ("::1", 9092)),
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+    ],
+)
+def test_address_is_split(text: str, address: tuple[str, int]) -> None:
+    assert arguments.host_and_port(text) == address
+
+
+@pytest.mark.parametrize("text", ["", ":9092", "kafka:", "kafka:x", "kafka:65536", "http://kafka"])
+def test_bad_address_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="write host:port"):
+        arguments.host_and_port(text)
+
+
+def test_every_bootstrap_server_is_checked() -> None:
+    assert arguments.bootstrap_servers("a:1,b:2") == "a:1,b:2"
+    with pytest.raises(argparse.ArgumentTypeError):
+        arguments.bootstrap_servers("a:1,b:two")
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "many"])
+def test_bad_count_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        arguments.positive_int(text)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
+def test_bad_duration_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        arguments.positive_seconds(text)
+
+
+def test_good_numbers_are_parsed() -> None:
+    assert arguments.positive_int("12") == 12
+    assert arguments.positive_seconds("0.5") == 0.5

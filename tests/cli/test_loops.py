@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import signal
+
+import pytest
+
+from aiokafka_lite.cli import loops
+from aiokafka_lite.cli.loops import Interrupted, LoopKind
+from aiokafka_lite.cli.problems import MissingExtraError
+
+every_loop = pytest.mark.parametrize("kind", loops.available_loops())
+
+
+@every_loop
+def test_run_returns_what_the_coroutine_returns(kind: LoopKind) -> None:
+    async def main() -> str:
+        await asyncio.sleep(0)
+        return type(asyncio.get_running_loop()).__module__
+
+    assert loops.run(main(), kind).split(".")[0] == kind.value
+
+
+@every_loop
+@pytest.mark.parametrize(
+    ("signal_number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_signal_ends_the_program_in_order(
+    kind: LoopKind, signal_number: signal.Signals, exit_code: int
+) -> None:
+    closed: list[str] = []
+    before = signal.getsignal(signal_number)
+
+    async def main() -> None:
+        try:
+            os.kill(os.getpid(), signal_number)
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)  # what is open may be closed with awaits
+            closed.append("all")
+
+    with pytest.raises(Interrupted) as caught:
+        loops.run(main(), kind)
+    assert caught.value.exit_code == exit_code
+    assert closed == ["all"]
+    assert signal.getsignal(signal_number) is before
+
+
+def test_errors_come_through_and_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    async def main() -> None:
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        loops.run(main())
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_missing_loop_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    async def main() -> None:
+        raise AssertionError("must not run")
+
+    with pytest.raises(MissingExtraError, match=r"pip install 'aiokafka-lite\[uvloop\]'"):
+        loops.run(main(), LoopKind.UVLOOP)
