@@ -1,0 +1,30 @@
+"""What a handler is told about the request besides its fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiokafka_lite.broker.server import Broker
+
+
+@dataclass(frozen=True)
+class RequestContext:
+    """Where a request came from, and the broker that answers it.
+
+    Attributes:
+        broker: The node's state: topics, groups, purgatory, configuration.
+        api_version: The version the request came in; handlers only need it where a version
+            changed the meaning of a message and not its fields.
+        client_id: As the client names itself; None when it does not.
+        client_host: The peer's address, written as Kafka writes it ("/127.0.0.1").
+        listener_port: The port of ours that the client is connected to.
+    """
+
+    broker: Broker
+    api_key: int
+    api_version: int
+    client_id: str | None
+    client_host: str
+    listener_port: int

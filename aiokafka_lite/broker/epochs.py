@@ -1,0 +1,84 @@
+"""Which leader wrote which offsets (KIP-101, KIP-320)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+UNDEFINED_EPOCH: Final = -1
+UNDEFINED_OFFSET: Final = -1
+
+
+class EpochEnd(NamedTuple):
+    """The offset after the last record of a leader epoch."""
+
+    epoch: int
+    end_offset: int
+
+
+UNDEFINED_END: Final = EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
+
+
+class LeaderEpochs:
+    """The offsets at which leader epochs began, both ascending.
+
+    Reference: org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache.
+    """
+
+    __slots__ = ("_epochs", "_starts")
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        for epoch, start_offset in entries:
+            self.begin(epoch, start_offset)
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        """(epoch, start offset) pairs, oldest first."""
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch, -1 before any."""
+        return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
+
+    def begin(self, epoch: int, start_offset: int) -> None:
+        """Note that an epoch starts at an offset; repeating the newest epoch changes nothing."""
+        if epoch <= self.latest:
+            return
+        while self._starts and self._starts[-1] >= start_offset:  # wrote nothing
+            self._epochs.pop()
+            self._starts.pop()
+        self._epochs.append(epoch)
+        self._starts.append(start_offset)
+
+    def epoch_of(self, offset: int) -> int:
+        """Return the epoch in which an offset was or will be written."""
+        row = bisect_right(self._starts, offset) - 1
+        return self._epochs[row] if row >= 0 else UNDEFINED_EPOCH
+
+    def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
+        """Return the largest epoch not above the one asked for, and where it ended."""
+        if epoch == UNDEFINED_EPOCH:
+            return UNDEFINED_END
+        if epoch == self.latest:
+            return EpochEnd(epoch, log_end_offset)
+        above = bisect_right(self._epochs, epoch)
+        if above == len(self._epochs):
+            return UNDEFINED_END
+        floor = self._epochs[above - 1] if above else epoch
+        return EpochEnd(floor, self._starts[above])
+
+    def trim_before(self, log_start_offset: int) -> None:
+        """Forget epochs that ended before the log starts; the oldest left starts with the log."""
+        gone = bisect_right(self._starts, log_start_offset) - 1
+        if gone >= 0:
+            del self._epochs[:gone], self._starts[:gone]
+            self._starts[0] = max(self._starts[0], log_start_offset)
+
+    def truncate(self, end_offset: int) -> None:
+        """Forget epochs that began at or after the new end of the log."""
+        keep = bisect_left(self._starts, end_offset)
+        del self._epochs[keep:], self._starts[keep:]

@@ -1,0 +1,70 @@
+"""Which function answers which API, and in which versions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar, cast
+
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.purgatory import Delayed
+from aiokafka_lite.protocol.schema import Message, Request
+
+Answer: TypeAlias = "Message | Delayed[Message] | None"
+Handle: TypeAlias = "Callable[[RequestContext, Message], Answer | Awaitable[Answer]]"
+
+RequestT = TypeVar("RequestT", bound="Request[Message]")
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+
+@dataclass(frozen=True)
+class HandlerEntry:
+    """One API as this broker serves it, versions inclusive.
+
+    Attributes:
+        advertised_min_version: What ApiVersions says; differs from `min_version` for Produce only.
+    """
+
+    request: type[Request[Message]]
+    handle: Handle
+    min_version: int
+    max_version: int
+    advertised_min_version: int
+
+
+HANDLERS: dict[int, HandlerEntry] = {}
+
+
+def handler(
+    request: type[Request[ResponseT]],
+    *,
+    min_version: int | None = None,
+    max_version: int | None = None,
+    advertised_min_version: int | None = None,
+) -> Callable[[Callable[[RequestContext, RequestT], object]], Callable[..., object]]:
+    """Register the decorated function as the one that answers `request`.
+
+    The function takes (context, request) and may be plain or a coroutine function. It returns the
+    response; or a `Delayed` that will; or None when the client expects no response (acks=0).
+    Versions are all stable ones that the protocol layer declares, unless narrowed here.
+    """
+    lowest = request.min_version if min_version is None else min_version
+    highest = request.max_version if max_version is None else max_version
+
+    def register(
+        function: Callable[[RequestContext, RequestT], object],
+    ) -> Callable[[RequestContext, RequestT], object]:
+        if request.api_key in HANDLERS:
+            raise ValueError(f"{request.__name__} has a handler already")
+        HANDLERS[request.api_key] = HandlerEntry(
+            request=cast("type[Request[Message]]", request),
+            handle=cast("Handle", function),
+            min_version=lowest,
+            max_version=highest,
+            advertised_min_version=(
+                lowest if advertised_min_version is None else advertised_min_version
+            ),
+        )
+        return function
+
+    return register

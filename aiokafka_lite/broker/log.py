@@ -1,0 +1,309 @@
+"""One partition's log: batches by offset, kept as the producers built them.
+
+Only a batch's base offset and leader epoch are written over, both of which lie outside its
+checksum. A log has no event loop and no locks: all its methods are called from the broker's loop,
+and none waits for anything but the page cache.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from aiokafka_lite._compat import Buffer
+from aiokafka_lite.broker.epochs import EpochEnd, LeaderEpochs
+from aiokafka_lite.broker.producers import ProducerStates
+from aiokafka_lite.broker.segment import Segment
+from aiokafka_lite.broker.storage import LogState, LogStore
+from aiokafka_lite.errors import OffsetOutOfRangeError
+from aiokafka_lite.records import BatchHeader, decode_all, iter_batches, patch_batch
+
+NO_TIMESTAMP = -1
+
+
+class AppendResult(NamedTuple):
+    """What became of one batch.
+
+    Attributes:
+        log_append_time_ms: The broker's time, -1 where the producer's timestamps are kept.
+        is_duplicate: The batch was in the log already; the offsets are those it has there.
+    """
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    is_duplicate: bool
+
+
+class TimedOffset(NamedTuple):
+    """A record's place and time."""
+
+    offset: int
+    timestamp: int
+
+
+def run_inline(work: Callable[[], None]) -> None:
+    """Do slow work at once: for logs that live outside an event loop, and for memory."""
+    work()
+
+
+class PartitionLog:
+    """The segments of a partition, its leader epochs and its producers' newest batches.
+
+    Args:
+        store: Where segments come from: memory or a folder.
+        run_slowly: Runs work that blocks on the disk without holding up the loop.
+    """
+
+    def __init__(
+        self, store: LogStore, *, run_slowly: Callable[[Callable[[], None]], None] = run_inline
+    ) -> None:
+        self._store = store
+        self._run_slowly = run_slowly
+        loaded = store.load()
+        self._segments: list[Segment] = list(loaded.segments)
+        self._base_offsets = [segment.base_offset for segment in self._segments]
+        self._start_offset = loaded.log_start_offset
+        self._end_offset = loaded.log_end_offset
+        self.epochs: LeaderEpochs = loaded.epochs
+        self.producers: ProducerStates = loaded.producers
+        self.was_clean = loaded.was_clean
+
+    # Offsets
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self._start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset the next record gets."""
+        return self._end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset up to which records are on all replicas in sync: with one replica, all."""
+        return self._end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset before which no transaction is open; there are none yet."""
+        return self._end_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes in all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    # Writing
+
+    def append(
+        self,
+        header: BatchHeader,
+        batch: Buffer,
+        *,
+        leader_epoch: int,
+        append_time_ms: int | None = None,
+    ) -> AppendResult:
+        """Append one batch.
+
+        Args:
+            header: The header of `batch`, which the caller has validated.
+            batch: A whole batch; when its memory is writable it is patched in place.
+            leader_epoch: Goes into the batch.
+            append_time_ms: Replaces the records' timestamps (message.timestamp.type), if given.
+
+        Raises:
+            InvalidProducerEpoch: See `ProducerStates.check`.
+            OutOfOrderSequenceNumber: See `ProducerStates.check`.
+            KafkaStorageError: The disk is full or broken; nothing was appended.
+        """
+        is_idempotent = header.producer_id >= 0
+        if is_idempotent:
+            known = self.producers.duplicate_of(header)
+            if known is not None:
+                return AppendResult(known.base_offset, known.last_offset, NO_TIMESTAMP, True)
+            self.producers.check(header)
+        base_offset = self._end_offset
+        writable = _writable(batch)
+        if append_time_ms is None:
+            patch_batch(writable, 0, base_offset=base_offset, leader_epoch=leader_epoch)
+        else:
+            patch_batch(
+                writable,
+                0,
+                base_offset=base_offset,
+                leader_epoch=leader_epoch,
+                log_append_time_ms=append_time_ms,
+            )
+        newest = header.max_timestamp if append_time_ms is None else append_time_ms
+        self._segment_for(len(writable)).append(base_offset, newest, writable)
+        self._end_offset = base_offset + header.last_offset_delta + 1
+        self.epochs.begin(leader_epoch, base_offset)
+        if is_idempotent:
+            self.producers.note(header, base_offset)
+        stamp = NO_TIMESTAMP if append_time_ms is None else append_time_ms
+        return AppendResult(base_offset, self._end_offset - 1, stamp, False)
+
+    def _segment_for(self, size: int) -> Segment:
+        if self._segments:
+            last = self._segments[-1]
+            if last.has_room(size):
+                return last
+            last.seal()
+            state = self.state()
+            self._run_slowly(last.checkpoint)
+            self._run_slowly(lambda: self._store.save(state))
+        segment = self._store.new_segment(self._end_offset, size, len(self._segments))
+        self._segments.append(segment)
+        self._base_offsets.append(segment.base_offset)
+        return segment
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """Note that a leader took over at the end of the log."""
+        self.epochs.begin(leader_epoch, self._end_offset)
+
+    def delete_before(self, offset: int) -> int:
+        """Make an offset the first that can be read (DeleteRecords); return the first there is.
+
+        Raises:
+            OffsetOutOfRangeError: The offset lies behind the high watermark.
+        """
+        if offset > self.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"cannot delete up to {offset}: the log ends at {self.high_watermark}"
+            )
+        if offset > self._start_offset:
+            self._start_offset = offset
+            # The last segment stays: with it the log remembers where it ends.
+            keep = max(bisect_right(self._base_offsets, offset) - 1, 0)
+            gone = self._segments[:keep]
+            del self._segments[:keep], self._base_offsets[:keep]
+            self.epochs.trim_before(offset)
+            state = self.state()
+            self._run_slowly(lambda: self._store.save(state))
+            for segment in gone:
+                self._run_slowly(segment.delete)
+        return self._start_offset
+
+    # Reading
+
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> memoryview:
+        """Return whole batches from the one that holds `offset` on, without copying them.
+
+        Args:
+            offset: Where to start; the first batch may begin before it.
+            max_bytes: What the batches together may have.
+            at_least_one: Return the first batch even if it is larger than that (KIP-74).
+
+        Returns:
+            Read-only bytes of one segment: there may be more behind them, also within
+            `max_bytes`. Empty at the end of the log.
+
+        Raises:
+            OffsetOutOfRangeError: The offset is not in the log, nor its end.
+        """
+        self._require_in_range(offset)
+        if offset == self._end_offset:
+            return memoryview(b"")
+        segment = self._segments[self._segment_row(offset)]
+        row = segment.index.row_of(offset)
+        start, end_of_first = segment.index.span(row)
+        end = segment.index.end_within(row, max_bytes)
+        if end <= start:
+            if not at_least_one:
+                return memoryview(b"")
+            end = end_of_first
+        return segment.view(start, end)
+
+    def bytes_from(self, offset: int, limit: int) -> int:
+        """Return how many bytes lie behind an offset, counting no further than `limit`."""
+        self._require_in_range(offset)
+        if offset == self._end_offset:
+            return 0
+        number = self._segment_row(offset)
+        index = self._segments[number].index
+        available = index.end_position - index.span(index.row_of(offset))[0]
+        for segment in self._segments[number + 1 :]:
+            if available >= limit:
+                break
+            available += segment.size
+        return min(available, limit)
+
+    def headers_from(self, offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Walk over the batches from an offset to the end of the log, as it is by then."""
+        while offset < self._end_offset:
+            view = self.read(offset, 1 << 20)
+            for header, batch in iter_batches(view, check_crcs=False):
+                yield header, batch
+                offset = header.last_offset + 1
+
+    def _require_in_range(self, offset: int) -> None:
+        if not self._start_offset <= offset <= self._end_offset:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} is not in {self._start_offset} to {self._end_offset}"
+            )
+
+    def _segment_row(self, offset: int) -> int:
+        return max(bisect_right(self._base_offsets, offset) - 1, 0)
+
+    # Times and epochs
+
+    def offset_at_time(self, timestamp: int) -> TimedOffset | None:
+        """Return the first record that is not older than a timestamp, None when all are."""
+        for segment in self._segments:
+            row = segment.index.first_row_reaching(timestamp)
+            while row is not None and row < len(segment.index):
+                found = self._first_record(segment, row, timestamp)
+                if found is not None:
+                    return found
+                row += 1  # all that is so new in this batch was deleted
+        return None
+
+    def offset_of_newest(self) -> TimedOffset | None:
+        """Return the first record that has the newest timestamp of the log (KIP-734)."""
+        newest = max((s.index.newest_timestamp for s in self._segments), default=NO_TIMESTAMP)
+        return None if newest == NO_TIMESTAMP else self.offset_at_time(newest)
+
+    def _first_record(self, segment: Segment, row: int, timestamp: int) -> TimedOffset | None:
+        for record in decode_all(segment.view(*segment.index.span(row))):
+            if record.timestamp >= timestamp and record.offset >= self._start_offset:
+                return TimedOffset(record.offset, record.timestamp)
+        return None
+
+    def end_of_epoch(self, epoch: int) -> EpochEnd:
+        """Return where a leader epoch ended (KIP-320)."""
+        return self.epochs.end_of(epoch, self._end_offset)
+
+    # The end
+
+    def state(self) -> LogState:
+        """Return what has to be stored besides the batches, as of now."""
+        return LogState(
+            log_start_offset=self._start_offset,
+            log_end_offset=self._end_offset,
+            epochs=self.epochs.entries,
+            producers=self.producers.snapshot(),
+        )
+
+    def close(self) -> None:
+        """Make everything durable and let go of files. Blocks on the disk. Idempotent."""
+        for segment in self._segments:
+            segment.close()
+        self._store.save(self.state())
+
+    def delete(self) -> None:
+        """Drop all that is stored; views handed out stay valid. Blocks on the disk."""
+        segments: Sequence[Segment] = self._segments
+        self._segments, self._base_offsets = [], []
+        self._start_offset = self._end_offset
+        for segment in segments:
+            segment.delete()
+        self._store.delete()
+
+
+def _writable(batch: Buffer) -> memoryview:
+    view = memoryview(batch)
+    return memoryview(bytearray(view)) if view.readonly else view

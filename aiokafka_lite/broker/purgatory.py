@@ -1,0 +1,134 @@
+"""Answers that wait: for something to happen to one of their keys, or for their deadline.
+
+A long poll is not a sleeping task. Its handler returns a `Delayed`; the purgatory files it under
+its keys, whoever changes what a key stands for calls `touch(key)`, and the deadline is one timer.
+The name is Kafka's (DelayedOperationPurgatory).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Delayed(Generic[R]):
+    """An answer that cannot be given yet.
+
+    Attributes:
+        keys: Any of these being touched makes `try_complete` worth another try.
+        deadline: The loop's time at which `expire` gives the answer, whatever it is by then.
+        try_complete: Returns the answer, or None to go on waiting; must not have effects then.
+        expire: Returns the answer at the deadline.
+    """
+
+    keys: Sequence[Hashable]
+    deadline: float
+    try_complete: Callable[[], R | None]
+    expire: Callable[[], R]
+
+
+class Watch(Generic[R]):
+    """One waiting answer; made by `Purgatory.watch`."""
+
+    __slots__ = ("_delayed", "_on_answer", "_purgatory", "_timer")
+
+    def __init__(
+        self,
+        purgatory: Purgatory,
+        delayed: Delayed[R],
+        on_answer: Callable[[Callable[[], R]], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._purgatory = purgatory
+        self._delayed = delayed
+        self._on_answer = on_answer
+        self._timer = loop.call_at(delayed.deadline, self._expire)
+
+    @property
+    def keys(self) -> Sequence[Hashable]:
+        return self._delayed.keys
+
+    def try_complete(self) -> None:
+        """Answer if the answer is ready; an exception of the operation counts as its answer."""
+        try:
+            answer = self._delayed.try_complete()
+        except Exception as error:  # noqa: BLE001 — handed to whoever waits, not swallowed
+            self._finish(_raiser(error))
+            return
+        if answer is not None:
+            ready = answer
+            self._finish(lambda: ready)
+
+    def cancel(self) -> None:
+        """Forget the answer: nobody waits for it any more. Idempotent."""
+        self._timer.cancel()
+        self._purgatory.forget(self)
+
+    def _expire(self) -> None:
+        self._finish(self._delayed.expire)
+
+    def _finish(self, answer: Callable[[], R]) -> None:
+        self.cancel()
+        self._on_answer(answer)
+
+
+def _raiser(error: Exception) -> Callable[[], R]:
+    def raise_it() -> R:
+        raise error
+
+    return raise_it
+
+
+class Purgatory:
+    """All waiting answers, by key. Written only from the broker's event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        # Dicts for sets: the order of completion must not depend on hashes.
+        self._watches: dict[Hashable, dict[Watch[object], None]] = {}
+
+    def __len__(self) -> int:
+        return len({id(watch) for watches in self._watches.values() for watch in watches})
+
+    def watch(
+        self, delayed: Delayed[R], on_answer: Callable[[Callable[[], R]], None]
+    ) -> Watch[R]:
+        """Keep an answer until it is ready or due.
+
+        Args:
+            delayed: What to wait for.
+            on_answer: Called once with a function that returns the answer or raises; never
+                called from within this method, nor after `cancel` of the watch returned.
+        """
+        watch = Watch(self, delayed, on_answer, self._loop)
+        for key in delayed.keys:
+            self._watches.setdefault(key, {})[watch] = None
+        return watch
+
+    def touch(self, key: Hashable) -> None:
+        """Say that something happened to a key: try every answer that waits for it."""
+        waiting = self._watches.get(key)
+        if waiting:
+            for watch in tuple(waiting):
+                if watch in waiting:  # an earlier one's completion may have cancelled it
+                    watch.try_complete()
+
+    def forget(self, watch: Watch[R]) -> None:
+        """Drop a watch from all its keys."""
+        for key in watch.keys:
+            waiting = self._watches.get(key)
+            if waiting is not None:
+                waiting.pop(watch, None)
+                if not waiting:
+                    del self._watches[key]
+
+    def close(self) -> None:
+        """Cancel every waiting answer."""
+        while self._watches:
+            waiting = next(iter(self._watches.values()))
+            next(iter(waiting)).cancel()

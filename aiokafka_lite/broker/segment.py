@@ -1,0 +1,232 @@
+"""Segments: the pieces a partition's log is made of, in memory or in files.
+
+A segment only grows. What `view` hands out stays valid and unchanged for as long as someone
+holds it, also after the segment is sealed, closed or deleted; responses are sent from it without
+a copy.
+
+File work is done inline where it is one write or read of what the page cache holds; whoever
+seals or loads segments moves that work off the event loop.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Final
+
+from aiokafka_lite.broker.files import replace_file
+from aiokafka_lite.broker.index import BatchIndex
+from aiokafka_lite.errors import CorruptRecordException, KafkaStorageError
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+
+# A magic number whose bytes tell the machine's byte order, and the segment's size at that time.
+_INDEX_HEADER: Final = struct.Struct("=IQ")
+_INDEX_MAGIC: Final = 0x616B6C01
+
+
+class Segment(ABC):
+    """Batches from `base_offset` on, one after the other as the producers built them."""
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self.index = BatchIndex()
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self.index.end_position
+
+    def append(self, base_offset: int, max_timestamp: int, batch: memoryview) -> None:
+        """Write one finished batch at the end."""
+        self._write(batch)
+        self.index.add(base_offset, len(batch), max_timestamp)
+
+    @abstractmethod
+    def has_room(self, size: int) -> bool:
+        """Say whether a batch of this size may still be appended."""
+
+    @abstractmethod
+    def view(self, start: int, end: int) -> memoryview:
+        """Return bytes that were written, read-only."""
+
+    @abstractmethod
+    def seal(self) -> None:
+        """Accept no more batches."""
+
+    @abstractmethod
+    def checkpoint(self) -> None:
+        """Make what was written durable. Blocks on the disk; may run in another thread."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Make what was written durable and let go of files. Blocks on the disk."""
+
+    @abstractmethod
+    def delete(self) -> None:
+        """Drop the segment for good."""
+
+    @abstractmethod
+    def _write(self, batch: memoryview) -> None:
+        """Put bytes at the end, wholly or not at all."""
+
+
+class MemorySegment(Segment):
+    """A segment in anonymous memory, which the kernel provides page by page as it is written."""
+
+    def __init__(self, base_offset: int, capacity: int) -> None:
+        super().__init__(base_offset)
+        self._capacity = capacity
+        self._memory = memoryview(mmap.mmap(-1, capacity))
+
+    def has_room(self, size: int) -> bool:
+        return self.size + size <= self._capacity
+
+    def view(self, start: int, end: int) -> memoryview:
+        return self._memory[start:end].toreadonly()
+
+    def seal(self) -> None:
+        pass
+
+    def checkpoint(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def delete(self) -> None:
+        pass
+
+    def _write(self, batch: memoryview) -> None:
+        self._memory[self.size : self.size + len(batch)] = batch
+
+
+class FileSegment(Segment):
+    """A segment in a file, and its index in another one beside it.
+
+    The index file says up to which size of the segment it was written; it is written after the
+    segment itself was flushed to the disk. So it is the checkpoint of the recovery too: what lies
+    before is trusted, what lies behind is checked batch by batch.
+    """
+
+    def __init__(self, folder: Path, base_offset: int, max_bytes: int) -> None:
+        super().__init__(base_offset)
+        self._path = folder / f"{base_offset:020}{LOG_SUFFIX}"
+        self._max_bytes = max_bytes
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._mapped: memoryview | None = None
+        # Held while the file descriptor is used by a checkpoint or closed: checkpoints of sealed
+        # segments run in an executor.
+        self._fd_lock = threading.Lock()
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    def has_room(self, size: int) -> bool:
+        return self._mapped is None and (self.size == 0 or self.size + size <= self._max_bytes)
+
+    def view(self, start: int, end: int) -> memoryview:
+        if self._mapped is not None:
+            return self._mapped[start:end]
+        return memoryview(self._pread(start, end))
+
+    def _pread(self, start: int, end: int) -> bytes:
+        stored = os.pread(self._fd, end - start, start)
+        if len(stored) != end - start:
+            raise KafkaStorageError(f"{self._path} is shorter than it was: {start + len(stored)}")
+        return stored
+
+    def _write(self, batch: memoryview) -> None:
+        start = written = self.size
+        try:
+            while written < start + len(batch):
+                written += os.pwrite(self._fd, batch[written - start :], written)
+        except OSError as error:
+            os.ftruncate(self._fd, start)
+            raise KafkaStorageError(f"cannot write to {self._path}: {error}") from error
+
+    def seal(self) -> None:
+        if self._mapped is None and self.size:
+            self._mapped = memoryview(mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ))
+
+    def checkpoint(self) -> None:
+        with self._fd_lock:
+            self._checkpoint()
+            if self._mapped is not None:  # sealed: everything is read through the mapping
+                self._close_file()
+
+    def _checkpoint(self) -> None:
+        if self._fd >= 0:
+            os.fsync(self._fd)
+            header = _INDEX_HEADER.pack(_INDEX_MAGIC, self.size)
+            replace_file(self._index_path, header + self.index.to_bytes())
+
+    def close(self) -> None:
+        with self._fd_lock:
+            self._checkpoint()
+            self._close_file()
+
+    def delete(self) -> None:
+        with self._fd_lock:
+            self._close_file()
+            self._index_path.unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
+
+    @property
+    def _index_path(self) -> Path:
+        return self._path.with_suffix(INDEX_SUFFIX)
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    # Loading
+
+    def load_index(self) -> int:
+        """Read the index file and return the file's size; the caller checks what lies behind it.
+
+        An index that is damaged, or claims more than there is, is not used at all.
+        """
+        file_size = os.fstat(self._fd).st_size
+        try:
+            stored = self._index_path.read_bytes()
+        except FileNotFoundError:
+            return file_size
+        if len(stored) < _INDEX_HEADER.size:
+            return file_size
+        magic, indexed_size = _INDEX_HEADER.unpack_from(stored)
+        if magic == _INDEX_MAGIC and indexed_size <= file_size:
+            index = BatchIndex.from_bytes(stored[_INDEX_HEADER.size :], indexed_size)
+            if index is not None:
+                self.index = index
+        return file_size
+
+    def stored(self, start: int, end: int) -> memoryview:
+        """Return bytes of the file, indexed or not."""
+        return memoryview(self._pread(start, end))
+
+    def cut(self) -> None:
+        """Cut the file at the end of what the index knows."""
+        if os.fstat(self._fd).st_size != self.size:
+            os.ftruncate(self._fd, self.size)
+            os.fsync(self._fd)
+
+    def require_intact(self) -> None:
+        """Raise if a segment in the middle of a log has a tail that cannot be read.
+
+        Raises:
+            CorruptRecordException: Cutting it would tear a hole into the log.
+        """
+        file_size = os.fstat(self._fd).st_size
+        if file_size != self.size:
+            raise CorruptRecordException(
+                f"{self._path} is damaged at byte {self.size} of {file_size}, and there are "
+                f"segments after it: restore the file, or remove it and those after it"
+            )

@@ -1,0 +1,206 @@
+"""Where a partition's log is kept: in memory, or in a folder that survives the process.
+
+A folder holds the segments, their indexes, and `state.json`: what cannot be read from the batches
+(the log start offset) and what would be slow to (leader epochs, producers, as of an end offset).
+Loading trusts what was flushed and checks the rest batch by batch; the first batch that is torn
+or damaged ends the log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from aiokafka_lite.broker.epochs import LeaderEpochs
+from aiokafka_lite.broker.files import replace_file
+from aiokafka_lite.broker.producers import AppendedBatch, ProducerStates
+from aiokafka_lite.broker.segment import LOG_SUFFIX, FileSegment, MemorySegment, Segment
+from aiokafka_lite.errors import KafkaError, KafkaStorageError
+from aiokafka_lite.records import BatchHeader, iter_batches
+
+log = logging.getLogger(__name__)
+
+STATE_FILE: Final = "state.json"
+
+# Memory is taken in growing pieces, so that ten thousand small partitions cost little.
+FIRST_MEMORY_SEGMENT_BYTES: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class LogState:
+    """What is stored about a log besides its batches, as of `log_end_offset`."""
+
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    epochs: Sequence[tuple[int, int]] = ()
+    producers: Sequence[tuple[int, int, Sequence[AppendedBatch]]] = ()
+
+    def to_json(self) -> bytes:
+        return json.dumps(vars(self)).encode()
+
+    @classmethod
+    def from_json(cls, stored: bytes) -> LogState:
+        return cls(**json.loads(stored))
+
+
+@dataclass
+class LoadedLog:
+    """What a store found.
+
+    Attributes:
+        was_clean: The last process closed the log; nothing had to be checked or cut.
+    """
+
+    segments: Sequence[Segment] = ()
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
+    producers: ProducerStates = field(default_factory=ProducerStates)
+    was_clean: bool = True
+
+
+class LogStore(ABC):
+    """Makes, keeps and finds the segments of one log."""
+
+    @abstractmethod
+    def load(self) -> LoadedLog:
+        """Return what is there. Blocks on the disk."""
+
+    @abstractmethod
+    def new_segment(self, base_offset: int, size: int, segments_before: int) -> Segment:
+        """Return an empty segment with room for a batch of that size at least."""
+
+    @abstractmethod
+    def save(self, state: LogState) -> None:
+        """Keep the state. Blocks on the disk."""
+
+    @abstractmethod
+    def delete(self) -> None:
+        """Drop everything. Blocks on the disk."""
+
+
+class MemoryStore(LogStore):
+    """Keeps nothing beyond the process."""
+
+    def __init__(self, segment_bytes: int) -> None:
+        self._segment_bytes = segment_bytes
+
+    def load(self) -> LoadedLog:
+        return LoadedLog()
+
+    def new_segment(self, base_offset: int, size: int, segments_before: int) -> Segment:
+        growing = FIRST_MEMORY_SEGMENT_BYTES << min(segments_before, 32)
+        return MemorySegment(base_offset, max(size, min(growing, self._segment_bytes)))
+
+    def save(self, state: LogState) -> None:
+        pass
+
+    def delete(self) -> None:
+        pass
+
+
+class FolderStore(LogStore):
+    """Keeps a log in a folder of its own."""
+
+    def __init__(self, folder: Path, segment_bytes: int) -> None:
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+
+    def new_segment(self, base_offset: int, size: int, segments_before: int) -> Segment:
+        return FileSegment(self._folder, base_offset, self._segment_bytes)
+
+    def save(self, state: LogState) -> None:
+        if self._folder.exists():  # a state saved late must not bring back a deleted log
+            replace_file(self._folder / STATE_FILE, state.to_json())
+
+    def delete(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def load(self) -> LoadedLog:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        state = self._load_state()
+        segments = [
+            FileSegment(self._folder, int(path.stem), self._segment_bytes)
+            for path in sorted(self._folder.glob(f"*{LOG_SUFFIX}"))
+        ]
+        recovery = _Recovery(state)
+        for segment in segments:
+            recovery.load(segment)
+            if segment is not segments[-1]:
+                segment.require_intact()
+                segment.seal()
+                segment.checkpoint()
+        return recovery.finish(segments)
+
+    def _load_state(self) -> LogState:
+        path = self._folder / STATE_FILE
+        try:
+            return LogState.from_json(path.read_bytes())
+        except FileNotFoundError:
+            return LogState()
+        except (ValueError, TypeError) as error:
+            raise KafkaStorageError(f"{path} is not a log's state: {error}") from error
+
+
+class _Recovery:
+    """Walks over a log's segments, oldest first, and finds out where it ends."""
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+        self._epochs = LeaderEpochs(state.epochs)
+        self._producers = ProducerStates()
+        self._producers.restore(state.producers)
+        self._end_offset = 0
+        self._is_clean = True
+
+    def load(self, segment: FileSegment) -> None:
+        """Bring a segment's index up to the last whole batch of its file, and cut what is left."""
+        file_size = segment.load_index()
+        flushed_size = segment.size
+        self._end_offset = max(self._end_offset, segment.base_offset)
+        if flushed_size:
+            start, _ = segment.index.span(segment.index.row_of(self._state.log_end_offset))
+            for header, _ in iter_batches(segment.stored(start, flushed_size), check_crcs=False):
+                self._note(header)
+        for header, batch in _whole_batches(segment.stored(flushed_size, file_size)):
+            if header.base_offset < self._end_offset:
+                break
+            segment.index.add(header.base_offset, len(batch), header.max_timestamp)
+            self._note(header)
+        if flushed_size != file_size:
+            self._is_clean = False
+
+    def _note(self, header: BatchHeader) -> None:
+        self._end_offset = header.last_offset + 1
+        if header.base_offset >= self._state.log_end_offset:  # the state does not know it
+            self._epochs.begin(header.leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                self._producers.note(header, header.base_offset)
+
+    def finish(self, segments: Sequence[FileSegment]) -> LoadedLog:
+        if segments:
+            segments[-1].cut()
+        end_offset = max(self._end_offset, self._state.log_start_offset)
+        self._epochs.truncate(end_offset + 1)
+        return LoadedLog(
+            segments=segments,
+            log_start_offset=self._state.log_start_offset,
+            log_end_offset=end_offset,
+            epochs=self._epochs,
+            producers=self._producers,
+            was_clean=self._is_clean and end_offset == self._state.log_end_offset,
+        )
+
+
+def _whole_batches(stored: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Walk over batches up to the first that is torn or damaged."""
+    try:
+        yield from iter_batches(stored, check_crcs=True)
+    except KafkaError as error:
+        log.warning("the log's tail is cut at a batch that cannot be read: %s", error)

@@ -1,0 +1,178 @@
+"""Topics and partitions as this node knows them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from aiokafka_lite._compat import Buffer
+from aiokafka_lite.broker.epochs import EpochEnd
+from aiokafka_lite.broker.log import AppendResult, PartitionLog
+from aiokafka_lite.broker.topic_config import TopicConfig
+from aiokafka_lite.errors import (
+    FencedLeaderEpochError,
+    InvalidTopicError,
+    NotLeaderForPartitionError,
+    UnknownLeaderEpochError,
+)
+from aiokafka_lite.records import BatchHeader, iter_batches
+
+GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
+
+MAX_TOPIC_NAME_LENGTH: Final = 249
+_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+NO_EPOCH: Final = -1
+
+
+@dataclass(frozen=True)
+class Node:
+    """One broker of the cluster, as clients are told to reach it."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class PartitionKey(NamedTuple):
+    """What long polls wait for: something happened to this partition."""
+
+    topic_id: bytes
+    partition: int
+
+
+def check_topic_name(name: str) -> None:
+    """Check a name by Kafka's rules.
+
+    Raises:
+        InvalidTopicError: Saying which rule it breaks.
+    """
+    if not name:
+        raise InvalidTopicError("a topic's name must not be empty")
+    if name in (".", ".."):
+        raise InvalidTopicError(f"a topic cannot be named {name!r}")
+    if len(name) > MAX_TOPIC_NAME_LENGTH:
+        raise InvalidTopicError(
+            f"a topic's name has at most {MAX_TOPIC_NAME_LENGTH} characters, not {len(name)}"
+        )
+    if not _LEGAL_NAME.fullmatch(name):
+        raise InvalidTopicError(
+            f"topic name {name!r} holds something else than letters, digits, '.', '_' and '-'"
+        )
+
+
+@dataclass
+class Partition:
+    """One partition: who leads it, and its log.
+
+    Attributes:
+        on_append: Called after every append, with the partition's key.
+    """
+
+    topic: str
+    key: PartitionKey
+    log: PartitionLog
+    leader_id: int
+    leader_epoch: int
+    replicas: list[int]
+    isr: list[int]
+    node_id: int
+    on_change: Callable[[PartitionKey], None]
+
+    @property
+    def index(self) -> int:
+        return self.key.partition
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.high_watermark
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    def check_leader(self, client_epoch: int = NO_EPOCH) -> None:
+        """Check that this node leads, in the epoch that the client knows (KIP-320).
+
+        Raises:
+            NotLeaderForPartitionError: Another node leads.
+            FencedLeaderEpochError: The client's metadata is older than this node's.
+            UnknownLeaderEpochError: The client's metadata is newer.
+        """
+        if self.leader_id != self.node_id:
+            raise NotLeaderForPartitionError(f"{self.topic}-{self.index}: {self.leader_id} leads")
+        if client_epoch == NO_EPOCH or client_epoch == self.leader_epoch:
+            return
+        seen = f"{self.topic}-{self.index} is in epoch {self.leader_epoch}, not {client_epoch}"
+        if client_epoch < self.leader_epoch:
+            raise FencedLeaderEpochError(seen)
+        raise UnknownLeaderEpochError(seen)
+
+    def append_batch(
+        self, header: BatchHeader, batch: Buffer, *, append_time_ms: int | None = None
+    ) -> AppendResult:
+        """Append one validated batch as the leader and wake who waits for it.
+
+        Raises:
+            KafkaError: See `PartitionLog.append`.
+        """
+        result = self.log.append(
+            header, batch, leader_epoch=self.leader_epoch, append_time_ms=append_time_ms
+        )
+        if not result.is_duplicate:
+            self.on_change(self.key)
+        return result
+
+    def append(self, batch: Buffer) -> AppendResult:
+        """Append one batch that this broker built itself.
+
+        Raises:
+            KafkaError: See `PartitionLog.append`.
+        """
+        ((header, _),) = iter_batches(memoryview(batch), check_crcs=False)
+        return self.append_batch(header, batch)
+
+    def read(self, offset: int, max_bytes: int) -> memoryview:
+        """Return whole batches from an offset on; see `PartitionLog.read`."""
+        return self.log.read(offset, max_bytes)
+
+    def delete_before(self, offset: int) -> int:
+        """Delete records before an offset and wake who waits; see `PartitionLog.delete_before`."""
+        low_watermark = self.log.delete_before(offset)
+        self.on_change(self.key)
+        return low_watermark
+
+    def end_of_epoch(self, epoch: int) -> EpochEnd:
+        """Return where a leader epoch ended."""
+        return self.log.end_of_epoch(epoch)
+
+
+@dataclass
+class Topic:
+    """A topic: its id says which of the topics that ever had the name."""
+
+    name: str
+    id: bytes
+    config: TopicConfig
+    partitions: list[Partition] = field(default_factory=list)
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+    def partition(self, index: int) -> Partition | None:
+        """Return a partition, None where there is none of that number."""
+        return self.partitions[index] if 0 <= index < len(self.partitions) else None
+
+
+class NewTopic(NamedTuple):
+    """A topic to be created, with everything decided."""
+
+    name: str
+    replicas: Sequence[Sequence[int]]
+    config: TopicConfig
