@@ -15,6 +15,7 @@ from aiokafka_lite.broker.group_state import (
     Timer,
 )
 from aiokafka_lite.broker.group_values import (
+    CONSUMER_PROTOCOL_TYPE,
     NO_ASSIGNMENT,
     NO_LEADER,
     NO_MEMBER_ID,
@@ -48,11 +49,15 @@ from aiokafka_lite.errors import (
 class ClassicGroup(RebalancingGroup):
     """The machine of one group: give it requests and the time, do what the effects say."""
 
-    # -- what others may ask ----------------------------------------------------------------
+    # -- what others may ask -------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
         return self.state is EMPTY
+
+    @property
+    def is_consumer_group(self) -> bool:
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def supports(self, protocol_type: str, names: Sequence[str]) -> bool:
         """Say whether a member with these protocols could join now."""
@@ -83,7 +88,7 @@ class ClassicGroup(RebalancingGroup):
             return GroupIdNotFound
         return NoError if self.state is EMPTY else NonEmptyGroup
 
-    # -- requests -----------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------
 
     def join(self, call: Join, ticket: Ticket, now: float) -> Effects:
         """Answer or park a JoinGroup request."""
@@ -241,7 +246,7 @@ class ClassicGroup(RebalancingGroup):
             self._reply_sync(member, Synced(error), effects)
         return effects
 
-    # -- joining ---------------------------------------------------------------------------------
+    # -- joining -------------------------------------------------------------------------------
 
     def _join_unknown(self, call: Join, ticket: Ticket, now: float, effects: Effects) -> None:
         """Give a member without an id one, or take a static one back."""
@@ -317,7 +322,7 @@ class ClassicGroup(RebalancingGroup):
             return is_waiting or self.members.awaiting_join_count < self._settings.max_size
         return member is not None or len(self.members) < self._settings.max_size
 
-    # -- static members (KIP-345) ------------------------------------------------------------------
+    # -- static members (KIP-345) --------------------------------------------------------------
 
     def _replace_static(
         self, call: Join, old: Member, new_id: str, ticket: Ticket, now: float, effects: Effects
@@ -381,7 +386,7 @@ class ClassicGroup(RebalancingGroup):
             self._unsynced_ids[new.member_id] = None
         self._restart_session(new, now)
 
-    # -- leaving -----------------------------------------------------------------------------------
+    # -- leaving -------------------------------------------------------------------------------
 
     def _leave_one(self, leaver: Leaver, effects: Effects) -> ErrorType:
         member_id = leaver.member_id
@@ -414,7 +419,7 @@ class ClassicGroup(RebalancingGroup):
             self._remove(member_id, effects)
         self._prepare_rebalance(now, effects)
 
-    # -- checks ------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------
 
     def _check_member(self, member_id: str, instance_id: str | None, generation: int) -> ErrorType:
         if self.state is DEAD:

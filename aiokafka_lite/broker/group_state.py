@@ -222,7 +222,7 @@ class RebalancingGroup:
                 self._restart_session(member, now)
         self._transition(STABLE)
 
-    # -- small parts -------------------------------------------------------------------------
+    # -- small parts ---------------------------------------------------------------------------
 
     def _transition(self, to: GroupState) -> None:
         if to not in LEGAL_TRANSITIONS[self.state]:

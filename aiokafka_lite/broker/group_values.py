@@ -18,6 +18,7 @@ ErrorType: TypeAlias = type[BrokerResponseError]
 # What a member says about each of its protocols, the one it likes best first: (name, metadata).
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 
+CONSUMER_PROTOCOL_TYPE = "consumer"
 NO_MEMBER_ID = ""
 NO_LEADER = ""
 NO_ASSIGNMENT = b""

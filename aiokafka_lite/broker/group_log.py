@@ -1,0 +1,254 @@
+"""The records of ``__consumer_offsets``: which partition, which bytes, written and read back.
+
+Keys begin with the type of the record, values with the version of their layout, both int16
+(Kafka: GroupCoordinatorRecordSerde.java). The bytes are those that Kafka writes, so that its own
+tools print our log and a log of Kafka's can be loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from aiokafka_lite.broker.group_members import Member
+from aiokafka_lite.errors import KafkaProtocolError
+from aiokafka_lite.protocol import codec
+from aiokafka_lite.protocol.messages.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from aiokafka_lite.records import RecordSet, build_batch
+
+if TYPE_CHECKING:
+    from aiokafka_lite.broker.group_machine import ClassicGroup
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+READ_BYTES: Final = 1 << 20
+RECORDS_AT_ONCE: Final = 1_000
+
+# Types of records, written at the front of the key.
+OFFSET_COMMIT_TYPES: Final = (0, 1)  # 0 is what Kafka before 0.9 wrote; the layout is the same
+OFFSET_COMMIT_TYPE: Final = 1
+GROUP_METADATA_TYPE: Final = 2
+# Versions of the layouts of values, written at the front of the value.
+OFFSET_COMMIT_VERSION: Final = 4
+OFFSET_COMMIT_VERSION_WITH_EXPIRY: Final = 1  # the only one that has the field
+GROUP_METADATA_VERSION: Final = 3
+
+RecordKey: TypeAlias = "OffsetCommitKey | GroupMetadataKey"
+RecordValue: TypeAlias = "OffsetCommitValue | GroupMetadataValue | None"
+
+
+class CoordinatorRecord(NamedTuple):
+    """One record of the log; a value of None is a tombstone."""
+
+    key: RecordKey
+    value: RecordValue
+
+
+class PartitionLog(Protocol):
+    """What the coordinator needs of a partition's log."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    def append(self, batch: bytes) -> object: ...
+
+    def read(self, offset: int, max_bytes: int) -> memoryview | bytes: ...
+
+
+def java_hash(text: str) -> int:
+    """Return Java's String.hashCode(): over UTF-16 units, signed 32 bits."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for index in range(0, len(units), 2):
+        value = (value * 31 + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+    """Return the key's and the value's bytes, None for a tombstone's value."""
+    key, value = record
+    key_type = OFFSET_COMMIT_TYPE if isinstance(key, OffsetCommitKey) else GROUP_METADATA_TYPE
+    key_bytes = _prefixed(key_type, codec.encode(key, 0))
+    if value is None:
+        return key_bytes, None
+    if isinstance(value, GroupMetadataValue):
+        version = GROUP_METADATA_VERSION
+    elif value.expire_timestamp >= 0:
+        version = OFFSET_COMMIT_VERSION_WITH_EXPIRY
+    else:
+        version = OFFSET_COMMIT_VERSION
+    return key_bytes, _prefixed(version, codec.encode(value, version))
+
+
+def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
+    """Return a record of the log; None for a type that a newer Kafka may have written.
+
+    Raises:
+        KafkaProtocolError: The bytes are not what their type and version say.
+    """
+    if key is None or len(key) < 2:
+        raise KafkaProtocolError(f"a record of {OFFSETS_TOPIC} has the key {key!r}")
+    key_type = int.from_bytes(key[:2], "big", signed=True)
+    if key_type in OFFSET_COMMIT_TYPES:
+        commit_key = codec.decode(OffsetCommitKey, 0, memoryview(key)[2:])
+        return CoordinatorRecord(commit_key, _decode_value(OffsetCommitValue, value))
+    if key_type == GROUP_METADATA_TYPE:
+        group_key = codec.decode(GroupMetadataKey, 0, memoryview(key)[2:])
+        return CoordinatorRecord(group_key, _decode_value(GroupMetadataValue, value))
+    return None
+
+
+V = TypeVar("V", OffsetCommitValue, GroupMetadataValue)
+
+
+def _decode_value(layout: type[V], value: bytes | None) -> V | None:
+    if value is None:
+        return None
+    if len(value) < 2:
+        raise KafkaProtocolError(f"a record of {OFFSETS_TOPIC} has the value {value!r}")
+    version = int.from_bytes(value[:2], "big", signed=True)
+    return codec.decode(layout, version, memoryview(value)[2:])
+
+
+def _prefixed(number: int, body: bytes) -> bytes:
+    return number.to_bytes(2, "big", signed=True) + body
+
+
+def metadata_record(group: ClassicGroup, assignments: Mapping[str, bytes]) -> CoordinatorRecord:
+    """Return the record that stores a group with these members' assignments."""
+    members = []
+    for member_id, assignment in assignments.items():
+        member = group.members[member_id]
+        members.append(
+            MemberMetadata(
+                member_id=member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout=member.rebalance_timeout_ms,
+                session_timeout=member.session_timeout_ms,
+                subscription=member.metadata(group.protocol or ""),
+                assignment=assignment,
+            )
+        )
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation,
+        protocol=group.protocol,
+        leader=group.members.leader_id,
+        current_state_timestamp=group.state_since_ms,
+        members=members,
+    )
+    return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
+
+
+def created_record(group: ClassicGroup) -> CoordinatorRecord:
+    """Return the record that lets a group exist whose first rebalance has not ended yet."""
+    value = GroupMetadataValue(
+        protocol_type="",
+        generation=0,
+        protocol=None,
+        leader=None,
+        current_state_timestamp=group.state_since_ms,
+        members=[],
+    )
+    return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
+
+
+def group_tombstone(group_id: str) -> CoordinatorRecord:
+    """Return the record that ends a group."""
+    return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
+
+
+def restore_group(group: ClassicGroup, value: GroupMetadataValue) -> None:
+    """Bring an unused machine to the state that a record has stored."""
+    members = [
+        Member(
+            stored.member_id,
+            stored.group_instance_id,
+            stored.client_id,
+            stored.client_host,
+            stored.session_timeout,
+            # Before version 1 of the layout there was no rebalance timeout.
+            stored.session_timeout if stored.rebalance_timeout < 0 else stored.rebalance_timeout,
+            # Only what the chosen protocol says is stored; the others are unknown until it rejoins.
+            ((value.protocol or "", stored.subscription),),
+            assignment=stored.assignment,
+        )
+        for stored in value.members
+    ]
+    group.restore(
+        members,
+        generation=value.generation,
+        protocol_type=value.protocol_type or None,
+        protocol=value.protocol,
+        leader_id=value.leader,
+        state_since_ms=value.current_state_timestamp,
+    )
+
+
+class CoordinatorLog:
+    """``__consumer_offsets`` as this broker holds it.
+
+    Args:
+        open_partition: Gives the log of one partition, making the topic if need be.
+        partition_count: Of the topic.
+        clock: Wall time in ms, for the records' timestamps.
+    """
+
+    def __init__(
+        self,
+        open_partition: Callable[[int], PartitionLog],
+        *,
+        partition_count: int,
+        clock: Callable[[], int],
+    ) -> None:
+        self._open_partition = open_partition
+        self._clock = clock
+        self.partition_count = partition_count
+
+    def partition_for(self, group_id: str) -> int:
+        """Return the partition that a group's records go to, whose leader coordinates it."""
+        return (java_hash(group_id) & 0x7FFFFFFF) % self.partition_count
+
+    def append(self, group_id: str, records: Sequence[CoordinatorRecord]) -> None:
+        """Append records as one batch: all of them are there after a crash, or none.
+
+        Raises:
+            KafkaError: The log did not take them.
+            OSError: The disk did not take them.
+        """
+        now_ms = self._clock()
+        batch = build_batch((now_ms, *encode_record(record), ()) for record in records)
+        self._open_partition(self.partition_for(group_id)).append(batch)
+
+    def is_empty(self, partition: int) -> bool:
+        """Say whether there is nothing to load."""
+        log = self._open_partition(partition)
+        return log.log_start_offset >= log.high_watermark
+
+    def read(self, partition: int) -> Iterator[list[CoordinatorRecord]]:
+        """Read a partition from its start, some records at a time.
+
+        Raises:
+            KafkaError: The log is damaged, or holds what is no record of this topic.
+        """
+        log = self._open_partition(partition)
+        offset = log.log_start_offset
+        while offset < log.high_watermark:
+            chunk = memoryview(log.read(offset, READ_BYTES))
+            record_set = RecordSet(OFFSETS_TOPIC, partition, chunk, fetch_offset=offset)
+            while taken := record_set.take(RECORDS_AT_ONCE):
+                decoded = (decode_record(record.key, record.value) for record in taken)
+                yield [record for record in decoded if record is not None]
+            if record_set.next_offset <= offset:
+                raise KafkaProtocolError(f"{OFFSETS_TOPIC}-{partition} ends before offset {offset}")
+            offset = record_set.next_offset

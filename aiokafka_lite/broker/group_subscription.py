@@ -1,0 +1,35 @@
+"""What the members of a group subscribe to, read from what they say to each other.
+
+The broker does not need it to coordinate; it protects the offsets of topics in use (KIP-496).
+"""
+
+from __future__ import annotations
+
+from aiokafka_lite.broker.group_machine import ClassicGroup
+from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.protocol.messages.consumer_protocol import (
+    ConsumerProtocolSubscription,
+    decode_versioned,
+)
+
+
+def is_subscribed_to(group: ClassicGroup, topic: str) -> bool:
+    """Say whether a group consumes a topic, as far as its members can be understood.
+
+    Of a consumer group whose metadata cannot be read it must be assumed.
+    """
+    if not group.is_consumer_group:
+        return False
+    topics = _subscribed_topics(group)
+    return topics is None or topic in topics
+
+
+def _subscribed_topics(group: ClassicGroup) -> frozenset[str] | None:
+    topics: set[str] = set()
+    for member in group.members:
+        try:
+            metadata = member.metadata(group.protocol or "")
+            topics.update(decode_versioned(ConsumerProtocolSubscription, metadata).topics)
+        except (ValueError, KafkaError):
+            return None
+    return frozenset(topics)
