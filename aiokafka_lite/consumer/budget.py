@@ -13,11 +13,18 @@ from collections.abc import Callable
 class Reservation:
     """Bytes taken out of the budget, until `release`."""
 
-    __slots__ = ("_budget", "size_bytes")
+    __slots__ = ("_budget", "is_kept", "size_bytes")
 
     def __init__(self, budget: ByteBudget, size_bytes: int) -> None:
         self._budget = budget
         self.size_bytes = size_bytes
+        # Whether a buffered response holds it now, and will release it.
+        self.is_kept = False
+
+    def keep(self, size_bytes: int) -> None:
+        """Hand it over to a buffered response of that many bytes."""
+        self.is_kept = True
+        self.resize(size_bytes)
 
     def resize(self, size_bytes: int) -> None:
         """Correct the size to what is really held."""

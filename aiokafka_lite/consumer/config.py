@@ -163,6 +163,11 @@ class ConsumerConfig:
             )
 
     @property
+    def isolation_level_code(self) -> int:
+        """The protocol's number for the isolation level."""
+        return ISOLATION_LEVELS[self.isolation_level]
+
+    @property
     def is_read_committed(self) -> bool:
         """Whether records of open and aborted transactions are kept back."""
         return self.isolation_level == "read_committed"

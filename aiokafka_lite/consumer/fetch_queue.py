@@ -25,7 +25,6 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite.consumer.budget import ByteBudget
 from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse, Record
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
 from aiokafka_lite.errors import CorruptRecordException, DeserializationError, KafkaError
@@ -49,22 +48,23 @@ class FetchQueue:
     """Buffered responses of one consumer, and the gets' side of the hand-over.
 
     `raise_if_unusable` raises what every get has to raise: stopped, or a task has died.
-    `on_demand(node_id)` tells a fetcher that its buffered response was taken.
+    `on_taken(node_id)` tells a fetcher that its buffered response was taken, `on_room(partition)`
+    that a partition has room for another response.
     """
 
     def __init__(
         self,
         state: SubscriptionState,
-        budget: ByteBudget,
         *,
         raise_if_unusable: Callable[[], None],
-        on_demand: Callable[[int], None],
+        on_taken: Callable[[int], None],
+        on_room: Callable[[PartitionState], None],
         has_deserializers: bool = False,
     ) -> None:
         self._state = state
-        self._budget = budget
         self._raise_if_unusable = raise_if_unusable
-        self._on_demand = on_demand
+        self._on_taken = on_taken
+        self._on_room = on_room
         self._decode_run = DESERIALIZE_RUN if has_deserializers else DECODE_RUN
         self._loop = asyncio.get_running_loop()
         # In line: the first is served first.
@@ -75,6 +75,8 @@ class FetchQueue:
         self._slice_ends_at = 0.0
         state.on_discard(self.drop)
         state.on_assignment_change(self.wake)
+        state.on_partition_change(lambda _: self.wake())
+        state.on_hold(self.wake)
 
     # --- The fetchers' side ---------------------------------------------------------------
     def has_untaken(self, node_id: int) -> bool:
@@ -123,6 +125,13 @@ class FetchQueue:
         if part.end_offset is not None:
             part.partition.fetched = part.end_offset
 
+    def sticky_error(self, partition: PartitionState) -> KafkaError | None:
+        """Return the error that holds a partition until the application seeks, if any."""
+        for part in self._parts.get(partition, ()):
+            if part.is_sticky:
+                return part.error
+        return None
+
     def drop(self, partition: PartitionState) -> None:
         """Forget all that is buffered of a partition."""
         for part in self._parts.pop(partition, ()):
@@ -130,6 +139,12 @@ class FetchQueue:
             part.close()
             if response is not None and not response.is_open:
                 self._mark_taken(response)
+
+    def drop_paused(self) -> None:
+        """Drop what is buffered of paused partitions; it is fetched again when they resume."""
+        for partition in tuple(self._parts):
+            if partition.is_paused:
+                self._state.refetch(partition)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -147,6 +162,8 @@ class FetchQueue:
         return next(self._in_line(wanted), None) is not None
 
     def _in_line(self, wanted: Wanted) -> Iterator[PartitionState]:
+        if self._state.is_held:
+            return
         for partition in self._parts:
             if not partition.is_paused and (not wanted or partition.tp in wanted):
                 yield partition
@@ -220,7 +237,7 @@ class FetchQueue:
             if part.is_current:
                 part.decode(min(limit, self._decode_run))
         parts = self._parts.get(partition)
-        if not parts or parts[0] is not part or partition.is_paused:
+        if not parts or parts[0] is not part or partition.is_paused or self._state.is_held:
             return None  # changed during an await: the caller looks again
         self._move_to_end(partition)
         if part.decoded:
@@ -246,7 +263,7 @@ class FetchQueue:
         response.is_taken = True
         if self._untaken.get(response.node_id) is response:
             del self._untaken[response.node_id]
-            self._on_demand(response.node_id)
+            self._on_taken(response.node_id)
 
     async def _before_run(self, part: FetchedPartition) -> None:
         """Wait for decompression in a thread; or yield, when the time slice is used up."""
@@ -331,11 +348,8 @@ class FetchQueue:
         self._remove_first(partition)
         if partition.position != part.position_after:
             self._state.pass_over(partition, part.position_after)
-        response = part.response
         part.close()
-        if response is not None:
-            # It may fetch the partition again, now that there is room.
-            self._on_demand(response.node_id)
+        self._on_room(partition)
 
     def _move_to_end(self, partition: PartitionState) -> None:
         parts = self._parts.pop(partition, None)
@@ -352,13 +366,12 @@ class FetchQueue:
             is_first_time = partition.corrupt_at != offset
             partition.corrupt_at = -1 if offset is None else offset
             self._state.refetch(partition)
-            self._state.notify_assignment_change()
             if is_first_time:
                 log.warning("%s/%s: %s; fetching it again", *partition.tp, error)
                 return
         elif part.is_error_only and not part.is_sticky:
             self._remove_first(partition)
-            self._state.notify_assignment_change()
+            self._on_room(partition)
         raise error.with_traceback(None)
 
     def _remove_first(self, partition: PartitionState) -> None:

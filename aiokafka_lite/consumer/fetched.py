@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from aiokafka_lite.consumer.budget import Reservation
 from aiokafka_lite.consumer.config import Deserializer
 from aiokafka_lite.consumer.state import NO_EPOCH, PartitionState
 from aiokafka_lite.errors import DeserializationError, KafkaError
-from aiokafka_lite.records import RecordSet
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.records import RecordSet
 
 Record = ConsumerRecord
 Deserialize = Callable[[Record], None]

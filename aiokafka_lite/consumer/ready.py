@@ -8,7 +8,7 @@ makes the records worthless, or not to be handed out now, replaces the iterator.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from aiokafka_lite.consumer.fetched import FetchedPartition, Record
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
@@ -18,15 +18,20 @@ from aiokafka_lite.structs import TopicPartition
 class ReadyRecords:
     """A cursor into `decoded` of the share that is being handed out message by message."""
 
-    def __init__(self, state: SubscriptionState) -> None:
+    def __init__(
+        self, state: SubscriptionState, on_closed: Callable[[FetchedPartition], None]
+    ) -> None:
         # Of the records that come next; the per-message path reads only this.
         self.iterator: Iterator[Record] = iter(())
         self._part: FetchedPartition | None = None
         self._settled_count = 0
         self._state = state
+        # Told when a share is given back, perhaps with nothing left in it.
+        self._on_closed = on_closed
         state.set_settler(self.settle)
         state.on_discard(self._discard)
-        state.on_assignment_change(self._park_if_paused)
+        state.on_partition_change(self._park_if_paused)
+        state.on_hold(self.close)
 
     def open(self, part: FetchedPartition) -> None:
         """Start handing out what a share has decoded."""
@@ -59,19 +64,15 @@ class ReadyRecords:
             part.leader_epoch,
         )
 
-    def close(self) -> FetchedPartition | None:
-        """Settle, and give what was not handed out back to its share.
-
-        Returns:
-            The share; None if none was open.
-        """
+    def close(self) -> None:
+        """Settle, and give what was not handed out back to its share."""
         self.settle()
         part = self._part
         if part is not None:
             self._part = None
             self.iterator = iter(())
             part.decoded = part.decoded[self._settled_count :]
-        return part
+            self._on_closed(part)
 
     def _discard(self, partition: PartitionState) -> None:
         # Positions were settled before the partition's tag changed.
@@ -79,6 +80,6 @@ class ReadyRecords:
             self._part = None
             self.iterator = iter(())
 
-    def _park_if_paused(self) -> None:
-        if self._part is not None and self._part.partition.is_paused:
+    def _park_if_paused(self, partition: PartitionState) -> None:
+        if partition.is_paused and self._part is not None and self._part.partition is partition:
             self.close()

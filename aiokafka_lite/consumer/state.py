@@ -1,27 +1,8 @@
-"""What a consumer is subscribed to, and per partition what fetching needs to know.
+"""What a consumer is subscribed to, what it is assigned, and what it was handed.
 
-Everything here is plain data changed synchronously on the event loop; nothing waits. Each field
-has one writer; everybody else reads, or calls the method of SubscriptionState that asks for the
-change:
-
-    fetch_state       this module, at the request of: the position resolver, the caller (seek),
-                      the fetcher (offset out of range)
-    position          the caller, through `hand_out` (get), `seek`; the position resolver
-    processed         this module, from `hand_out` and `begin_get`
-    fetched           the fetch queue, when it accepts or drops data
-    committed         the commits module
-    watermarks, log_start_offset, retry_at, retry_reason, failure_count    the fetcher
-    corrupt_at        the fetch queue
-    leader_epoch      the caller, with `position`
-    is_paused         the caller
-    is_revoking       this module, from `begin_rebalance`
-
-Fetched and consumed offsets are kept apart: `position` is the next offset the application will
-be handed, `fetched` the next offset to ask a broker for. Data between them lies in the queue.
-
-Stale answers: whatever makes data in flight or in the queue worthless (seek, reset, revocation)
-bumps the partition's `tag`. A fetch remembers the tag it was sent under, and its answer is
-dropped when the tag is no longer the same.
+Plain data changed synchronously on the event loop; nothing waits. Others ask for changes by the
+methods here, and hear of them as observers. Who writes which field of a partition is said in
+partition.py.
 """
 
 from __future__ import annotations
@@ -29,41 +10,29 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
-from typing import Final
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.consumer.partition import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    LEGAL_TRANSITIONS,
+    NO_EPOCH,
+    FetchState,
+    PartitionState,
+)
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
-EARLIEST_TIMESTAMP: Final = -2
-LATEST_TIMESTAMP: Final = -1
-NO_EPOCH: Final = -1
-
-
-class FetchState(enum.Enum):
-    """Whether a partition can be fetched (Kafka's SubscriptionState.FetchStates)."""
-
-    INITIALIZING = enum.auto()  # assigned; its position is not known yet
-    FETCHING = enum.auto()  # the position is known and good
-    AWAIT_RESET = enum.auto()  # the position has to be looked up by time (ListOffsets)
-    AWAIT_VALIDATION = enum.auto()  # the position has to be checked against the leader (KIP-320)
-
-
-LEGAL_TRANSITIONS: Final[Mapping[FetchState, frozenset[FetchState]]] = MappingProxyType(
-    {
-        FetchState.INITIALIZING: frozenset(
-            {FetchState.FETCHING, FetchState.AWAIT_RESET, FetchState.AWAIT_VALIDATION}
-        ),
-        FetchState.FETCHING: frozenset(
-            {FetchState.FETCHING, FetchState.AWAIT_RESET, FetchState.AWAIT_VALIDATION}
-        ),
-        FetchState.AWAIT_RESET: frozenset({FetchState.FETCHING, FetchState.AWAIT_RESET}),
-        FetchState.AWAIT_VALIDATION: frozenset(
-            {FetchState.FETCHING, FetchState.AWAIT_RESET, FetchState.AWAIT_VALIDATION}
-        ),
-    }
-)
+__all__ = [
+    "EARLIEST_TIMESTAMP",
+    "LATEST_TIMESTAMP",
+    "LEGAL_TRANSITIONS",
+    "NO_EPOCH",
+    "FetchState",
+    "PartitionState",
+    "SubscriptionMode",
+    "SubscriptionState",
+]
 
 
 class SubscriptionMode(enum.Enum):
@@ -73,92 +42,6 @@ class SubscriptionMode(enum.Enum):
     TOPICS = enum.auto()  # subscribe(topics)
     PATTERN = enum.auto()  # subscribe(pattern=...)
     ASSIGNED = enum.auto()  # assign(partitions)
-
-
-class PartitionState:
-    """One assigned partition. Made anew for each assignment, so identity tells them apart."""
-
-    __slots__ = (
-        "committed",
-        "corrupt_at",
-        "failure_count",
-        "fetch_state",
-        "fetched",
-        "high_watermark",
-        "is_assigned",
-        "is_paused",
-        "is_revoking",
-        "last_poll_timestamp_ms",
-        "last_stable_offset",
-        "leader_epoch",
-        "log_start_offset",
-        "position",
-        "processed",
-        "reset_timestamp",
-        "retry_at",
-        "retry_reason",
-        "tag",
-        "tp",
-    )
-
-    def __init__(self, tp: TopicPartition) -> None:
-        self.tp = tp
-        self.fetch_state = FetchState.INITIALIZING
-        # Next offset to hand out; None until it is known.
-        self.position: int | None = None
-        # All before this was handed out before the latest get: what auto-commit may commit.
-        self.processed: int | None = None
-        # Next offset to ask a broker for: `position` plus what is buffered.
-        self.fetched = -1
-        # Leader epoch of the last batch handed out, sent with commits (KIP-320); -1: not known.
-        self.leader_epoch = NO_EPOCH
-        self.committed: OffsetAndMetadata | None = None
-        self.high_watermark: int | None = None
-        self.last_stable_offset: int | None = None
-        self.log_start_offset: int | None = None
-        self.last_poll_timestamp_ms: int | None = None
-        self.is_paused = False
-        self.is_assigned = True
-        # A rebalance is under way that may take it away.
-        self.is_revoking = False
-        # While AWAIT_RESET: the ListOffsets timestamp to look up (-2 earliest, -1 latest).
-        self.reset_timestamp: int | None = None
-        # Loop time before which nothing is asked of a broker for it, and why.
-        self.retry_at = 0.0
-        self.retry_reason = ""
-        self.failure_count = 0
-        # Offset whose batch was found corrupt and is fetched once more before it is an error.
-        self.corrupt_at = -1
-        self.tag = 0
-
-    def __repr__(self) -> str:
-        topic, partition = self.tp
-        paused = " paused" if self.is_paused else ""
-        return f"<{topic}/{partition} {self.fetch_state.name} at {self.position}{paused}>"
-
-    @property
-    def handed_out(self) -> int | None:
-        """Next offset after what the application was handed: the same as the position."""
-        return self.position
-
-    @property
-    def is_fetchable(self) -> bool:
-        """Whether a broker may be asked for more of it, backoff aside."""
-        return (
-            self.fetch_state is FetchState.FETCHING and not self.is_paused and not self.is_revoking
-        )
-
-    def transition(self, new: FetchState) -> None:
-        """Change the fetch state.
-
-        Raises:
-            IllegalStateError: The table of legal transitions has no such step.
-        """
-        if new not in LEGAL_TRANSITIONS[self.fetch_state]:
-            raise IllegalStateError(
-                f"partition {self.tp} cannot go from {self.fetch_state.name} to {new.name}"
-            )
-        self.fetch_state = new
 
 
 def _nothing() -> None:
@@ -181,11 +64,15 @@ class SubscriptionState:
         self._idle_since = 0.0
         self._hand_out_count = 0
         self._seen_hand_out_count = 0
+        # Between revocation and assignment, while the listener's callbacks run.
+        self.is_held = False
+        self._hold_observers: list[Callable[[], None]] = []
         self._get_observers: list[Callable[[], None]] = []
         # What the latest get handed out from; everything else handed out has been processed.
         self._latest: list[PartitionState] = []
         self._subscription_observers: list[Callable[[], None]] = []
         self._assignment_observers: list[Callable[[], None]] = []
+        self._partition_observers: list[Callable[[PartitionState], None]] = []
         self._discard_observers: list[Callable[[PartitionState], None]] = []
         self._settle: Callable[[], None] = _nothing
 
@@ -200,8 +87,16 @@ class SubscriptionState:
         self._get_observers.append(observer)
 
     def on_assignment_change(self, observer: Callable[[], None]) -> None:
-        """Call `observer` after partitions were given, taken, paused, resumed or moved."""
+        """Call `observer` after partitions were given or taken."""
         self._assignment_observers.append(observer)
+
+    def on_partition_change(self, observer: Callable[[PartitionState], None]) -> None:
+        """Call `observer` after a partition was paused, resumed, moved or sent back."""
+        self._partition_observers.append(observer)
+
+    def on_hold(self, observer: Callable[[], None]) -> None:
+        """Call `observer` when hand-outs begin or cease to be held back."""
+        self._hold_observers.append(observer)
 
     def on_discard(self, observer: Callable[[PartitionState], None]) -> None:
         """Call `observer` when what is buffered of a partition must not be handed out."""
@@ -219,10 +114,9 @@ class SubscriptionState:
         for observer in self._subscription_observers:
             observer()
 
-    def notify_assignment_change(self) -> None:
-        """Tell the observers that partitions came, went or became fetchable."""
-        for observer in self._assignment_observers:
-            observer()
+    def _partition_changed(self, partition: PartitionState) -> None:
+        for observer in self._partition_observers:
+            observer(partition)
 
     def _discard(self, partition: PartitionState) -> None:
         partition.tag += 1
@@ -271,7 +165,7 @@ class SubscriptionState:
         self._topics = frozenset()
         self._subscription_changed()
 
-    def set_pattern_topics(self, topics: Iterable[str]) -> bool:
+    def set_matched_topics(self, topics: Iterable[str]) -> bool:
         """Set the topics that the pattern matches now; return whether they have changed."""
         matched = frozenset(topics)
         if self.mode is not SubscriptionMode.PATTERN or matched == self._topics:
@@ -349,7 +243,8 @@ class SubscriptionState:
         for tp in sorted(wanted - self._assignment.keys()):
             self._assignment[tp] = PartitionState(tp)
         self._latest = [partition for partition in self._latest if partition.is_assigned]
-        self.notify_assignment_change()
+        for observer in self._assignment_observers:
+            observer()
 
     # --- Positions ------------------------------------------------------------------------
     def seek(self, partition: PartitionState, offset: int, leader_epoch: int = NO_EPOCH) -> None:
@@ -361,7 +256,7 @@ class SubscriptionState:
         partition.leader_epoch = leader_epoch
         partition.reset_timestamp = None
         partition.retry_at = 0.0
-        self.notify_assignment_change()
+        self._partition_changed(partition)
 
     def request_reset(self, partition: PartitionState, timestamp: int) -> None:
         """Give up the position and have it looked up by ListOffsets with `timestamp`."""
@@ -372,7 +267,7 @@ class SubscriptionState:
         partition.leader_epoch = NO_EPOCH
         partition.reset_timestamp = timestamp
         partition.retry_at = 0.0
-        self.notify_assignment_change()
+        self._partition_changed(partition)
 
     def refetch(self, partition: PartitionState) -> None:
         """Drop what is buffered and on its way, and fetch from the position again."""
@@ -380,19 +275,34 @@ class SubscriptionState:
         self._discard(partition)
         if partition.position is not None:
             partition.fetched = partition.position
+        self._partition_changed(partition)
 
     def pause(self, partition: PartitionState) -> None:
         """Stop fetching and handing out; what is buffered stays for `resume`."""
         self._settle()
         partition.is_paused = True
-        self.notify_assignment_change()
+        self._partition_changed(partition)
 
     def resume(self, partition: PartitionState) -> None:
         """Fetch and hand out again."""
         partition.is_paused = False
-        self.notify_assignment_change()
+        self._partition_changed(partition)
 
     # --- Gets -------------------------------------------------------------------------------
+    def hold_hand_outs(self) -> None:
+        """Have the gets hand out nothing until `release_hand_outs`; idempotent."""
+        self._set_held(True)
+
+    def release_hand_outs(self) -> None:
+        """Let the gets hand out again; idempotent."""
+        self._set_held(False)
+
+    def _set_held(self, is_held: bool) -> None:
+        if self.is_held != is_held:
+            self.is_held = is_held
+            for observer in self._hold_observers:
+                observer()
+
     def enter_get(self) -> None:
         """Note that the application waits for records; every call is matched by `leave_get`."""
         self.begin_get()

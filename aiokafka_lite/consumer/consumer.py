@@ -1,0 +1,383 @@
+"""AIOKafkaConsumer: what applications call; the work is done by the engine's parts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+import traceback
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Final
+
+from aiokafka_lite._compat import Self
+from aiokafka_lite.abc import AbstractTokenProvider, ConsumerRebalanceListener
+from aiokafka_lite.consumer.arguments import (
+    check_listener,
+    check_partitions,
+    check_pattern,
+    check_topics,
+)
+from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, RoundRobinPartitionAssignor
+from aiokafka_lite.consumer.config import (
+    DEFAULT_CLIENT_ID,
+    DEFAULT_MAX_BUFFERED_BYTES,
+    ConsumerConfig,
+    Deserializer,
+    check_max_records,
+)
+from aiokafka_lite.consumer.engine import Engine
+from aiokafka_lite.consumer.fetched import Record
+from aiokafka_lite.consumer.position_methods import PositionMethods
+from aiokafka_lite.errors import (
+    ConsumerStoppedError,
+    RecordTooLargeError,
+    WrongLoopError,
+)
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+log = logging.getLogger(__name__)
+
+DEFAULT_STOP_TIMEOUT_S: Final = 10.0
+
+
+class AIOKafkaConsumer(PositionMethods):
+    """Reads records from Kafka on the running event loop.
+
+    ::
+
+        async with AIOKafkaConsumer("orders", bootstrap_servers="host:9092", group_id="g") as c:
+            async for record in c:
+                handle(record)
+
+    Arguments, defaults and behaviour are those of aiokafka's consumer, except as said in the
+    documentation. Delivery with auto-commit: only what was handed out before the latest get is
+    committed, so a record that is still being processed is read again after a crash. That rule
+    needs one task to do all the gets of a consumer; with several, commit yourself.
+
+    Every get may be cancelled, as by a timeout: no record is lost, none is delivered twice.
+
+    Raises:
+        RuntimeError: Made outside a running event loop.
+        ValueError: An argument cannot be used.
+        NotImplementedError: An argument that has no effect yet was given.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        loop: asyncio.AbstractEventLoop | None = None,
+        bootstrap_servers: str | Sequence[str] = "localhost",
+        client_id: str = DEFAULT_CLIENT_ID,
+        group_id: str | None = None,
+        group_instance_id: str | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        fetch_max_wait_ms: int = 500,
+        fetch_max_bytes: int = 52_428_800,
+        fetch_min_bytes: int = 1,
+        max_partition_fetch_bytes: int = 1_048_576,
+        request_timeout_ms: int = 40_000,
+        retry_backoff_ms: int = 100,
+        auto_offset_reset: str = "latest",
+        enable_auto_commit: bool = True,
+        auto_commit_interval_ms: int = 5_000,
+        check_crcs: bool = True,
+        metadata_max_age_ms: int = 300_000,
+        partition_assignment_strategy: Sequence[type[AbstractPartitionAssignor]] = (
+            RoundRobinPartitionAssignor,
+        ),
+        max_poll_interval_ms: int = 300_000,
+        rebalance_timeout_ms: int | None = None,
+        session_timeout_ms: int = 10_000,
+        heartbeat_interval_ms: int = 3_000,
+        consumer_timeout_ms: int = 200,
+        max_poll_records: int | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        security_protocol: str = "PLAINTEXT",
+        api_version: object = None,
+        exclude_internal_topics: bool = True,
+        connections_max_idle_ms: int | None = 540_000,
+        isolation_level: str = "read_uncommitted",
+        sasl_mechanism: str = "PLAIN",
+        sasl_plain_password: str | None = None,
+        sasl_plain_username: str | None = None,
+        sasl_kerberos_service_name: str = "kafka",
+        sasl_kerberos_domain_name: str | None = None,
+        sasl_oauth_token_provider: AbstractTokenProvider | None = None,
+        client_rack: str | None = None,
+        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
+    ) -> None:
+        # Nothing to stop, and nothing to warn of, until the arguments have been found good.
+        self._closed = True
+        if loop is not None:
+            _warn_deprecated("loop", "the consumer belongs to the running loop")
+        if api_version is not None:
+            _warn_deprecated("api_version", "versions are negotiated with each broker")
+        self._loop = asyncio.get_running_loop()
+        self._config = ConsumerConfig(
+            bootstrap_servers=bootstrap_servers,
+            client_id=client_id,
+            group_id=group_id,
+            group_instance_id=group_instance_id,
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+            fetch_max_wait_ms=fetch_max_wait_ms,
+            fetch_max_bytes=fetch_max_bytes,
+            fetch_min_bytes=fetch_min_bytes,
+            max_partition_fetch_bytes=max_partition_fetch_bytes,
+            request_timeout_ms=request_timeout_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            auto_offset_reset=auto_offset_reset,
+            enable_auto_commit=enable_auto_commit,
+            auto_commit_interval_ms=auto_commit_interval_ms,
+            check_crcs=check_crcs,
+            metadata_max_age_ms=metadata_max_age_ms,
+            partition_assignment_strategy=partition_assignment_strategy,
+            max_poll_interval_ms=max_poll_interval_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            consumer_timeout_ms=consumer_timeout_ms,
+            max_poll_records=max_poll_records,
+            ssl_context=ssl_context,
+            security_protocol=security_protocol,
+            exclude_internal_topics=exclude_internal_topics,
+            connections_max_idle_ms=connections_max_idle_ms,
+            isolation_level=isolation_level,
+            sasl_mechanism=sasl_mechanism,
+            sasl_plain_password=sasl_plain_password,
+            sasl_plain_username=sasl_plain_username,
+            sasl_kerberos_service_name=sasl_kerberos_service_name,
+            sasl_kerberos_domain_name=sasl_kerberos_domain_name,
+            sasl_oauth_token_provider=sasl_oauth_token_provider,
+            client_rack=client_rack,
+            max_buffered_bytes=max_buffered_bytes,
+        )
+        self._group_id = group_id
+        self._source_traceback = traceback.extract_stack() if self._loop.get_debug() else None
+        self._engine = Engine(self._config, random.Random())
+        self._state = self._engine.state
+        self._ready = self._engine.ready
+        self._stopping: asyncio.Future[None] | None = None
+        if topics:
+            self._state.subscribe(check_topics(topics))
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._config.client_id!r} in group {self._group_id!r}>"
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            warnings.warn(
+                f"Unclosed {type(self).__name__} {self!r}",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+            context: dict[str, object] = {
+                "consumer": self,
+                "message": f"Unclosed {type(self).__name__}",
+            }
+            if self._source_traceback is not None:
+                context["source_traceback"] = self._source_traceback
+            self._loop.call_exception_handler(context)
+
+    # --- Start and stop -------------------------------------------------------------------
+    async def start(self) -> None:
+        """Connect, wait for the topics, and with a group for the first assignment.
+
+        May be tried again after it failed or was cancelled; nothing is left of the attempt.
+
+        Raises:
+            KafkaConnectionError: No bootstrap server could be reached.
+            UnknownTopicOrPartitionError: A topic did not appear within request_timeout_ms.
+            TopicAuthorizationFailedError: A topic may not be read.
+            GroupAuthorizationFailedError: The group may not be joined.
+            ValueError: isolation_level is unknown.
+            AssertionError: It was started before, or on another loop.
+        """
+        if self._loop is not asyncio.get_running_loop():
+            raise WrongLoopError("start the consumer on the loop on which it was made")
+        if self._engine.is_running or self._engine.is_stopped:
+            raise AssertionError("a consumer is started once: make another one")
+        await self._engine.start()
+
+    async def stop(
+        self, timeout: float = DEFAULT_STOP_TIMEOUT_S
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Commit all that was handed out (with auto-commit), leave the group, disconnect.
+
+        Returns within `timeout` seconds, whatever the brokers do; a second call does nothing,
+        one during the first waits for it.
+
+        Returns:
+            Offsets that should have been committed and could not be.
+        """
+        return await self._stop(timeout, is_clean=True)
+
+    async def _stop(
+        self, timeout_s: float, *, is_clean: bool
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)
+            return {}
+        self._closed = True
+        self._stopping = self._loop.create_future()
+        offsets: Mapping[TopicPartition, OffsetAndMetadata] = {}
+        if self._config.enable_auto_commit and self._group_id is not None:
+            handed_out = self._state.handed_out_offsets
+            offsets = handed_out() if is_clean else self._state.processed_offsets()
+        try:
+            return dict(await self._engine.stop(self._loop.time() + timeout_s, offsets))
+        finally:
+            self._stopping.set_result(None)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Stop. Left by an exception, the latest get's records are not committed."""
+        await self._stop(DEFAULT_STOP_TIMEOUT_S, is_clean=exc_type is None)
+
+    # --- Subscription and assignment ------------------------------------------------------
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        pattern: str | None = None,
+        listener: ConsumerRebalanceListener | None = None,
+    ) -> None:
+        """Subscribe to topics, or to all whose names match a pattern, instead of those before.
+
+        Raises:
+            TypeError: Neither or both are given; or the listener is not one.
+            ValueError: The pattern is not a regular expression.
+            IllegalStateError: Partitions were assigned by `assign`.
+        """
+        names = check_topics(topics)
+        if bool(names) == bool(pattern):
+            raise TypeError("subscribe takes either topics or a pattern")
+        check_listener(listener)
+        if pattern:
+            self._state.subscribe_pattern(check_pattern(pattern), listener)
+        else:
+            self._state.subscribe(names, listener)
+
+    def unsubscribe(self) -> None:
+        """Give up all topics and partitions; the group is left."""
+        self._state.unsubscribe()
+
+    def subscription(self) -> frozenset[str]:
+        """Return the topics subscribed to."""
+        return self._state.subscription or frozenset()
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions, without the group sharing them out.
+
+        Raises:
+            IllegalStateError: Topics or a pattern are subscribed.
+            TypeError: One is not a TopicPartition.
+        """
+        self._state.assign_from_user(check_partitions(partitions))
+
+    def assignment(self) -> set[TopicPartition]:
+        """Return the partitions assigned at present."""
+        return set(self._state.assignment)
+
+    # --- Records --------------------------------------------------------------------------
+    async def poll(
+        self, timeout_ms: float | None = None, max_records: int | None = None
+    ) -> dict[TopicPartition, list[Record]]:
+        """Return the next records, at most `max_records` in all, in order per partition.
+
+        Args:
+            timeout_ms: How long to wait for the first; None waits until there is one. The
+                deadline covers the whole call; when it passes, the result is {}.
+            max_records: By default `max_poll_records` of the constructor; None is no limit.
+
+        Raises:
+            ConsumerStoppedError: The consumer is stopped.
+            KafkaError: Once a call, for an error that stands before the next record.
+        """
+        check_max_records(max_records)
+        self._engine.raise_if_unusable()
+        return await self._engine.gets.many(
+            (),
+            None if timeout_ms is None else timeout_ms / 1000,
+            self._config.max_poll_records if max_records is None else max_records,
+        )
+
+    async def getmany(
+        self,
+        *partitions: TopicPartition,
+        timeout_ms: float = 0,
+        max_records: int | None = None,
+    ) -> dict[TopicPartition, list[Record]]:
+        """Return what is there of the partitions (none named: of all), as aiokafka does.
+
+        Raises:
+            ConsumerStoppedError: The consumer is stopped.
+            ValueError: `max_records` is not a positive int.
+            IllegalStateError: A partition is not assigned.
+            KafkaError: Once a call, for an error that stands before the next record.
+        """
+        check_max_records(max_records)
+        self._engine.raise_if_unusable()
+        return await self._engine.gets.many(
+            self._check_assigned(partitions),
+            timeout_ms / 1000,
+            self._config.max_poll_records if max_records is None else max_records,
+        )
+
+    async def getone(self, *partitions: TopicPartition) -> Record:
+        """Return the next record of the partitions (none named: of any), waiting for it.
+
+        Raises:
+            ConsumerStoppedError: The consumer is stopped.
+            IllegalStateError: A partition is not assigned.
+            KafkaError: Once a call, for an error that stands before the next record.
+        """
+        return await self._engine.gets.one(
+            self._check_assigned(partitions) if partitions else partitions
+        )
+
+    def __aiter__(self) -> Self:
+        if self._engine.is_stopped:
+            raise ConsumerStoppedError("the consumer is stopped")
+        return self
+
+    async def __anext__(self) -> Record:
+        # One frame a message: whatever makes the ready records invalid replaces the iterator.
+        for record in self._ready.iterator:
+            return record
+        while True:
+            try:
+                return await self._engine.gets.one(())
+            except ConsumerStoppedError:
+                raise StopAsyncIteration from None
+            except RecordTooLargeError as error:
+                if error.tp is None or error.offset is None:
+                    raise
+                log.error("record skipped: %s", error)
+                self.seek(error.tp, error.offset + 1)
+
+    def _check_assigned(self, partitions: tuple[TopicPartition, ...]) -> frozenset[TopicPartition]:
+        for tp in check_partitions(partitions):
+            self._state.partition(tp)
+        return frozenset(partitions)
+
+
+def _warn_deprecated(argument: str, reason: str) -> None:
+    warnings.warn(
+        f"the argument {argument} is deprecated and does nothing: {reason}",
+        DeprecationWarning,
+        stacklevel=3,
+    )

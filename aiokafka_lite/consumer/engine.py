@@ -1,0 +1,357 @@
+"""The parts of a consumer, put together, started and stopped in order.
+
+The engine does not know the consumer that drives it, so that a consumer that was forgotten can
+be collected and say so.
+
+Tasks, each in the scope of its kind, so that they can be stopped in this order:
+
+    fetch        one per leader (fetcher.py)
+    positions    the position resolver (positions.py)
+    group        group, heartbeat, listener, auto-commit (group/, commits.py)
+    cluster      metadata refresh, connections (client/)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from aiokafka_lite._compat import timeout_at
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.config import ClientConfig
+from aiokafka_lite.consumer.budget import ByteBudget
+from aiokafka_lite.consumer.commits import Commits
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.fetch_queue import FetchQueue
+from aiokafka_lite.consumer.fetcher import Fetcher
+from aiokafka_lite.consumer.gets import Gets
+from aiokafka_lite.consumer.group import Coordinator, GroupMembership, Member, NoCommits, NoGroup
+from aiokafka_lite.consumer.offsets import OffsetLookup
+from aiokafka_lite.consumer.positions import PositionResolver
+from aiokafka_lite.consumer.ready import ReadyRecords
+from aiokafka_lite.consumer.state import PartitionState, SubscriptionMode, SubscriptionState
+from aiokafka_lite.errors import (
+    ConsumerStoppedError,
+    IllegalStateError,
+    KafkaError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+log = logging.getLogger(__name__)
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+FIRST_TOPIC_RETRY_S: Final = 0.1
+LEAST_STEP_S: Final = 0.05
+
+
+class Engine:
+    """Everything that one start of a consumer needs."""
+
+    def __init__(self, config: ConsumerConfig, rng: random.Random) -> None:
+        self.config = config
+        self.state = SubscriptionState()
+        self.budget = ByteBudget(config.max_buffered_bytes, self._budget_released)
+        self.queue = FetchQueue(
+            self.state,
+            raise_if_unusable=self.raise_if_unusable,
+            on_taken=self._taken,
+            on_room=self._has_room,
+            has_deserializers=bool(config.key_deserializer or config.value_deserializer),
+        )
+        self.ready = ReadyRecords(self.state, on_closed=self.queue.finish_if_exhausted)
+        self.gets = Gets(self.state, self.queue, self.ready)
+        self.is_stopped = False
+        self._rng = rng
+        self._loop = asyncio.get_running_loop()
+        # What membership and the resolver met and could not settle: each is raised by one get.
+        self._errors: deque[KafkaError] = deque()
+        self._state_changed = asyncio.Event()
+        self.state.on_assignment_change(self._assignment_changed)
+        self.state.on_partition_change(lambda _: self._state_changed.set())
+        self.state.on_subscription_change(self._watch_topics)
+        self._running: Running | None = None
+
+    # --- Hooks ----------------------------------------------------------------------------
+    def _budget_released(self) -> None:
+        if self._running is not None:
+            self._running.fetcher.budget_released()
+
+    def _taken(self, node_id: int) -> None:
+        if self._running is not None:
+            self._running.fetcher.taken(node_id)
+
+    def _has_room(self, partition: PartitionState) -> None:
+        if self._running is not None:
+            self._running.fetcher.touch(partition)
+
+    def _assignment_changed(self) -> None:
+        self._state_changed.set()
+        self._watch_topics()
+
+    def _watch_topics(self) -> None:
+        """Have metadata cover what is subscribed and assigned."""
+        if self._running is None:
+            return
+        if self.state.mode is SubscriptionMode.PATTERN:
+            self._running.cluster.watch_all()
+            return
+        self._running.cluster.watch(self.topics())
+
+    def topics(self) -> set[str]:
+        """Return the topics that are subscribed or assigned."""
+        return {*(self.state.subscription or ()), *(tp.topic for tp in self.state.assignment)}
+
+    def on_error(self, error: KafkaError) -> None:
+        """Have one get raise `error`: the waiting one, or the next."""
+        self._errors.append(error)
+        self.ready.close()
+        self.queue.wake()
+        self._state_changed.set()
+
+    def _on_failure(self, error: BaseException) -> None:
+        """Note that a task died; from now on every get raises what it died of."""
+        self.ready.close()
+        self.queue.wake()
+        self._state_changed.set()
+
+    def raise_if_unusable(self) -> None:
+        """Raise what keeps the gets from going on.
+
+        Raises:
+            ConsumerStoppedError: The consumer is stopped.
+            BaseException: What a background task died of, until the consumer is stopped.
+            KafkaError: What membership met, once.
+        """
+        if self.is_stopped:
+            raise ConsumerStoppedError("the consumer is stopped")
+        if self._running is not None:
+            for scope in self._running.scopes:
+                scope.raise_if_failed()
+        if self._errors:
+            raise self._errors.popleft().with_traceback(None)
+
+    # --- Parts ----------------------------------------------------------------------------
+    @property
+    def running(self) -> Running:
+        """The parts that exist between start and stop.
+
+        Raises:
+            ConsumerStoppedError: The consumer is stopped.
+            IllegalStateError: It was not started.
+        """
+        if self._running is None:
+            if self.is_stopped:
+                raise ConsumerStoppedError("the consumer is stopped")
+            raise IllegalStateError("the consumer is not started: await consumer.start() first")
+        return self._running
+
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None
+
+    # --- Start ----------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Connect, look the topics up, join the group; all is undone if that fails.
+
+        Raises:
+            KafkaConnectionError: No bootstrap server answered; names each and why.
+            UnknownTopicOrPartitionError: A topic did not appear within the request timeout.
+            KafkaError: The group refused the member.
+        """
+        self.config.check_isolation_level()
+        running = self._running = Running(self, self._rng)
+        try:
+            await running.cluster.start()
+            if self.state.mode is SubscriptionMode.TOPICS:
+                await self._wait_for_topics(running.cluster)
+            self._watch_topics()
+            await running.start()
+        except BaseException:
+            await self._tear_down(self._loop.time())
+            raise
+
+    async def _wait_for_topics(self, cluster: Cluster) -> None:
+        """Wait until metadata has every subscribed topic (brokers may be creating them)."""
+        deadline = self._loop.time() + self.config.request_timeout_s
+        delay_s = FIRST_TOPIC_RETRY_S
+        missing = sorted(self.state.subscription or ())
+        cluster.watch(missing)
+        try:
+            async with timeout_at(deadline):
+                while True:
+                    view = await cluster.refresh()
+                    for topic in missing:
+                        topic_view = view.topics.get(topic)
+                        error = None if topic_view is None else topic_view.error
+                        if error is TopicAuthorizationFailedError:
+                            raise TopicAuthorizationFailedError(
+                                f"the principal may not read topic {topic!r}"
+                            )
+                    missing = [t for t in missing if not view.partitions_for_topic(t)]
+                    if not missing:
+                        return
+                    await asyncio.sleep(delay_s)
+                    delay_s = min(delay_s * 2, 1.0)
+        except asyncio.TimeoutError:
+            names = ", ".join(repr(topic) for topic in missing)
+            raise UnknownTopicOrPartitionError(
+                f"topic {names} is not there after {self.config.request_timeout_ms} ms: "
+                "create it, or check its name and the cluster's auto.create.topics.enable"
+            ) from None
+
+    # --- Stop -----------------------------------------------------------------------------
+    async def stop(self, deadline: float, offsets: Offsets) -> Offsets:
+        """Stop everything in order, within the deadline; always returns.
+
+        Returns:
+            Those of `offsets` that could not be committed.
+        """
+        self.is_stopped = True
+        self.ready.close()
+        self.queue.wake()
+        self._state_changed.set()
+        return await self._tear_down(deadline, offsets)
+
+    async def _tear_down(self, deadline: float, offsets: Offsets | None = None) -> Offsets:
+        running, self._running = self._running, None
+        if running is None:
+            return {}
+        try:
+            return await running.stop(deadline, offsets or {})
+        finally:
+            self.queue.clear()
+
+    # --- Waiting for a state --------------------------------------------------------------
+    async def wait_until(self, is_reached: Callable[[], bool], deadline: float) -> bool:
+        """Wait until the subscription state satisfies a condition; False at the deadline.
+
+        Raises:
+            KafkaError: A background task or the group has failed.
+        """
+        while not is_reached():
+            self.raise_if_unusable()
+            self._state_changed.clear()
+            try:
+                async with timeout_at(deadline):
+                    await self._state_changed.wait()
+            except asyncio.TimeoutError:
+                return False
+        return True
+
+
+class Running:
+    """The parts between start and stop, with the scopes of their tasks."""
+
+    def __init__(self, engine: Engine, rng: random.Random) -> None:
+        config, state = engine.config, engine.state
+        on_failure = engine._on_failure
+        self._loop = asyncio.get_running_loop()
+        self._config = config
+        self._fetching = TaskScope("fetch", on_failure=on_failure)
+        self._positions = TaskScope("positions", on_failure=on_failure)
+        self._grouping = TaskScope("group", on_failure=on_failure)
+        self._connecting = TaskScope("cluster", on_failure=on_failure)
+        self.scopes = (self._fetching, self._positions, self._grouping, self._connecting)
+        self.cluster = Cluster(client_config(config), scope=self._connecting, rng=rng)
+        self.lookup = OffsetLookup(config, self.cluster, rng)
+        self.commits: Commits | NoCommits
+        self.membership: GroupMembership | NoGroup
+        if config.group_id is None:
+            self.commits = NoCommits()
+            self.membership = NoGroup(config, state, self.cluster, scope=self._grouping)
+        else:
+            coordinator = Coordinator(self.cluster, config.group_id)
+            member = Member(config.group_id, config.group_instance_id)
+            self.commits = Commits(
+                config,
+                state,
+                self.cluster,
+                coordinator,
+                member,
+                rng=rng,
+                on_error=engine.on_error,
+            )
+            self.membership = GroupMembership(
+                config,
+                state,
+                self.cluster,
+                coordinator,
+                member,
+                self.commits,
+                scope=self._grouping,
+                rng=rng,
+                on_error=engine.on_error,
+            )
+        self.fetcher = Fetcher(
+            config, state, self.cluster, engine.queue, engine.budget, self._fetching, rng
+        )
+        self.resolver = PositionResolver(
+            config, state, engine.queue, self.lookup, self.commits.committed, engine.on_error, rng
+        )
+
+    async def start(self) -> None:
+        """Start all tasks and wait for the first assignment."""
+        self.fetcher.start()
+        self._positions.spawn(self.resolver.run(), name="positions")
+        if self._config.enable_auto_commit:
+            self.commits.start_auto_commit(self._grouping)
+        await self.membership.start()
+        await self.membership.wait_assigned()
+
+    async def stop(self, deadline: float, offsets: Offsets) -> Offsets:
+        """Stop in order, each step within what is left of the time; always returns."""
+        try:
+            return await self._stop_in_order(deadline, offsets)
+        except asyncio.CancelledError:
+            # The caller gave up waiting: nothing more is committed, but no task may be left.
+            for scope in self.scopes:
+                await self._bounded(scope.close(), 0.0, f"stop {scope.name} tasks")
+            raise
+
+    async def _stop_in_order(self, deadline: float, offsets: Offsets) -> Offsets:
+        self.fetcher.close()
+        uncommitted: Offsets = dict(offsets)
+        await self._bounded(self._fetching.close(), deadline, "stop fetching")
+        await self._bounded(self._positions.close(), deadline, "stop looking up positions")
+        left = await self._bounded(
+            self.membership.leave(deadline=deadline, offsets=offsets), deadline, "leave the group"
+        )
+        if left is not None:
+            uncommitted = left
+        await self._bounded(self._grouping.close(), deadline, "stop the group's tasks")
+        await self._bounded(self.cluster.close(), deadline, "close connections")
+        await self._bounded(self._connecting.close(), deadline, "stop the cluster's tasks")
+        return uncommitted
+
+    async def _bounded(
+        self, step: Awaitable[Offsets | None], deadline: float, name: str
+    ) -> Offsets | None:
+        """Run a step of the stop, which may neither hang nor keep the next ones from running."""
+        try:
+            # Each step gets a moment even when the time is used up: most need no network.
+            async with timeout_at(max(deadline, self._loop.time() + LEAST_STEP_S)):
+                return await step
+        except asyncio.TimeoutError:
+            log.warning("stopping: could not %s in time", name)
+        except Exception as error:  # noqa: BLE001 -- whatever it was, the next steps must run
+            log.warning("stopping: could not %s: %r", name, error)
+        return None
+
+
+def client_config(config: ConsumerConfig) -> ClientConfig:
+    """Return what the connections need to know."""
+    return ClientConfig(
+        bootstrap_servers=config.bootstrap_servers,
+        client_id=config.client_id,
+        request_timeout_s=config.request_timeout_s,
+        retry_backoff_s=config.retry_backoff_s,
+        metadata_max_age_s=config.metadata_max_age_s,
+        connections_max_idle_s=config.connections_max_idle_s,
+    )

@@ -1,0 +1,81 @@
+"""The application's side of the fetch queue: a batch at a time, or record by record.
+
+Every get may be cancelled at any await: what it had prepared is found by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from aiokafka_lite.consumer.fetch_queue import TIME_SLICE_S, FetchQueue, Wanted
+from aiokafka_lite.consumer.fetched import Record
+from aiokafka_lite.consumer.ready import ReadyRecords
+from aiokafka_lite.consumer.state import SubscriptionState
+from aiokafka_lite.structs import TopicPartition
+
+# Records decoded in one go for a message-by-message loop: doubled while the loop gets through
+# them in less than half a time slice, halved when it needs more than one.
+FIRST_CHUNK: Final = 64
+LEAST_CHUNK: Final = 8
+LARGEST_CHUNK: Final = 2_048
+
+
+class Gets:
+    """What `poll`, `getmany`, `getone` and `async for` do."""
+
+    def __init__(self, state: SubscriptionState, queue: FetchQueue, ready: ReadyRecords) -> None:
+        self._state = state
+        self._queue = queue
+        self._ready = ready
+        self._loop = asyncio.get_running_loop()
+        self._chunk = FIRST_CHUNK
+        self._chunk_opened_at = 0.0
+
+    async def many(
+        self, wanted: Wanted, timeout_s: float | None, max_records: int | None
+    ) -> dict[TopicPartition, list[Record]]:
+        """Return what is buffered, up to `max_records` in all; {} when the time is up first."""
+        loop = self._loop
+        deadline = None if timeout_s is None else loop.time() + timeout_s
+        self._ready.close()
+        self._state.enter_get()
+        try:
+            if timeout_s is not None and timeout_s <= 0 and not self._queue.is_ready(wanted):
+                # A loop of gets that never wait must not keep the fetchers from working.
+                await asyncio.sleep(0)
+            while await self._queue.wait(wanted, deadline):
+                await self._queue.decode(wanted, max_records, deadline)
+                records = self._queue.pop(wanted, max_records)
+                if records:
+                    return records
+            return {}
+        finally:
+            self._state.leave_get(loop.time())
+
+    async def one(self, wanted: Wanted) -> Record:
+        """Return the next record, waiting for it."""
+        if self._ready.is_for(wanted):
+            for record in self._ready.iterator:
+                return record
+        self._ready.close()
+        self._adapt_chunk()
+        self._state.enter_get()
+        try:
+            while True:
+                await self._queue.wait(wanted, None)
+                part = await self._queue.decode_next(wanted, self._chunk)
+                if part is not None:
+                    self._ready.open(part)
+                    return next(self._ready.iterator)
+        finally:
+            self._chunk_opened_at = self._loop.time()
+            self._state.leave_get(self._chunk_opened_at)
+
+    def _adapt_chunk(self) -> None:
+        """Fit the chunk to the application's pace, so that it lets the loop go in time."""
+        took_s = self._loop.time() - self._chunk_opened_at
+        if took_s < TIME_SLICE_S / 2:
+            self._chunk = min(self._chunk * 2, LARGEST_CHUNK)
+        elif took_s > TIME_SLICE_S:
+            self._chunk = max(self._chunk // 2, LEAST_CHUNK)

@@ -1,0 +1,152 @@
+"""One assigned partition: the data that fetching needs about it.
+
+Everything here is plain data changed synchronously on the event loop; nothing waits. Each field
+has one writer; everybody else reads, or calls the method of SubscriptionState that asks for the
+change:
+
+    fetch_state       state.py, at the request of: the position resolver, the caller (seek),
+                      the fetcher (offset out of range)
+    position          the caller, through `hand_out` (get), `seek`; the position resolver
+    processed         state.py, from `hand_out` and `begin_get`
+    fetched           the fetch queue, when it accepts or drops data
+    committed         the commits module
+    watermarks, log_start_offset, last_fetch_at, retry_at, retry_reason, failure_count:
+                      the fetcher
+    corrupt_at        the fetch queue
+    leader_epoch      the caller, with `position`
+    is_paused         the caller
+    is_revoking       state.py, from `begin_rebalance`
+
+Fetched and consumed offsets are kept apart: `position` is the next offset the application will
+be handed, `fetched` the next offset to ask a broker for. Data between them lies in the queue.
+
+Stale answers: whatever makes data in flight or in the queue worthless (seek, reset, revocation)
+bumps the partition's `tag`. A fetch remembers the tag it was sent under, and its answer is
+dropped when the tag is no longer the same.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from aiokafka_lite.errors import IllegalStateError
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+EARLIEST_TIMESTAMP: Final = -2
+LATEST_TIMESTAMP: Final = -1
+NO_EPOCH: Final = -1
+
+
+class FetchState(enum.Enum):
+    """Whether a partition can be fetched (Kafka's SubscriptionState.FetchStates)."""
+
+    INITIALIZING = enum.auto()  # assigned; its position is not known yet
+    FETCHING = enum.auto()  # the position is known and good
+    AWAIT_RESET = enum.auto()  # the position has to be looked up by time (ListOffsets)
+    AWAIT_VALIDATION = enum.auto()  # the position has to be checked against the leader (KIP-320)
+
+
+LEGAL_TRANSITIONS: Final[Mapping[FetchState, frozenset[FetchState]]] = MappingProxyType(
+    {
+        FetchState.INITIALIZING: frozenset(
+            {FetchState.FETCHING, FetchState.AWAIT_RESET, FetchState.AWAIT_VALIDATION}
+        ),
+        FetchState.FETCHING: frozenset(
+            {FetchState.FETCHING, FetchState.AWAIT_RESET, FetchState.AWAIT_VALIDATION}
+        ),
+        FetchState.AWAIT_RESET: frozenset({FetchState.FETCHING, FetchState.AWAIT_RESET}),
+        FetchState.AWAIT_VALIDATION: frozenset(
+            {FetchState.FETCHING, FetchState.AWAIT_RESET, FetchState.AWAIT_VALIDATION}
+        ),
+    }
+)
+
+
+class PartitionState:
+    """One assigned partition. Made anew for each assignment, so identity tells them apart."""
+
+    __slots__ = (
+        "committed",
+        "corrupt_at",
+        "failure_count",
+        "fetch_state",
+        "fetched",
+        "high_watermark",
+        "is_assigned",
+        "is_paused",
+        "is_revoking",
+        "last_fetch_at",
+        "last_stable_offset",
+        "leader_epoch",
+        "log_start_offset",
+        "position",
+        "processed",
+        "reset_timestamp",
+        "retry_at",
+        "retry_reason",
+        "tag",
+        "tp",
+    )
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.fetch_state = FetchState.INITIALIZING
+        # Next offset to hand out; None until it is known.
+        self.position: int | None = None
+        # All before this was handed out before the latest get: what auto-commit may commit.
+        self.processed: int | None = None
+        # Next offset to ask a broker for: `position` plus what is buffered.
+        self.fetched = -1
+        # Leader epoch of the last batch handed out, sent with commits (KIP-320); -1: not known.
+        self.leader_epoch = NO_EPOCH
+        self.committed: OffsetAndMetadata | None = None
+        self.high_watermark: int | None = None
+        self.last_stable_offset: int | None = None
+        self.log_start_offset: int | None = None
+        # Loop time of the last answer of a broker about it.
+        self.last_fetch_at: float | None = None
+        self.is_paused = False
+        self.is_assigned = True
+        # A rebalance is under way that may take it away.
+        self.is_revoking = False
+        # While AWAIT_RESET: the ListOffsets timestamp to look up (-2 earliest, -1 latest).
+        self.reset_timestamp: int | None = None
+        # Loop time before which nothing is asked of a broker for it, and why.
+        self.retry_at = 0.0
+        self.retry_reason = ""
+        self.failure_count = 0
+        # Offset whose batch was found corrupt and is fetched once more before it is an error.
+        self.corrupt_at = -1
+        self.tag = 0
+
+    def __repr__(self) -> str:
+        topic, partition = self.tp
+        paused = " paused" if self.is_paused else ""
+        return f"<{topic}/{partition} {self.fetch_state.name} at {self.position}{paused}>"
+
+    @property
+    def handed_out(self) -> int | None:
+        """Next offset after what the application was handed: the same as the position."""
+        return self.position
+
+    @property
+    def is_fetchable(self) -> bool:
+        """Whether a broker may be asked for more of it, backoff aside."""
+        return (
+            self.fetch_state is FetchState.FETCHING and not self.is_paused and not self.is_revoking
+        )
+
+    def transition(self, new: FetchState) -> None:
+        """Change the fetch state.
+
+        Raises:
+            IllegalStateError: The table of legal transitions has no such step.
+        """
+        if new not in LEGAL_TRANSITIONS[self.fetch_state]:
+            raise IllegalStateError(
+                f"partition {self.tp} cannot go from {self.fetch_state.name} to {new.name}"
+            )
+        self.fetch_state = new

@@ -1,0 +1,151 @@
+"""Incremental fetch sessions (KIP-227), the client's side, without any I/O.
+
+A broker remembers the partitions of a session, so that a request names only what has changed
+since the last one, and an answer only what has news. Cost follows what changes, not what is
+assigned.
+
+States, and what the next request carries (session id, epoch):
+
+    none                          (0, 0)     full: opens a session
+    open(id, n)                   (id, n)    incremental, n counts up from 1
+    to be replaced(id)            (id, 0)    full: closes that session and opens another
+
+    none | to be replaced --answer with id--> open(id, 1)         id 0: the broker keeps none
+    open(id, n) --answer--> open(id, n + 1)
+    open(id, n) --SESSION_ID_NOT_FOUND--> none
+    open(id, n) --any other error or a lost answer--> to be replaced(id)
+
+References: Java's FetchSessionHandler and FetchMetadata; FetchRequest.json.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from aiokafka_lite.consumer.state import PartitionState
+from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
+from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.structs import TopicPartition
+
+FULL_EPOCH: Final = 0
+LAST_EPOCH: Final = 2**31 - 1
+# The last version of Fetch that names topics; later ones give ids (KIP-516).
+LAST_VERSION_WITH_NAMES: Final = 12
+
+
+class FetchTarget(NamedTuple):
+    """What a broker is to send of a partition, and under which tag it was asked."""
+
+    partition: PartitionState
+    tag: int
+    offset: int
+    leader_epoch: int
+    topic_id: bytes
+    max_bytes: int
+
+
+class SessionRequest(NamedTuple):
+    """The part of a FetchRequest that the session decides."""
+
+    session_id: int
+    session_epoch: int
+    topics: list[FetchTopic]
+    forgotten: list[ForgottenTopic]
+    # None: any version will do.
+    max_version: int | None
+
+
+class FetchSession:
+    """What one broker is asked for: the wanted targets, and how to say so briefly."""
+
+    def __init__(self) -> None:
+        self._id = 0
+        self._epoch = FULL_EPOCH
+        # Partitions that had records go to the end: brokers fill answers in this order.
+        self._wanted: dict[TopicPartition, FetchTarget] = {}
+        self._changed: dict[TopicPartition, None] = {}
+        self._forgotten: dict[TopicPartition, bytes] = {}
+        self._topic_names: dict[bytes, str] = {}
+        self._unnamed_count = 0
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next request is incremental."""
+        return self._epoch != FULL_EPOCH
+
+    def target(self, topic: str, topic_id: bytes, partition_index: int) -> FetchTarget | None:
+        """Return what was asked of a partition that an answer names by topic or by topic id."""
+        name = topic or self._topic_names.get(topic_id, "")
+        return self._wanted.get(TopicPartition(name, partition_index))
+
+    def want(self, tp: TopicPartition, target: FetchTarget | None) -> None:
+        """Set what to ask of a partition from the next request on; None: nothing."""
+        before = self._wanted.pop(tp, None)
+        if before is not None and before.topic_id == ZERO_UUID:
+            self._unnamed_count -= 1
+        if target is None:
+            if before is not None:
+                self._changed.pop(tp, None)
+                self._forgotten[tp] = before.topic_id
+            return
+        if before is not None and before.topic_id != target.topic_id:
+            # The topic was made anew: the session's entry is another partition.
+            self.replace()
+        self._wanted[tp] = target
+        self._forgotten.pop(tp, None)
+        if target.topic_id == ZERO_UUID:
+            self._unnamed_count += 1
+        self._topic_names[target.topic_id] = tp.topic
+        if before != target:
+            self._changed[tp] = None
+
+    def request(self) -> SessionRequest:
+        """Build the next request's part."""
+        is_open = self.is_open
+        max_version = LAST_VERSION_WITH_NAMES if self._unnamed_count else None
+        named = self._changed if is_open else self._wanted
+        topics: dict[str, FetchTopic] = {}
+        for tp in named:
+            target = self._wanted[tp]
+            topic = topics.get(tp.topic)
+            if topic is None:
+                topic = topics[tp.topic] = FetchTopic(topic=tp.topic, topic_id=target.topic_id)
+            topic.partitions.append(
+                FetchPartition(
+                    partition=tp.partition,
+                    current_leader_epoch=target.leader_epoch,
+                    fetch_offset=target.offset,
+                    partition_max_bytes=target.max_bytes,
+                )
+            )
+        forgotten: dict[str, ForgottenTopic] = {}
+        for tp, topic_id in self._forgotten.items() if is_open else ():
+            entry = forgotten.setdefault(
+                tp.topic, ForgottenTopic(topic=tp.topic, topic_id=topic_id)
+            )
+            entry.partitions.append(tp.partition)
+        return SessionRequest(
+            self._id, self._epoch, list(topics.values()), list(forgotten.values()), max_version
+        )
+
+    def succeeded(self, session_id: int) -> None:
+        """Note an answer without a top-level error; all that was sent is known to the broker."""
+        self._changed.clear()
+        self._forgotten.clear()
+        self._id = session_id
+        if session_id == 0:
+            self._epoch = FULL_EPOCH
+        else:
+            self._epoch = 1 if self._epoch == LAST_EPOCH else self._epoch + 1
+
+    def replace(self) -> None:
+        """Have the next request close this session and open another."""
+        self._epoch = FULL_EPOCH
+
+    def forget(self) -> None:
+        """Note that the broker does not know this session any more."""
+        self._id = 0
+        self._epoch = FULL_EPOCH
