@@ -1,0 +1,54 @@
+"""ConsumerRecord in plain Python: the fallback, and the model the extension type is held to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
+
+KT = TypeVar("KT", covariant=True)
+VT = TypeVar("VT", covariant=True)
+
+
+@dataclass
+class ConsumerRecord(Generic[KT, VT]):
+    """One record as it was read from a partition.
+
+    Attributes:
+        topic: The topic it was read from.
+        partition: The partition of that topic.
+        offset: Its position in the partition.
+        timestamp: Milliseconds since the epoch; None from brokers older than 0.10 (magic 0).
+        timestamp_type: 0 when the producer set the timestamp, 1 when the broker did at append.
+        key: The key, or None.
+        value: The value, or None (a tombstone in a compacted topic).
+        checksum: The CRC of messages older than magic 2, else None.
+        serialized_key_size: The key's size on the wire in bytes, -1 without a key.
+        serialized_value_size: The value's size on the wire in bytes, -1 without a value.
+        headers: Pairs of name and value.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: KT | None
+    value: VT | None
+    checksum: int | None
+    serialized_key_size: int
+    serialized_value_size: int
+    headers: Sequence[tuple[str, bytes]]
+
+
+# Both classes are found under their public name, so that a record pickled by an interpreter with
+# the extension is read by one without it.
+ConsumerRecord.__module__ = "aiokafka_lite.structs"
+
+
+def restore(*values: object) -> ConsumerRecord[object, object]:
+    """Make a record of the class in use from its fields in order: how records are unpickled."""
+    from aiokafka_lite import structs  # the class in use is chosen above this module
+
+    make = cast("type[ConsumerRecord[object, object]]", structs.ConsumerRecord)
+    return make(*values)  # type: ignore[arg-type]

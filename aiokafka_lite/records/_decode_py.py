@@ -1,0 +1,350 @@
+"""Records from the bytes of a batch, in plain Python.
+
+The reference for the compiled decoder, which must give the same records and the same errors for
+whatever bytes, and the fallback where it is not built. Layouts: org.apache.kafka.common.record
+DefaultRecord (magic 2) and LegacyRecord (magic 0 and 1).
+
+Every length is checked against what is left before it is used: `n > end - pos`. Whatever the bytes,
+what comes out are records and at the end nothing or a CorruptRecordException.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, TypeAlias
+
+from aiokafka_lite.errors import CorruptRecordException
+from aiokafka_lite.structs import ConsumerRecord
+
+__all__ = ["BatchCursor", "MessageCursor", "end_offset"]
+
+Record: TypeAlias = ConsumerRecord[bytes, bytes]
+
+# Its length, attributes, timestamp delta, offset delta, two lengths of -1 and a count of headers.
+MIN_RECORD_BYTES: Final = 7
+_MIN_HEADER_BYTES: Final = 2
+_MAX_INT64: Final = 2**63 - 1
+MAX_OFFSET: Final = _MAX_INT64 - 1  # so that the offset after it is one, too
+
+# offset, size, crc, magic, attributes
+_MESSAGE: Final = struct.Struct(">qiIbb")
+_int32 = struct.Struct(">i")
+_int64 = struct.Struct(">q")
+
+_LOG_OVERHEAD: Final = 12
+_CODEC_MASK: Final = 0x07
+
+
+class BatchCursor:
+    """Goes once through the records of a batch of magic 2, handing out as many as asked for."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        records: memoryview,
+        *,
+        count: int,
+        base_offset: int,
+        last_offset_delta: int,
+        base_timestamp: int,
+        append_time: int | None,
+        floor: int,
+    ) -> None:
+        """Look at the batch's claims.
+
+        Args:
+            topic: Of all records.
+            partition: Of all records.
+            records: The decompressed records; not looked at any more once all are taken.
+            count: Of records, as the header claims.
+            base_offset: What the records' offset deltas are relative to.
+            last_offset_delta: No record may lie beyond it.
+            base_timestamp: What the records' timestamp deltas are relative to.
+            append_time: The timestamp of all records if the broker set it.
+            floor: Records at lower offsets are passed over.
+
+        Raises:
+            CorruptRecordException: There cannot be that many records in so few bytes.
+        """
+        if count < 0 or count > len(records) // MIN_RECORD_BYTES:
+            raise CorruptRecordException(
+                f"a batch claims to hold {count} records in {len(records)} bytes"
+            )
+        self._topic = topic
+        self._partition = partition
+        self._buffer = records
+        self._pos = 0
+        self._left = count
+        self._base_offset = base_offset
+        self._previous_delta = -1
+        self._last_delta = last_offset_delta
+        self._base_timestamp = base_timestamp
+        self._append_time = append_time
+        self._floor = floor
+
+    def take(self, into: list[Record], limit: int) -> bool:
+        """Append at most `limit` records; return True once there are no more.
+
+        Raises:
+            CorruptRecordException: The next record is malformed, or bytes are left behind the
+                last one. Those ahead of it have been appended.
+        """
+        while self._left and limit > 0:
+            record = self._next()
+            self._left -= 1
+            if record.offset >= self._floor:
+                into.append(record)
+                limit -= 1
+        if self._left:
+            return False
+        if self._pos != len(self._buffer):
+            raise CorruptRecordException("a batch has bytes behind its last record")
+        return True
+
+    def _next(self) -> Record:
+        buffer = self._buffer
+        length, pos = _varint(buffer, self._pos, len(buffer))
+        if length < 1 or length > len(buffer) - pos:
+            raise CorruptRecordException(f"a record of {length} bytes does not fit its batch")
+        end = pos + length
+        pos += 1  # attributes: none are defined
+        timestamp_delta, pos = _varlong(buffer, pos, end)
+        offset_delta, pos = _varint(buffer, pos, end)
+        key, pos = _nullable(buffer, pos, end)
+        value, pos = _nullable(buffer, pos, end)
+        headers, pos = _headers(buffer, pos, end)
+        if pos != end:
+            raise CorruptRecordException("a record is longer than what is in it")
+        if not self._previous_delta < offset_delta <= self._last_delta:
+            raise CorruptRecordException(
+                f"offset delta {offset_delta} follows {self._previous_delta}"
+                f" in a batch that ends at {self._last_delta}"
+            )
+        timestamp = self._base_timestamp + timestamp_delta
+        if not -_MAX_INT64 - 1 <= timestamp <= _MAX_INT64:
+            raise CorruptRecordException(f"a timestamp of {timestamp} is none")
+        timestamp_type = 0
+        if self._append_time is not None:
+            timestamp, timestamp_type = self._append_time, 1
+        self._previous_delta = offset_delta
+        self._pos = end
+        return ConsumerRecord(
+            self._topic,
+            self._partition,
+            self._base_offset + offset_delta,
+            timestamp,
+            timestamp_type,
+            key,
+            value,
+            None,
+            -1 if key is None else len(key),
+            -1 if value is None else len(value),
+            headers,
+        )
+
+
+class MessageCursor:
+    """Goes once through messages of magic 0 or 1: one by itself, or the inner ones of a wrapper."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        messages: memoryview,
+        *,
+        magic: int,
+        wrapper_offset: int | None,
+        append_time: int | None,
+        floor: int,
+    ) -> None:
+        """Find where the messages are.
+
+        Args:
+            topic: Of all records.
+            partition: Of all records.
+            messages: One message, or the decompressed inner ones of a wrapper.
+            magic: Of the wrapper, and so of each message.
+            wrapper_offset: Of the wrapper; with magic 1 its last message has this offset and those
+                of all are relative (KIP-31). None if there is no wrapper.
+            append_time: The timestamp of all records if the broker set it.
+            floor: Records at lower offsets are passed over.
+
+        Raises:
+            CorruptRecordException: The messages are not one behind the other, or there is none.
+        """
+        self._topic = topic
+        self._partition = partition
+        self._buffer = messages
+        self._pos = 0
+        self._magic = magic
+        self._append_time = append_time
+        self._floor = floor
+        self._previous_offset = -1
+        self._base_offset = 0
+        self._last_offset = last_offset = _last_inner_offset(messages)
+        if not 0 <= last_offset <= MAX_OFFSET:
+            raise CorruptRecordException(f"offset {last_offset} of a message is none")
+        if wrapper_offset is not None and magic == 1:
+            if last_offset > wrapper_offset:
+                raise CorruptRecordException(
+                    f"the last message in the one at offset {wrapper_offset} has {last_offset}"
+                )
+            self._base_offset = wrapper_offset - last_offset
+
+    def take(self, into: list[Record], limit: int) -> bool:
+        """Append at most `limit` records; return True once there are no more.
+
+        Raises:
+            CorruptRecordException: The next message is malformed. Those ahead have been appended.
+        """
+        while self._pos < len(self._buffer) and limit > 0:
+            record = self._next()
+            if record.offset >= self._floor:
+                into.append(record)
+                limit -= 1
+        return self._pos == len(self._buffer)
+
+    def _next(self) -> Record:
+        buffer = self._buffer
+        offset, size, crc, magic, attributes = _MESSAGE.unpack_from(buffer, self._pos)
+        end = self._pos + _LOG_OVERHEAD + size
+        pos = self._pos + _MESSAGE.size
+        if magic != self._magic or attributes & _CODEC_MASK:
+            raise CorruptRecordException("a message inside another is compressed or of another age")
+        timestamp: int | None = None
+        timestamp_type: int | None = None
+        if magic == 1:
+            if end - pos < 8:
+                raise CorruptRecordException("a message ends inside its timestamp")
+            (timestamp,) = _int64.unpack_from(buffer, pos)
+            timestamp_type = 0
+            pos += 8
+            if self._append_time is not None:
+                timestamp, timestamp_type = self._append_time, 1
+        key, pos = _nullable_int32(buffer, pos, end)
+        value, pos = _nullable_int32(buffer, pos, end)
+        if pos != end:
+            raise CorruptRecordException("a message is longer than what is in it")
+        if not self._previous_offset < offset <= self._last_offset:
+            raise CorruptRecordException(
+                f"offset {offset} follows {self._previous_offset}"
+                f" in messages that end at {self._last_offset}"
+            )
+        self._previous_offset = offset
+        self._pos = end
+        return ConsumerRecord(
+            self._topic,
+            self._partition,
+            self._base_offset + offset,
+            timestamp,  # type: ignore[arg-type]  # aiokafka gives None for magic 0, and so do we
+            timestamp_type,  # type: ignore[arg-type]
+            key,
+            value,
+            crc,
+            -1 if key is None else len(key),
+            -1 if value is None else len(value),
+            (),
+        )
+
+
+def end_offset(view: memoryview) -> int | None:
+    """Return the offset after the last whole batch, None if there is none. Only lengths are read.
+
+    Stops ahead of the first header that cannot be true; decoding is what says so.
+    """
+    pos = 0
+    end: int | None = None
+    while len(view) - pos > 16:
+        (base_offset,) = _int64.unpack_from(view, pos)
+        (length,) = _int32.unpack_from(view, pos + 8)
+        if length < 14 or length > len(view) - pos - _LOG_OVERHEAD or base_offset < 0:
+            break
+        last_offset_delta = 0
+        if view[pos + 16] == 2:
+            if length < 49:
+                break
+            (last_offset_delta,) = _int32.unpack_from(view, pos + 23)
+        if last_offset_delta < 0 or base_offset >= _MAX_INT64 - last_offset_delta:
+            break
+        end = base_offset + last_offset_delta + 1
+        pos += _LOG_OVERHEAD + length
+    return end
+
+
+def _varint(buffer: memoryview, pos: int, end: int) -> tuple[int, int]:
+    """Read a zigzag varint of 32 bits: at most five bytes."""
+    return _zigzag(buffer, pos, end, 32)
+
+
+def _varlong(buffer: memoryview, pos: int, end: int) -> tuple[int, int]:
+    """Read a zigzag varint of 64 bits: at most ten bytes."""
+    return _zigzag(buffer, pos, end, 64)
+
+
+def _zigzag(buffer: memoryview, pos: int, end: int, bits: int) -> tuple[int, int]:
+    raw = shift = 0
+    while pos < end and shift < bits:
+        byte = buffer[pos]
+        pos += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if raw >> bits:
+                break
+            return raw >> 1 ^ -(raw & 1), pos
+        shift += 7
+    raise CorruptRecordException("a varint is cut short or too long")
+
+
+def _nullable(buffer: memoryview, pos: int, end: int) -> tuple[bytes | None, int]:
+    """Read bytes behind their length; -1 stands for None."""
+    length, pos = _varint(buffer, pos, end)
+    return _bytes_or_none(buffer, pos, end, length)
+
+
+def _nullable_int32(buffer: memoryview, pos: int, end: int) -> tuple[bytes | None, int]:
+    if end - pos < 4:
+        raise CorruptRecordException("a message ends inside a length")
+    (length,) = _int32.unpack_from(buffer, pos)
+    return _bytes_or_none(buffer, pos + 4, end, length)
+
+
+def _bytes_or_none(buffer: memoryview, pos: int, end: int, length: int) -> tuple[bytes | None, int]:
+    if length == -1:
+        return None, pos
+    if length < 0 or length > end - pos:
+        raise CorruptRecordException(f"a key, value or header of {length} bytes does not fit")
+    return bytes(buffer[pos : pos + length]), pos + length
+
+
+def _headers(buffer: memoryview, pos: int, end: int) -> tuple[tuple[tuple[str, bytes], ...], int]:
+    count, pos = _varint(buffer, pos, end)
+    if count == 0:
+        return (), pos
+    if count < 0 or count > (end - pos) // _MIN_HEADER_BYTES:
+        raise CorruptRecordException(f"a record claims to have {count} headers")
+    headers: list[tuple[str, bytes]] = []
+    for _ in range(count):
+        name, pos = _nullable(buffer, pos, end)
+        if name is None:
+            raise CorruptRecordException("a header has no name")
+        value, pos = _nullable(buffer, pos, end)
+        # As Java's client does: a name that is not UTF-8 must not hold up the partition.
+        headers.append((name.decode("utf-8", "replace"), value))  # type: ignore[arg-type]
+    return tuple(headers), pos
+
+
+def _last_inner_offset(messages: memoryview) -> int:
+    """Walk over a message set, which must hold whole messages only, to the last one's offset."""
+    pos = 0
+    offset = -1
+    while pos < len(messages):
+        if len(messages) - pos < _MESSAGE.size:
+            raise CorruptRecordException("a message inside another is cut short")
+        offset, size = _MESSAGE.unpack_from(messages, pos)[:2]
+        if size < 14 or size > len(messages) - pos - _LOG_OVERHEAD:
+            raise CorruptRecordException(f"a message of {size} bytes does not fit the one it is in")
+        pos += _LOG_OVERHEAD + size
+    if pos == 0:
+        raise CorruptRecordException("a compressed message has no messages in it")
+    return offset

@@ -1,0 +1,230 @@
+"""Headers of record batches: read, checked, walked over, patched. Records are not looked at.
+
+Layout: org.apache.kafka.common.record.DefaultRecordBatch (magic 2) and LegacyRecord (magic 0, 1).
+Messages of magic 0 and 1 have no batches: each message, wrapper or not, counts as one here.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import crc32c
+
+from aiokafka_lite.errors import CorruptRecordException, UnsupportedMagicError
+from aiokafka_lite.records.codecs import Codec
+
+__all__ = ["BatchHeader", "check_crc", "iter_batches", "patch_batch", "read_header"]
+
+# base offset, length | leader epoch, magic, crc | attributes, last offset delta, base and max
+# timestamp, producer id, producer epoch, base sequence, count
+_HEADER: Final = struct.Struct(">qi ibI hiqqqhii")
+HEADER_BYTES: Final = _HEADER.size
+# offset, length | crc, magic, attributes
+_MESSAGE: Final = struct.Struct(">qi Ibb")
+_int64 = struct.Struct(">q")
+_LENGTH: Final = struct.Struct(">i")
+
+LOG_OVERHEAD: Final = 12  # offset and length, which the length does not count
+_LEADER_EPOCH_AT: Final = 12
+_MAGIC_AT: Final = 16
+_CRC_AT: Final = 17
+_ATTRIBUTES_AT: Final = 21  # the CRC of magic 2 starts here: what brokers patch is ahead of it
+_MAX_TIMESTAMP_AT: Final = 35
+_LEGACY_CRC_START: Final = 16
+# A length can at least hold: crc, magic, attributes, [timestamp,] two lengths; or the header.
+_MIN_LENGTHS: Final = (14, 22, HEADER_BYTES - LOG_OVERHEAD)
+
+_CODEC_MASK: Final = 0x07
+_APPEND_TIME: Final = 0x08
+_TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
+
+MAX_OFFSET: Final = 2**63 - 2  # so that the offset after it is one, too
+
+
+class BatchHeader(NamedTuple):
+    """What is told about a batch ahead of its records. Messages of magic 0 and 1 fill it up.
+
+    Those have `base_offset` (for a wrapper its last message's), `max_timestamp` (-1 in magic 0),
+    `crc` and `attributes`; what they lack is -1, and `last_offset_delta` is 0.
+    """
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int  # type: ignore[assignment]  # shadows tuple.count, which no one needs here
+
+    @property
+    def size(self) -> int:
+        """Bytes from the batch's first to the next one's first."""
+        return LOG_OVERHEAD + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record the batch was written with; compaction may remove it."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def codec(self) -> Codec:
+        """The codec of the records.
+
+        Raises:
+            UnsupportedCodecError: It is one of 5 to 7.
+        """
+        return Codec.of(self.attributes & _CODEC_MASK)
+
+    @property
+    def is_compressed(self) -> bool:
+        return self.attributes & _CODEC_MASK != 0
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & _TRANSACTIONAL != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & _CONTROL != 0
+
+    @property
+    def timestamp_type(self) -> int:
+        """0: the producer's time; 1: the broker's at append, `max_timestamp`, for all records."""
+        return 1 if self.attributes & _APPEND_TIME else 0
+
+
+def read_header(view: memoryview, pos: int) -> BatchHeader | None:
+    """Read the header of the batch that starts at `pos`; None if it does not end in the view.
+
+    Brokers cut a record set at the size asked for, so a truncated batch at the end is legal.
+
+    Raises:
+        CorruptRecordException: Lengths or offsets cannot be true.
+        UnsupportedMagicError: The batch is of a format from the future.
+    """
+    left = len(view) - pos
+    if left <= _MAGIC_AT:
+        return None
+    (length,) = _LENGTH.unpack_from(view, pos + 8)
+    if length < _MIN_LENGTHS[0]:
+        raise CorruptRecordException(f"a batch of {length} bytes is shorter than any can be")
+    if length > left - LOG_OVERHEAD:
+        return None
+    magic = view[pos + _MAGIC_AT]
+    if magic > 2:
+        raise UnsupportedMagicError(f"batch format {magic} is not known (0, 1 and 2 are)")
+    if length < _MIN_LENGTHS[magic]:
+        raise CorruptRecordException(f"a batch of {length} bytes has no room for its header")
+    header = _read_v2(view, pos) if magic == 2 else _read_message(view, pos)
+    if header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset > MAX_OFFSET:
+        raise CorruptRecordException(
+            f"a batch goes from offset {header.base_offset} to {header.last_offset}"
+        )
+    return header
+
+
+def _read_v2(view: memoryview, pos: int) -> BatchHeader:
+    return BatchHeader._make(_HEADER.unpack_from(view, pos))
+
+
+def _read_message(view: memoryview, pos: int) -> BatchHeader:
+    offset, length, crc, magic, attributes = _MESSAGE.unpack_from(view, pos)
+    timestamp = -1
+    if magic == 1:
+        (timestamp,) = _int64.unpack_from(view, pos + _MESSAGE.size)
+    return BatchHeader(
+        base_offset=offset,
+        batch_length=length,
+        leader_epoch=-1,
+        magic=magic,
+        crc=crc,
+        attributes=attributes,
+        last_offset_delta=0,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        count=-1,
+    )
+
+
+def check_crc(header: BatchHeader, batch: memoryview) -> None:
+    """Check the whole batch's checksum.
+
+    Raises:
+        CorruptRecordException: It is another.
+    """
+    if header.magic == 2:
+        computed = crc32c.crc32c(batch[_ATTRIBUTES_AT:])
+    else:
+        computed = zlib.crc32(batch[_LEGACY_CRC_START:])
+    if computed != header.crc:
+        raise CorruptRecordException(
+            f"checksum mismatch: the batch at offset {header.base_offset} says {header.crc:#010x}, "
+            f"its bytes say {computed:#010x}"
+        )
+
+
+def iter_batches(
+    view: memoryview, *, check_crcs: bool = True
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Yield each whole batch with its header; a truncated one at the end is left out.
+
+    Raises:
+        CorruptRecordException: A header cannot be true, or a checksum is wrong.
+        UnsupportedMagicError: A batch is of a format from the future.
+    """
+    pos = 0
+    while (header := read_header(view, pos)) is not None:
+        batch = view[pos : pos + header.size]
+        if check_crcs:
+            check_crc(header, batch)
+        yield header, batch
+        pos += header.size
+
+
+def patch_batch(
+    buffer: bytearray | memoryview,
+    offset: int = 0,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    append_time_ms: int | None = None,
+) -> None:
+    """Write into a batch of magic 2 what its broker decides.
+
+    Base offset and leader epoch are outside the checksum. An append time is not: with it the
+    checksum is computed anew.
+
+    Args:
+        buffer: Holds the batch, and may hold others.
+        offset: Where in the buffer the batch starts.
+        base_offset: Of the batch's first record.
+        leader_epoch: Of the leader that appends it.
+        append_time_ms: The records' timestamp from now on, if the topic wants the broker's.
+    """
+    view = memoryview(buffer)
+    _int64.pack_into(view, offset, base_offset)
+    _LENGTH.pack_into(view, offset + _LEADER_EPOCH_AT, leader_epoch)
+    if append_time_ms is not None:
+        view[offset + _ATTRIBUTES_AT + 1] |= _APPEND_TIME
+        _int64.pack_into(view, offset + _MAX_TIMESTAMP_AT, append_time_ms)
+        reseal(view[offset:])
+
+
+def reseal(batch: memoryview) -> None:
+    """Write the checksum that a batch of magic 2 has to have after a change to it."""
+    (length,) = _LENGTH.unpack_from(batch, 8)
+    checked = batch[_ATTRIBUTES_AT : LOG_OVERHEAD + length]
+    struct.pack_into(">I", batch, _CRC_AT, crc32c.crc32c(checked))

@@ -1,0 +1,227 @@
+"""The four compression codecs, always into a buffer that is capped.
+
+A compressed batch is a stranger's claim about how much memory to use. Every codec writes into a
+buffer of ours that grows up to the cap and no further, so that a decompression bomb costs its cap
+and not its claim. The functions of cramjam release the GIL: they may run in an executor thread.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable
+from typing import Final
+
+import cramjam
+
+from aiokafka_lite.errors import (
+    CorruptRecordException,
+    DecompressionLimitError,
+    UnsupportedCodecError,
+)
+from aiokafka_lite.records import lz4_frame
+from aiokafka_lite.records.scratch import give_back, lend
+
+__all__ = ["Codec", "compress", "inflate"]
+
+
+class Codec(enum.IntEnum):
+    """The codec in the lowest three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def of(cls, name: Codec | str | int) -> Codec:
+        """Return the codec named as in Kafka's `compression.type`, or with its number.
+
+        Raises:
+            UnsupportedCodecError: There is no such codec.
+        """
+        try:
+            return cls[name.upper()] if isinstance(name, str) else cls(name)
+        except (KeyError, ValueError):
+            known = ", ".join(codec.name.lower() for codec in cls)
+            raise UnsupportedCodecError(f"unknown codec {name!r}: this reads {known}") from None
+
+
+# What one compressed byte can at most become. A claimed size beyond it is a lie that can be told
+# without decompressing. (zstd's run-length blocks: 128 KiB from 4 bytes, so no bound worth having.)
+_GZIP_MAX_RATIO: Final = 1032
+_SNAPPY_MAX_RATIO: Final = 22
+
+_FIRST_GUESS_RATIO: Final = 4
+_SMALLEST_BUFFER: Final = 16 * 1024
+_GROWTH: Final = 4
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = struct.Struct(">8sii")
+_XERIAL_BLOCK_BYTES: Final = 32 * 1024  # what snappy-java writes
+
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+
+_int32 = struct.Struct(">i")
+
+
+def inflate(codec: Codec, view: memoryview, cap: int, *, magic: int = 2) -> memoryview:
+    """Decompress the records of one batch and return them in a buffer lent from the scratch pool.
+
+    Args:
+        codec: Any but NONE.
+        view: The compressed bytes, without the batch's header.
+        cap: The most bytes that may come out.
+        magic: Of the batch: producers of magic 0 and 1 wrote another LZ4 header checksum.
+
+    Raises:
+        CorruptRecordException: The bytes are not of that codec, or they are cut short.
+        DecompressionLimitError: More than `cap` bytes would come out.
+    """
+    if codec is Codec.GZIP:
+        guess = _gzip_size(view)
+        return _inflate_growing(cramjam.gzip.decompress_into, view, guess, cap)
+    if codec is Codec.SNAPPY:
+        return _inflate_snappy(view, cap)
+    if codec is Codec.LZ4:
+        if magic < 2:
+            view = lz4_frame.with_correct_checksum(view)
+        guess = _refuse_claim_above(cap, lz4_frame.content_size(view))
+        return _inflate_growing(cramjam.lz4.decompress_into, view, guess, cap)
+    if codec is Codec.ZSTD:
+        guess = _refuse_claim_above(cap, _zstd_size(view))
+        return _inflate_growing(cramjam.zstd.decompress_into, view, guess, cap)
+    raise ValueError(f"nothing to inflate in a batch with codec {codec.name.lower()}")
+
+
+def compress(codec: Codec, records: bytes) -> bytes:
+    """Compress the records of one batch as Kafka's own producer frames them."""
+    if codec is Codec.NONE:
+        return records
+    if codec is Codec.GZIP:
+        return bytes(cramjam.gzip.compress(records))
+    if codec is Codec.SNAPPY:
+        return _compress_xerial(records)
+    if codec is Codec.LZ4:
+        return lz4_frame.compress_frame(records)
+    return bytes(cramjam.zstd.compress(records))
+
+
+def _refuse_claim_above(cap: int, claim: int) -> int:
+    if claim > cap:
+        raise _over(cap)
+    return claim
+
+
+def _over(cap: int) -> DecompressionLimitError:
+    return DecompressionLimitError(
+        f"a batch decompresses to more than {cap} bytes: raise the limit if it is to be trusted"
+    )
+
+
+def _inflate_growing(
+    decompress_into: Callable[[memoryview, memoryview], int],
+    view: memoryview,
+    guess: int,
+    cap: int,
+) -> memoryview:
+    """Decompress into a buffer that starts at `guess` bytes (0: unknown) and grows up to the cap.
+
+    The stream is decompressed anew after each growth. With the pool's buffers warmed up the first
+    one is nearly always large enough; growing by a factor bounds what a liar can cost.
+    """
+    size = guess or max(_FIRST_GUESS_RATIO * len(view), _SMALLEST_BUFFER)
+    while True:
+        room = memoryview(lend(min(size, cap)))[:cap]
+        try:
+            return room[: decompress_into(view, room)]
+        except cramjam.DecompressionError as error:
+            give_back(room)
+            # Rust's own words for a full buffer; they are all that tells it from broken input.
+            if "failed to write whole buffer" not in str(error):
+                raise CorruptRecordException(f"a batch does not decompress: {error}") from error
+            if len(room) >= cap:
+                raise _over(cap) from error
+            size = _GROWTH * len(room)
+
+
+# --- sizes told by the formats -------------------------------------------------------------------
+
+
+def _gzip_size(view: memoryview) -> int:
+    """Return the size in the trailer if it can be true, else 0. It is of the last member only."""
+    if len(view) < 18:
+        return 0
+    size = int.from_bytes(view[-4:], "little")
+    return size if size <= _GZIP_MAX_RATIO * len(view) else 0
+
+
+def _zstd_size(view: memoryview) -> int:
+    """Return the content size of the first frame's header, 0 if it tells none (RFC 8878, 3.1.1)."""
+    if len(view) < 6 or bytes(view[:4]) != _ZSTD_MAGIC:
+        return 0
+    descriptor = view[4]
+    is_single_segment = bool(descriptor & 0x20)
+    size_flag = descriptor >> 6
+    size_bytes = (1 if is_single_segment else 0, 2, 4, 8)[size_flag]
+    start = 5 + (not is_single_segment) + (0, 1, 2, 4)[descriptor & 0x03]
+    size = int.from_bytes(view[start : start + size_bytes], "little")
+    return size + 256 if size_bytes == 2 else size
+
+
+# --- snappy --------------------------------------------------------------------------------------
+
+
+def _inflate_snappy(view: memoryview, cap: int) -> memoryview:
+    is_xerial = bytes(view[:8]) == _XERIAL_MAGIC
+    blocks = _xerial_blocks(view) if is_xerial else [view]
+    sizes = [_snappy_size(block) for block in blocks]
+    total = _refuse_claim_above(cap, sum(sizes))
+    room = memoryview(lend(total))
+    end = 0
+    try:
+        for block, size in zip(blocks, sizes, strict=True):
+            written = cramjam.snappy.decompress_raw_into(block, room[end : end + size])
+            end += written
+    except cramjam.DecompressionError as error:
+        raise CorruptRecordException(f"a batch does not decompress: {error}") from error
+    return room[:end]
+
+
+def _snappy_size(block: memoryview) -> int:
+    """Return the size a raw block claims, after checking that it could be true."""
+    try:
+        size = int(cramjam.snappy.decompress_raw_len(block))
+    except cramjam.DecompressionError as error:
+        raise CorruptRecordException(f"a batch does not decompress: {error}") from error
+    if size > _SNAPPY_MAX_RATIO * len(block):
+        raise CorruptRecordException(f"a snappy block of {len(block)} bytes claims to hold {size}")
+    return size
+
+
+def _xerial_blocks(view: memoryview) -> list[memoryview]:
+    """Split snappy-java's stream: a header of 16 bytes, then blocks behind their lengths."""
+    if len(view) < _XERIAL_HEADER.size:
+        raise CorruptRecordException("a snappy stream ends inside its header")
+    blocks: list[memoryview] = []
+    pos = _XERIAL_HEADER.size
+    while pos < len(view):
+        if len(view) - pos < 4:
+            raise CorruptRecordException("a snappy stream ends inside a block's length")
+        (size,) = _int32.unpack_from(view, pos)
+        pos += 4
+        if size < 0 or size > len(view) - pos:
+            raise CorruptRecordException(f"a snappy block of {size} bytes does not fit its stream")
+        blocks.append(view[pos : pos + size])
+        pos += size
+    return blocks
+
+
+def _compress_xerial(records: bytes) -> bytes:
+    parts = [_XERIAL_HEADER.pack(_XERIAL_MAGIC, 1, 1)]
+    view = memoryview(records)
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += (_int32.pack(len(block)), block)
+    return b"".join(parts)

@@ -1,0 +1,109 @@
+"""The two decoders, and which of them runs.
+
+They offer the same three names (`BatchCursor`, `MessageCursor`, `end_offset`) and behave the same
+to the last byte; tests run both in one session.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from aiokafka_lite.records import _decode_py
+from aiokafka_lite.structs import ConsumerRecord
+
+__all__ = ["COMPILED", "DECODERS", "Cursor", "Decoder", "current", "use_decoder"]
+
+
+class Cursor(Protocol):
+    """Goes once through the records of one batch."""
+
+    def take(self, into: list[ConsumerRecord[bytes, bytes]], limit: int) -> bool:
+        """Append at most `limit` records; return True once there are no more."""
+
+
+class _BatchCursor(Protocol):
+    def __call__(
+        self,
+        topic: str,
+        partition: int,
+        records: memoryview,
+        *,
+        count: int,
+        base_offset: int,
+        last_offset_delta: int,
+        base_timestamp: int,
+        append_time: int | None,
+        floor: int,
+    ) -> Cursor: ...
+
+
+class _MessageCursor(Protocol):
+    def __call__(
+        self,
+        topic: str,
+        partition: int,
+        messages: memoryview,
+        *,
+        magic: int,
+        wrapper_offset: int | None,
+        append_time: int | None,
+        floor: int,
+    ) -> Cursor: ...
+
+
+class Decoder(Protocol):
+    """What a decoder module offers; `_decode_py` tells what each does."""
+
+    @property
+    def BatchCursor(self) -> _BatchCursor: ...  # noqa: N802 -- a class
+
+    @property
+    def MessageCursor(self) -> _MessageCursor: ...  # noqa: N802 -- a class
+
+    def end_offset(self, view: memoryview, /) -> int | None: ...
+
+
+def _find_decoders() -> dict[str, Decoder]:
+    found: dict[str, Decoder] = {"python": _decode_py}
+    try:
+        compiled = importlib.import_module("aiokafka_lite.records._decode")
+    except ModuleNotFoundError as error:
+        # Not built is fine; built but broken is for its owner to see.
+        if error.name not in ("aiokafka_lite.records._decode", "aiokafka_lite._record"):
+            raise
+    else:
+        found["compiled"] = compiled
+    return found
+
+
+DECODERS: Final[Mapping[str, Decoder]] = MappingProxyType(_find_decoders())
+"""The decoders that are there by name: "python" always, "compiled" if it was built."""
+
+COMPILED: Final = "compiled" in DECODERS
+"""Whether records are decoded by the extension."""
+
+_current: Decoder = DECODERS["compiled" if COMPILED else "python"]
+
+
+def current() -> Decoder:
+    """Return the decoder that record sets made from now on will use."""
+    return _current
+
+
+@contextmanager
+def use_decoder(name: str) -> Iterator[Decoder]:
+    """Use another decoder for the record sets made inside the with block: for tests.
+
+    Raises:
+        KeyError: There is none of that name, or it is not built.
+    """
+    global _current
+    previous, _current = _current, DECODERS[name]
+    try:
+        yield _current
+    finally:
+        _current = previous

@@ -1,0 +1,107 @@
+"""LZ4 frames as Kafka writes them: independent 64 KiB blocks, and a header checksum with a past.
+
+cramjam writes linked blocks, which Kafka's Java client refuses, so frames are put together here
+from compressed blocks. Reading leaves the blocks to cramjam and only looks at the header: producers
+of magic 0 computed its checksum over the frame's magic number too (KAFKA-3160), which every
+correct decoder takes for corruption.
+
+Format: https://github.com/lz4/lz4/blob/dev/doc/lz4_Frame_format.md
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import cramjam
+
+from aiokafka_lite.errors import CorruptRecordException
+
+__all__ = ["compress_frame", "content_size", "with_correct_checksum"]
+
+_MAGIC: Final = b"\x04\x22\x4d\x18"
+_MAX_RATIO: Final = 255  # of an LZ4 block: one byte more of match length for each 255 bytes
+
+_HAS_CONTENT_SIZE: Final = 0x08
+_HAS_DICTIONARY_ID: Final = 0x01
+_WRITTEN_DESCRIPTOR: Final = b"\x60\x40"  # version 1, independent blocks; of at most 64 KiB
+_BLOCK_BYTES: Final = 64 * 1024
+_IS_STORED: Final = 0x80000000
+_END_MARK: Final = b"\x00\x00\x00\x00"
+
+_uint32 = struct.Struct("<I")
+
+
+def compress_frame(records: bytes) -> bytes:
+    """Compress into one frame that Kafka's Java client reads."""
+    parts = [_MAGIC, _WRITTEN_DESCRIPTOR, bytes([_header_checksum(_WRITTEN_DESCRIPTOR)])]
+    view = memoryview(records)
+    for start in range(0, len(view), _BLOCK_BYTES):
+        plain = view[start : start + _BLOCK_BYTES]
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        if len(block) < len(plain):
+            parts += (_uint32.pack(len(block)), block)
+        else:
+            parts += (_uint32.pack(len(plain) | _IS_STORED), bytes(plain))
+    parts.append(_END_MARK)
+    return b"".join(parts)
+
+
+def content_size(view: memoryview) -> int:
+    """Return the size the first frame's header tells, 0 if it tells none.
+
+    Raises:
+        CorruptRecordException: No frame of that length could hold so much.
+    """
+    if len(view) < 15 or bytes(view[:4]) != _MAGIC or not view[4] & _HAS_CONTENT_SIZE:
+        return 0
+    size = int.from_bytes(view[6:14], "little")
+    if size > _MAX_RATIO * len(view):
+        raise CorruptRecordException(f"an LZ4 frame of {len(view)} bytes claims to hold {size}")
+    return size
+
+
+def with_correct_checksum(view: memoryview) -> memoryview:
+    """Return the frame with the header checksum it should have, whatever it came with."""
+    if len(view) < 7 or bytes(view[:4]) != _MAGIC:
+        return view
+    end = 6
+    if view[4] & _HAS_CONTENT_SIZE:
+        end += 8
+    if view[4] & _HAS_DICTIONARY_ID:
+        end += 4
+    if len(view) <= end:
+        return view
+    checksum = _header_checksum(bytes(view[4:end]))
+    if view[end] == checksum:
+        return view
+    mended = bytearray(view)
+    mended[end] = checksum
+    return memoryview(mended)
+
+
+def _header_checksum(descriptor: bytes) -> int:
+    return _xxh32_of_few(descriptor) >> 8 & 0xFF
+
+
+_PRIME_2: Final = 0x85EBCA77
+_PRIME_3: Final = 0xC2B2AE3D
+_PRIME_4: Final = 0x27D4EB2F
+_PRIME_5: Final = 0x165667B1
+
+
+def _xxh32_of_few(text: bytes) -> int:
+    """Return xxHash32, seed 0, of fewer than 16 bytes: all that a frame descriptor can be."""
+    mask = 0xFFFFFFFF
+    state = _PRIME_5 + len(text)
+    pos = 0
+    while len(text) - pos >= 4:
+        state = state + int.from_bytes(text[pos : pos + 4], "little") * _PRIME_3 & mask
+        state = (state << 17 | state >> 15) * _PRIME_4 & mask
+        pos += 4
+    for byte in text[pos:]:
+        state = state + byte * _PRIME_5 & mask
+        state = (state << 11 | state >> 21) * 0x9E3779B1 & mask
+    state = (state ^ state >> 15) * _PRIME_2 & mask
+    state = (state ^ state >> 13) * _PRIME_3 & mask
+    return state ^ state >> 16

@@ -1,0 +1,326 @@
+"""One partition's record set of a fetch response, decoded as its records are asked for.
+
+States of the batch at hand: none → opened (header and checksum are good, it has records to deliver)
+→ inflated (if it is compressed) → being taken → none. `_open_next` passes control batches, aborted
+and empty ones, so that whenever records are not being taken either a batch with something to
+deliver is opened, or an error waits, or the set is exhausted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+from aiokafka_lite.errors import KafkaError, RecordTooLargeError
+from aiokafka_lite.records import decoders
+from aiokafka_lite.records.batch import (
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    BatchHeader,
+    check_crc,
+    read_header,
+)
+from aiokafka_lite.records.codecs import inflate
+from aiokafka_lite.records.messages import wrapped_value
+from aiokafka_lite.records.scratch import give_back
+from aiokafka_lite.records.transactions import AbortedTransactions, ControlType, control_type
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+
+__all__ = ["RecordSet", "decode_all"]
+
+DEFAULT_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
+
+Record: TypeAlias = ConsumerRecord[bytes, bytes]
+
+
+class RecordSet:
+    """The records of one partition's slice of a fetch response.
+
+    Not for two threads at once; but `inflate` may run in another thread while nothing else is
+    called.
+    """
+
+    __slots__ = (
+        "_aborted",
+        "_check_crcs",
+        "_cursor",
+        "_decoder",
+        "_error",
+        "_header",
+        "_inflated",
+        "_max_batch_bytes",
+        "_payload",
+        "_pos",
+        "_view",
+        "leader_epoch",
+        "next_offset",
+        "partition",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        view: memoryview,
+        *,
+        fetch_offset: int,
+        check_crcs: bool = True,
+        aborted: Iterable[tuple[int, int]] | None = None,
+        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+    ) -> None:
+        """Keep the bytes; nothing is looked at yet.
+
+        Args:
+            topic: Of the records.
+            partition: Of the records.
+            view: Batches one behind the other; the last may be cut short.
+            fetch_offset: Records at lower offsets are passed over (a broker sends whole batches).
+            check_crcs: Whether to check each batch's checksum.
+            aborted: For read_committed: the (producer id, first offset) of aborted transactions, in
+                any order. None for read_uncommitted.
+            max_batch_bytes: What a batch may at most become when decompressed.
+        """
+        self.topic: Final = topic
+        self.partition: Final = partition
+        #: Where to go on reading: behind what was delivered, and behind what never will be.
+        self.next_offset: int = fetch_offset
+        #: The leader epoch of the last batch passed or read from; -1 if it is not known.
+        self.leader_epoch: int = -1
+        self._view = view
+        self._check_crcs = check_crcs
+        self._aborted = None if aborted is None else AbortedTransactions(aborted)
+        self._max_batch_bytes = max_batch_bytes
+        self._decoder = decoders.current()
+        self._pos = 0  # of the batch after the one at hand
+        self._header: BatchHeader | None = None
+        self._payload: memoryview | None = None
+        self._inflated: memoryview | None = None
+        self._cursor: decoders.Cursor | None = None
+        self._error: KafkaError | None = None
+
+    def take(self, max_records: int) -> list[Record]:
+        """Return at most `max_records` records; none are left when the list is empty.
+
+        A batch may be taken in parts; it is decompressed once. Errors come when all records ahead
+        of them have been returned, and again each time from then on.
+
+        Raises:
+            CorruptRecordException: The next batch or record is malformed.
+            UnsupportedMagicError: The next batch is of a format from the future.
+            UnsupportedCodecError: The next batch is compressed with an unknown codec.
+            DecompressionLimitError: The next batch would become larger than allowed.
+            RecordTooLargeError: The first batch is cut short, so the fetch was too small for it.
+        """
+        records: list[Record] = []
+        while len(records) < max_records and self._start_batch():
+            self._take_from_batch(records, max_records - len(records))
+        self._open_next()  # passes what follows and has no records, so that the set is exhausted
+        if self._error is not None and not records and max_records > 0:
+            raise self._error.with_traceback(None)
+        return records
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether there is nothing more to take, not even an error."""
+        self._open_next()
+        return self._header is None and self._error is None
+
+    @property
+    def inflate_size(self) -> int:
+        """Compressed bytes of the next batch if it has still to be decompressed, else 0."""
+        self._open_next()
+        if self._payload is None or self._inflated is not None:
+            return 0
+        return len(self._payload)
+
+    @property
+    def inflated_bytes(self) -> int:
+        """Bytes of the buffer that holds the decompressed batch at hand."""
+        if self._inflated is None:
+            return 0
+        return len(self._inflated.obj)  # type: ignore[arg-type]  # a bytearray of the pool
+
+    def inflate(self) -> None:
+        """Decompress the next batch if it has to be; `take` uses the result, or raises the error.
+
+        May run in an executor thread, for which the GIL is released, as long as nothing else is
+        called meanwhile.
+        """
+        if not self.inflate_size or self._header is None or self._payload is None:
+            return
+        try:
+            self._inflated = self._inflate(self._header, self._payload)
+        except KafkaError as error:
+            self._fail(error)
+        self._payload = None
+
+    # --- the batch at hand -----------------------------------------------------------------------
+
+    def _open_next(self) -> None:
+        """Open the next batch that has records to deliver, unless one is at hand."""
+        while self._header is None and self._error is None:
+            try:
+                header = read_header(self._view, self._pos)
+                if header is None:
+                    self._pass_tail()
+                    return
+                batch = self._view[self._pos : self._pos + header.size]
+                if self._check_crcs:
+                    check_crc(header, batch)
+                payload = self._deliverable(header, batch)
+            except KafkaError as error:
+                self._fail(error)
+                return
+            self._pos += header.size
+            if payload is None:
+                self._pass_batch(header)
+            else:
+                self._header = header
+                if header.is_compressed:
+                    self._payload = payload
+                else:
+                    self._open_cursor(header, payload)
+
+    def _deliverable(self, header: BatchHeader, batch: memoryview) -> memoryview | None:
+        """Return the batch's records, still compressed, or None if no record is for the reader."""
+        if header.magic < 2:
+            if header.last_offset < self.next_offset:
+                return None
+            return wrapped_value(header, batch) if header.is_compressed else batch
+        payload = batch[HEADER_BYTES:]
+        is_aborted = self._aborted is not None and self._aborted.cover(header)
+        if header.is_control:
+            if self._aborted is not None:
+                self._read_markers(self._aborted, header, payload)
+            return None
+        if is_aborted or header.last_offset < self.next_offset:
+            return None
+        if header.count == 0 and not payload:
+            return None  # compaction removed all its records
+        return payload
+
+    def _read_markers(
+        self, aborted: AbortedTransactions, header: BatchHeader, payload: memoryview
+    ) -> None:
+        if header.count == 0 and not payload:
+            return
+        if header.is_compressed:
+            payload = self._inflate(header, payload)
+        markers: list[Record] = []
+        self._batch_cursor(header, payload, floor=0).take(markers, sys.maxsize)
+        for marker in markers:
+            if control_type(marker.key) == ControlType.ABORT:
+                aborted.end(header.producer_id)
+
+    def _inflate(self, header: BatchHeader, payload: memoryview) -> memoryview:
+        return inflate(header.codec, payload, self._max_batch_bytes, magic=header.magic)
+
+    def _open_cursor(self, header: BatchHeader, records: memoryview) -> None:
+        try:
+            if header.magic == 2:
+                self._cursor = self._batch_cursor(header, records, floor=self.next_offset)
+            else:
+                self._cursor = self._decoder.MessageCursor(
+                    self.topic,
+                    self.partition,
+                    records,
+                    magic=header.magic,
+                    wrapper_offset=header.base_offset if header.is_compressed else None,
+                    append_time=header.max_timestamp if header.timestamp_type else None,
+                    floor=self.next_offset,
+                )
+        except KafkaError as error:
+            self._fail(error)
+
+    def _batch_cursor(
+        self, header: BatchHeader, records: memoryview, *, floor: int
+    ) -> decoders.Cursor:
+        return self._decoder.BatchCursor(
+            self.topic,
+            self.partition,
+            records,
+            count=header.count,
+            base_offset=header.base_offset,
+            last_offset_delta=header.last_offset_delta,
+            base_timestamp=header.base_timestamp,
+            append_time=header.max_timestamp if header.timestamp_type else None,
+            floor=floor,
+        )
+
+    def _start_batch(self) -> bool:
+        """Make a cursor ready; False if there is nothing more to take."""
+        self._open_next()
+        if self._cursor is None and self._header is not None and self._error is None:
+            self.inflate()
+            if self._inflated is not None:
+                self._open_cursor(self._header, self._inflated)
+        return self._cursor is not None and self._error is None
+
+    def _take_from_batch(self, records: list[Record], limit: int) -> None:
+        cursor, header = self._cursor, self._header
+        if cursor is None or header is None:
+            raise AssertionError("no batch is at hand")
+        taken = len(records)
+        try:
+            is_finished = cursor.take(records, limit)
+        except KafkaError as error:
+            self._deliver(records, taken)
+            self._fail(error)
+            return
+        self._deliver(records, taken)
+        self.leader_epoch = header.leader_epoch
+        if is_finished:
+            self._drop_batch()
+            self._pass_batch(header)
+
+    def _deliver(self, records: list[Record], taken: int) -> None:
+        if len(records) > taken:
+            self.next_offset = records[-1].offset + 1
+
+    def _pass_batch(self, header: BatchHeader) -> None:
+        self.next_offset = max(self.next_offset, header.last_offset + 1)
+        self.leader_epoch = header.leader_epoch
+
+    def _pass_tail(self) -> None:
+        """Handle what is behind the last whole batch: a batch that was cut short, or nothing."""
+        if self._pos or not self._view:
+            return
+        size = ""
+        if len(self._view) >= LOG_OVERHEAD:
+            length = int.from_bytes(self._view[8:12], "big", signed=True)
+            size = f": the fetch would have to bring {LOG_OVERHEAD + length} bytes"
+        self._fail(RecordTooLargeError(f"the first batch is cut at {len(self._view)} bytes{size}"))
+
+    def _fail(self, error: KafkaError) -> None:
+        """Keep the error for when the records ahead of it have been returned."""
+        self._error = error.at(TopicPartition(self.topic, self.partition), self.next_offset)
+        self._drop_batch()
+
+    def _drop_batch(self) -> None:
+        if self._inflated is not None:
+            give_back(self._inflated)
+        self._header = self._payload = self._inflated = self._cursor = None
+
+
+def decode_all(view: memoryview) -> list[Record]:
+    """Return all records of a record set, checked; control records are left out.
+
+    Raises:
+        KafkaError: As `RecordSet.take`, also when there are good records ahead.
+    """
+    record_set = RecordSet("", 0, view, fetch_offset=0)
+    records = record_set.take(sys.maxsize)
+    if not record_set.is_exhausted:
+        record_set.take(1)
+    return records
+
+
+def end_offset(view: memoryview) -> int | None:
+    """Return the offset after the last whole batch of a record set, None if there is none.
+
+    Reads headers only: what to fetch next is known before the records are decoded. Never raises;
+    it stops ahead of the first header that cannot be true, and decoding is what says so.
+    """
+    return decoders.current().end_offset(view)
