@@ -1,0 +1,67 @@
+"""What `import aiokafka_lite` brings, and what it must not."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import aiokafka_lite
+
+ROOT = Path(__file__).parent.parent
+
+
+def run_python(code: str, *options: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *options, "-c", code], capture_output=True, text=True, check=True
+    )
+    return done.stdout + done.stderr
+
+
+def test_import_loads_no_extra() -> None:
+    loaded = run_python("import aiokafka_lite, sys; print(*sys.modules)").split()
+    assert "aiokafka_lite.consumer.consumer" in loaded
+    extras = {"aiohttp", "pyarrow", "uvloop", "numpy", "matplotlib", "rich", "pyspark"}
+    assert not extras & set(loaded)
+
+
+def test_import_is_silent_and_warns_of_nothing() -> None:
+    assert run_python("import aiokafka_lite", "-W", "error") == ""
+
+
+def import_cost_us(package: str) -> int:
+    """Least of several runs: microseconds that the interpreter itself counts for an import."""
+    pattern = re.compile(rf"\|\s*(\d+) \| {package}\n")
+    costs = []
+    for _ in range(7):
+        found = pattern.search(run_python(f"import {package}", "-X", "importtime"))
+        assert found is not None
+        costs.append(int(found[1]))
+    return min(costs)
+
+
+def test_import_takes_no_longer_than_aiokafkas() -> None:
+    assert import_cost_us("aiokafka_lite") <= import_cost_us("aiokafka")
+
+
+def test_public_names_are_aiokafkas_consumer_names() -> None:
+    for name in (
+        "AIOKafkaConsumer", "ConsumerRebalanceListener", "ConsumerRecord", "ConsumerStoppedError",
+        "IllegalOperation", "OffsetAndMetadata", "OffsetAndTimestamp", "TopicPartition",
+    ):  # fmt: skip
+        assert name in aiokafka_lite.__all__
+        assert getattr(aiokafka_lite, name).__name__ == name
+
+
+def test_version_is_the_projects() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    assert f'version = "{aiokafka_lite.__version__}"' in text
+
+
+def test_every_python_claimed_is_one_that_was_tested() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    claimed = re.findall(r"Python :: (3\.\d+)", text)
+    readme = (ROOT / "README.md").read_text()
+    assert claimed == ["3.10", "3.11", "3.12", "3.13"]
+    assert "3.10 to 3.13" in readme
