@@ -22,7 +22,7 @@ from aiokafka_lite.broker.group_log import (
     OFFSETS_TOPIC,
     CoordinatorLog,
     CoordinatorRecord,
-    PartitionLog,
+    OffsetsLog,
     RecordValue,
     created_record,
     group_tombstone,
@@ -83,7 +83,7 @@ class CoordinatorServices(Protocol):
     @property
     def offsets_topic_partitions(self) -> int: ...
 
-    def partition(self, topic: str, index: int) -> PartitionLog: ...
+    def partition(self, topic: str, index: int) -> OffsetsLog: ...
 
     def has_topic(self, name: str) -> bool: ...
 

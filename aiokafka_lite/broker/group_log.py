@@ -49,7 +49,7 @@ class CoordinatorRecord(NamedTuple):
     value: RecordValue
 
 
-class PartitionLog(Protocol):
+class OffsetsLog(Protocol):
     """What the coordinator needs of a partition's log."""
 
     @property
@@ -206,7 +206,7 @@ class CoordinatorLog:
 
     def __init__(
         self,
-        open_partition: Callable[[int], PartitionLog],
+        open_partition: Callable[[int], OffsetsLog],
         *,
         partition_count: int,
         clock: Callable[[], int],

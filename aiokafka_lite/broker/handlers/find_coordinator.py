@@ -1,0 +1,72 @@
+"""FindCoordinator (key 10), versions 0 to 6.
+
+1 a type of key, for groups or transactions, and error messages; 3 flexible; 4 several keys, each
+with an error of its own (KIP-699); 5 TRANSACTION_ABORTABLE (KIP-890); 6 share groups (KIP-932).
+
+A group's coordinator is the leader of its partition of the offsets topic. Nobody coordinates
+transactions or share groups here: clients are told what a Kafka without these would say.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.group_values import ErrorType
+from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.topics import Node
+from aiokafka_lite.errors import (
+    CoordinatorNotAvailableError,
+    InvalidRequestError,
+    NoError,
+)
+from aiokafka_lite.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+FIRST_WITH_SEVERAL_KEYS = 4
+NO_NODE = Node(-1, "", -1)
+
+
+class KeyType(enum.IntEnum):
+    """What a coordinator is looked for."""
+
+    GROUP = 0
+    TRANSACTION = 1
+    SHARE = 2
+
+
+@handler(FindCoordinatorRequest)
+def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    """Say which node coordinates each of the keys."""
+    if ctx.api_version >= FIRST_WITH_SEVERAL_KEYS:
+        return FindCoordinatorResponse(
+            coordinators=[
+                _coordinator(ctx, request.key_type, key) for key in request.coordinator_keys
+            ]
+        )
+    error, node = _find(ctx, request.key_type, request.key)
+    return FindCoordinatorResponse(
+        error_code=error.errno,
+        error_message=error.message if error is NoError else error.description,
+        node_id=node.id,
+        host=node.host,
+        port=node.port,
+    )
+
+
+def _coordinator(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
+    error, node = _find(ctx, key_type, key)
+    return Coordinator(
+        key=key, error_code=error.errno, node_id=node.id, host=node.host, port=node.port
+    )
+
+
+def _find(ctx: RequestContext, key_type: int, key: str) -> tuple[ErrorType, Node]:
+    if key_type == KeyType.GROUP:
+        return NoError, ctx.broker.node
+    if key_type == KeyType.TRANSACTION:
+        return CoordinatorNotAvailableError, NO_NODE
+    return InvalidRequestError, NO_NODE

@@ -1,0 +1,43 @@
+"""LeaveGroup (key 13), versions 0 to 5.
+
+1 throttle time; 3 several members at once, by instance id too, each with an error of its own
+(KIP-345); 4 flexible; 5 a reason for the server's log (KIP-800).
+"""
+
+from __future__ import annotations
+
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.group_values import Leaver
+from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.errors import NoError
+from aiokafka_lite.protocol.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberResponse,
+)
+
+FIRST_WITH_SEVERAL_MEMBERS = 3
+
+
+@handler(LeaveGroupRequest)
+def handle(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    """Remove members from a group."""
+    if ctx.api_version < FIRST_WITH_SEVERAL_MEMBERS:
+        leaver = Leaver(request.member_id)
+        error, errors = ctx.broker.groups.leave(request.group_id, [leaver])
+        if error is NoError:
+            (error,) = errors
+        return LeaveGroupResponse(error_code=error.errno)
+    leavers = [Leaver(item.member_id, item.group_instance_id) for item in request.members]
+    error, errors = ctx.broker.groups.leave(request.group_id, leavers)
+    return LeaveGroupResponse(
+        error_code=error.errno,
+        members=[
+            MemberResponse(
+                member_id=leaver.member_id,
+                group_instance_id=leaver.instance_id,
+                error_code=member_error.errno,
+            )
+            for leaver, member_error in zip(leavers, errors, strict=False)
+        ],
+    )

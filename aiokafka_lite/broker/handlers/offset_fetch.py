@@ -1,0 +1,145 @@
+"""OffsetFetch (key 9), versions 1 to 10.
+
+2 null asks for all topics, and errors of the group have a field of their own; 3 throttle time;
+5 leader epochs (KIP-320); 6 flexible; 7 require_stable (KIP-447); 8 several groups (KIP-709);
+9 member id and epoch (KIP-848); 10 topic ids instead of names.
+
+require_stable has nothing to wait for as long as there are no transactions: a commit is answered
+when it is in the log, and what is in the cache is in the log.
+"""
+
+from __future__ import annotations
+
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.group_values import ErrorType
+from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.offsets import NOTHING_COMMITTED, CommittedOffset
+from aiokafka_lite.errors import NoError, UnknownTopicIdError
+from aiokafka_lite.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.structs import TopicPartition
+
+FIRST_WITH_GROUP_ERROR = 2
+FIRST_WITH_SEVERAL_GROUPS = 8
+FIRST_WITH_TOPIC_IDS = 10
+
+
+@handler(OffsetFetchRequest)
+def handle(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    """Return what groups have committed."""
+    if ctx.api_version >= FIRST_WITH_SEVERAL_GROUPS:
+        return OffsetFetchResponse(groups=[_fetch_group(ctx, group) for group in request.groups])
+    topics = None
+    if request.topics is not None:
+        topics = [
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in request.topics
+        ]
+    group = _fetch_group(ctx, OffsetFetchRequestGroup(group_id=request.group_id, topics=topics))
+    if group.error_code and ctx.api_version < FIRST_WITH_GROUP_ERROR:
+        # There is no place for it but in every partition asked for.
+        group.topics = [_refused(topic, group.error_code) for topic in topics or ()]
+    return _single(group)
+
+
+def _fetch_group(ctx: RequestContext, wanted: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+    error = ctx.broker.groups.availability(wanted.group_id)
+    if error is not NoError:
+        return OffsetFetchResponseGroup(group_id=wanted.group_id, error_code=error.errno)
+    if wanted.topics is None:
+        topics = _everything(ctx, wanted.group_id)
+    else:
+        topics = [_fetch_topic(ctx, wanted.group_id, topic) for topic in wanted.topics]
+    return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics)
+
+
+def _fetch_topic(
+    ctx: RequestContext, group_id: str, wanted: OffsetFetchRequestTopics
+) -> OffsetFetchResponseTopics:
+    name = wanted.name
+    if ctx.api_version >= FIRST_WITH_TOPIC_IDS:
+        topic = ctx.broker.topic_by_id(wanted.topic_id)
+        if topic is None:
+            return _refused(wanted, UnknownTopicIdError.errno)
+        name = topic.name
+    return OffsetFetchResponseTopics(
+        name=name,
+        topic_id=wanted.topic_id,
+        partitions=[
+            _partition(
+                index,
+                ctx.broker.groups.committed(group_id, TopicPartition(name, index), wanted.topic_id),
+            )
+            for index in wanted.partition_indexes
+        ],
+    )
+
+
+def _everything(ctx: RequestContext, group_id: str) -> list[OffsetFetchResponseTopics]:
+    topics = []
+    for name, partitions in ctx.broker.groups.offsets.fetch_all(group_id).items():
+        topic = ctx.broker.topic(name)
+        if topic is None and ctx.api_version >= FIRST_WITH_TOPIC_IDS:
+            continue  # a topic that is gone has no id to go by
+        topics.append(
+            OffsetFetchResponseTopics(
+                name=name,
+                topic_id=ZERO_UUID if topic is None else topic.topic_id,
+                partitions=[_partition(index, found) for index, found in partitions.items()],
+            )
+        )
+    return topics
+
+
+def _partition(
+    index: int, committed: CommittedOffset, error: ErrorType = NoError
+) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        error_code=error.errno,
+    )
+
+
+def _refused(wanted: OffsetFetchRequestTopics, error_code: int) -> OffsetFetchResponseTopics:
+    topic = OffsetFetchResponseTopics(name=wanted.name, topic_id=wanted.topic_id)
+    for index in wanted.partition_indexes:
+        partition = _partition(index, NOTHING_COMMITTED)
+        partition.error_code = error_code
+        topic.partitions.append(partition)
+    return topic
+
+
+def _single(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
+    """Return the answer for one group in the shape that it had before version 8."""
+    return OffsetFetchResponse(
+        error_code=group.error_code,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=partition.partition_index,
+                        committed_offset=partition.committed_offset,
+                        committed_leader_epoch=partition.committed_leader_epoch,
+                        metadata=partition.metadata,
+                        error_code=partition.error_code,
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in group.topics
+        ],
+    )
