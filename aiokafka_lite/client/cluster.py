@@ -1,0 +1,425 @@
+"""One cluster as seen by one client: where everything is, and a way to reach it.
+
+One task keeps the view fresh. It alone asks for metadata, one request at a time, so any number
+of ``invalidate`` calls make one request, and no storm of errors makes a storm of requests:
+between two answers lies a backoff, which grows while refreshes keep being called for. Everyone
+else reads ``view``, an immutable snapshot that is swapped whole, or listens for the next.
+
+When every known broker is unreachable, the bootstrap servers are asked again (KIP-899): a
+cluster that was replaced behind the same names is found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+from aiokafka_lite._compat import timeout
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.config import ClientConfig
+from aiokafka_lite.client.connection import Authenticate
+from aiokafka_lite.client.pool import Lane, Pool
+from aiokafka_lite.client.view import ClusterView, Node
+from aiokafka_lite.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaProtocolError,
+    KafkaTimeoutError,
+    MetadataEmptyBrokerList,
+    NodeNotReadyError,
+    NoError,
+    RebootstrapRequiredError,
+    RequestTimedOutError,
+    TLSError,
+    UnsupportedVersionError,
+    for_code,
+)
+from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
+from aiokafka_lite.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from aiokafka_lite.protocol.schema import Request
+from aiokafka_lite.structs import TopicPartition
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+# A broker that takes longer for metadata is passed over, another is asked.
+MAX_METADATA_WAIT_S: Final = 10.0
+GROUP_COORDINATOR: Final = 0
+
+Listener = Callable[[ClusterView], None]
+
+
+class Cluster:
+    """A client's view of the cluster and its connections.
+
+    Used from one event loop. ``start`` once, ``close`` always, also after a failed start.
+
+    Attributes:
+        pool: The connections, for whoever needs more than ``request``.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        scope: TaskScope,
+        rng: random.Random,
+        authenticate: Authenticate | None = None,
+    ) -> None:
+        self.config = config
+        self.pool = Pool(config, scope=scope, rng=rng, authenticate=authenticate)
+        self._loop = asyncio.get_running_loop()
+        self._scope = scope
+        self._rng = rng
+        self._bootstrap_nodes = [
+            Node(-1 - index, address.host, address.port)
+            for index, address in enumerate(config.bootstrap_addresses())
+        ]
+        self._view = ClusterView()
+        self._listeners: list[Listener] = []
+        self._watched: frozenset[str] | None = frozenset()
+        self._refresher: asyncio.Task[None] | None = None
+        self._is_closed = False
+        # Written by whoever wants a refresh, consumed by the refresh task when it sends.
+        self._is_stale = False
+        self._is_watched_changed = False
+        self._waiters: list[asyncio.Future[ClusterView]] = []
+        self._wake = asyncio.Event()
+        # Written by the refresh task.
+        self._spacing = self._new_backoff()
+        self._spacing_s = 0.0
+        self._last_error: KafkaError | None = None
+
+    @property
+    def view(self) -> ClusterView:
+        """The latest snapshot."""
+        return self._view
+
+    # --- Starting and closing --------------------------------------------------------------
+    async def start(self) -> None:
+        """Find the cluster through its bootstrap servers and start keeping the view fresh.
+
+        Each bootstrap server is tried once, in random order, at every address it resolves to;
+        all within ``request_timeout_s``.
+
+        Raises:
+            KafkaConnectionError: No server could be used; names each one tried and why not.
+            TLSError: The same, when TLS was the reason everywhere.
+            KafkaError: A server refused the credentials, or speaks no common version.
+        """
+        if self._refresher is not None or self._is_closed:
+            raise RuntimeError("a cluster is started once")
+        self.pool.update_nodes({node.id: node for node in self._bootstrap_nodes})
+        failures: list[KafkaError] = []
+        try:
+            async with timeout(self.config.request_timeout_s):
+                await self._refresh(failures)
+        except asyncio.TimeoutError as error:
+            names = ", ".join(self.pool.describe(node.id) for node in self._bootstrap_nodes)
+            tried = "; ".join(_reason(failure) for failure in failures)
+            raise KafkaConnectionError(
+                f"cannot bootstrap within {self.config.request_timeout_s:g} s from {names}"
+                + (f" ({tried})" if tried else "")
+            ) from error
+        self._refresher = self._scope.supervise(
+            self._keep_fresh,
+            name="cluster refresh",
+            first_delay_s=self.config.retry_backoff_s,
+            last_delay_s=self.config.retry_backoff_max_s,
+        )
+        self._refresher.add_done_callback(self._refresher_ended)
+
+    async def close(self) -> None:
+        """Stop refreshing and close every connection; idempotent."""
+        self._is_closed = True
+        if self._refresher is not None:
+            self._refresher.cancel()
+            await asyncio.wait([self._refresher])
+        await self.pool.close()
+
+    def _refresher_ended(self, task: asyncio.Task[None]) -> None:
+        """Nobody may wait for a refresh that cannot come any more."""
+        cause = None if task.cancelled() else task.exception()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                error = KafkaConnectionError("metadata is not refreshed any more: client closed")
+                error.__cause__ = cause
+                waiter.set_exception(error)
+
+    # --- What metadata covers, and when it is fetched --------------------------------------
+    def watch(self, topics: Iterable[str]) -> None:
+        """Keep metadata of exactly these topics; fetched soon when any is new."""
+        self._set_watched(frozenset(topics))
+
+    def watch_all(self) -> None:
+        """Keep metadata of every topic of the cluster."""
+        self._set_watched(None)
+
+    def _set_watched(self, topics: frozenset[str] | None) -> None:
+        before, self._watched = self._watched, topics
+        if before is not None and (topics is None or not topics <= before):
+            self._is_watched_changed = True
+            self._wake.set()
+
+    def invalidate(self) -> None:
+        """Note that the view is out of date: it is refreshed soon. Does not wait."""
+        self._is_stale = True
+        self._wake.set()
+
+    async def refresh(self) -> ClusterView:
+        """Return a view that was asked for after this call. Cancellation is harmless.
+
+        Raises:
+            KafkaTimeoutError: No broker answered within ``request_timeout_s``.
+            KafkaConnectionError: The cluster is closed, or refreshing ended with an error.
+        """
+        if self._refresher is None or self._refresher.done() or self._is_closed:
+            raise KafkaConnectionError("the cluster is not started, or closed")
+        waiter: asyncio.Future[ClusterView] = self._loop.create_future()
+        self._waiters.append(waiter)
+        self._wake.set()
+        try:
+            async with timeout(self.config.request_timeout_s):
+                return await waiter
+        except asyncio.TimeoutError:
+            reason = "" if self._last_error is None else f": {_reason(self._last_error)}"
+            raise KafkaTimeoutError(
+                f"no metadata within {self.config.request_timeout_s:g} s{reason}"
+            ) from self._last_error
+
+    def add_listener(self, listener: Listener) -> None:
+        """Call ``listener(view)`` synchronously after each change of the view."""
+        self._listeners.append(listener)
+
+    def remove_listener(self, listener: Listener) -> None:
+        """Undo ``add_listener``; nothing happens when it is not there."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    # --- Requests --------------------------------------------------------------------------
+    async def request(
+        self,
+        node_id: int,
+        request: Request[R],
+        *,
+        lane: Lane = Lane.GENERAL,
+        timeout_s: float | None = None,
+        max_version: int | None = None,
+    ) -> R:
+        """Send a request to a node and return its answer; see Pool.request.
+
+        A node that cannot be reached makes the view stale.
+        """
+        try:
+            return await self.pool.request(
+                node_id,
+                request,
+                lane=lane,
+                timeout_s=self.config.request_timeout_s if timeout_s is None else timeout_s,
+                max_version=max_version,
+            )
+        except (KafkaConnectionError, NodeNotReadyError):
+            self.invalidate()
+            raise
+
+    async def request_any(
+        self, request: Request[R], *, timeout_s: float | None = None, max_version: int | None = None
+    ) -> R:
+        """Send a request to the least loaded node, then to the next, until one answers.
+
+        Raises:
+            KafkaConnectionError: No node could be reached; names each one and why.
+            KafkaError: See Connection.request; errors that another node would not mend.
+        """
+        return await self._ask_any(request, timeout_s=timeout_s, max_version=max_version)
+
+    async def _ask_any(
+        self,
+        request: Request[R],
+        *,
+        timeout_s: float | None = None,
+        max_version: int | None = None,
+        failures: list[KafkaError] | None = None,
+        exclude: Iterable[int] = (),
+    ) -> R:
+        """Like request_any; adds to ``failures`` why each node tried did not answer."""
+        failures = [] if failures is None else failures
+        excluded = set(exclude)
+        while (node_id := self._next_to_ask(frozenset(excluded))) is not None:
+            excluded.add(node_id)
+            try:
+                return await self.request(
+                    node_id, request, timeout_s=timeout_s, max_version=max_version
+                )
+            except (
+                KafkaConnectionError,
+                KafkaProtocolError,
+                NodeNotReadyError,
+                RequestTimedOutError,
+            ) as error:
+                failures.append(error)
+        is_tls = bool(failures) and all(isinstance(error, TLSError) for error in failures)
+        reasons = "; ".join(_reason(error) for error in failures) or "no broker is known"
+        error_class = TLSError if is_tls else KafkaConnectionError
+        raise error_class(f"no broker can be used: {reasons}") from (failures or [None])[-1]
+
+    def _next_to_ask(self, excluded: frozenset[int]) -> int | None:
+        node_id = self.pool.least_loaded_node(exclude=excluded)
+        if node_id is None:  # all in backoff: the one that may be tried first
+            others = [node_id for node_id in self.pool.node_ids() if node_id not in excluded]
+            node_id = min(others, key=self.pool.connection_delay, default=None)
+        return node_id
+
+    async def find_coordinator(
+        self, key: str, *, key_type: int = GROUP_COORDINATOR, timeout_s: float | None = None
+    ) -> int:
+        """Return the node id of a group's coordinator, which can be sent requests at once.
+
+        Errors that pass (coordinator not available yet, broker not reachable) are retried with
+        backoff until ``timeout_s`` (``request_timeout_s`` by default) is over.
+
+        Raises:
+            GroupAuthorizationFailedError: The client may not use the group.
+            KafkaError: The last error, when time is over.
+        """
+        backoff = self._new_backoff()
+        give_up_at = self._loop.time() + (timeout_s or self.config.request_timeout_s)
+        while True:
+            try:
+                return await self._find_coordinator_once(key, key_type)
+            except KafkaError as error:
+                delay_s = backoff.next_delay_s()
+                if not error.retriable or self._loop.time() + delay_s >= give_up_at:
+                    raise
+            await asyncio.sleep(delay_s)
+
+    async def _find_coordinator_once(self, key: str, key_type: int) -> int:
+        try:
+            batched = await self.request_any(
+                FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+            )
+            answers = [answer for answer in batched.coordinators if answer.key == key]
+            if not answers:
+                raise KafkaProtocolError(f"the answer to FindCoordinator leaves out {key!r}")
+            found = answers[0]
+            code, reason = found.error_code, found.error_message
+            node = Node(found.node_id, found.host, found.port)
+        except UnsupportedVersionError:  # the broker's version has one key, no list (KIP-699)
+            single = await self.request_any(FindCoordinatorRequest(key=key, key_type=key_type))
+            code, reason = single.error_code, single.error_message
+            node = Node(single.node_id, single.host, single.port)
+        if code != NoError.errno:
+            raise for_code(code)(f"no coordinator for {key!r}: {reason or for_code(code).message}")
+        if node.id not in self._view.nodes:
+            self._swap(self._view.with_nodes([node]))
+        return node.id
+
+    def apply_leader_hint(
+        self, tp: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[Node] = ()
+    ) -> bool:
+        """Take over the newer leader that an error answer named (KIP-951); False when not newer."""
+        view = self._view.with_leader(tp, leader, leader_epoch, endpoints)
+        is_newer = view is not self._view
+        if is_newer:
+            self._swap(view)
+        return is_newer
+
+    # --- The refresh task ------------------------------------------------------------------
+    async def _keep_fresh(self) -> None:
+        while True:
+            while (delay_s := self._due_at() - self._loop.time()) > 0:
+                self._wake.clear()
+                try:
+                    async with timeout(delay_s):
+                        await self._wake.wait()
+                except asyncio.TimeoutError:
+                    pass
+            try:
+                await self._refresh([])
+            except KafkaError as error:
+                self._last_error = error
+                raise  # the scope restarts this task after a backoff
+
+    def _due_at(self) -> float:
+        """Loop time of the next refresh, as things are now."""
+        if self._is_watched_changed:
+            return self._loop.time()
+        if self._is_stale or self._waiters or self._view.incomplete_topics():
+            return self._view.fetched_at + self._spacing_s
+        return self._view.fetched_at + self.config.metadata_max_age_s
+
+    async def _refresh(self, failures: list[KafkaError]) -> None:
+        """Ask for metadata once and swap the view; what was wanted stays wanted on failure."""
+        waiters, self._waiters = self._waiters, []
+        is_stale, self._is_stale = self._is_stale, False
+        is_changed, self._is_watched_changed = self._is_watched_changed, False
+        try:
+            response = await self._ask_for_metadata(failures)
+        except BaseException:
+            self._waiters = waiters + self._waiters
+            self._is_stale |= is_stale
+            self._is_watched_changed |= is_changed
+            raise
+        now = self._loop.time()
+        if now - self._view.fetched_at > 2 * self.config.retry_backoff_max_s:
+            self._spacing.reset()
+        self._spacing_s = self._spacing.next_delay_s()
+        self._last_error = None
+        self._swap(self._view.updated(response, now))
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(self._view)
+
+    async def _ask_for_metadata(self, failures: list[KafkaError]) -> MetadataResponse:
+        topics = self._watched
+        request = MetadataRequest(
+            topics=None
+            if topics is None
+            else [MetadataRequestTopic(name=topic) for topic in sorted(topics)],
+            allow_auto_topic_creation=self.config.allow_auto_create_topics,
+        )
+        timeout_s = min(self.config.request_timeout_s, MAX_METADATA_WAIT_S)
+        known = self.pool.node_ids()
+        try:
+            response = await self._ask_any(request, timeout_s=timeout_s, failures=failures)
+            if response.error_code == RebootstrapRequiredError.errno:
+                raise RebootstrapRequiredError("the broker does not know this cluster")
+        except (KafkaConnectionError, RebootstrapRequiredError) as error:
+            if not self._view.nodes or self._bootstrap_nodes[0].id in known:
+                raise  # the bootstrap servers were among those asked
+            log.warning("bootstrapping again: %s", error)
+            self.pool.update_nodes(
+                {**self._view.nodes, **{node.id: node for node in self._bootstrap_nodes}}
+            )
+            response = await self._ask_any(
+                request, timeout_s=timeout_s, failures=failures, exclude=known
+            )
+        if response.error_code != NoError.errno:
+            raise for_code(response.error_code)("the broker refuses metadata")
+        if not response.brokers:
+            raise MetadataEmptyBrokerList("the broker knows no brokers yet")
+        return response
+
+    def _swap(self, view: ClusterView) -> None:
+        self._view = view
+        self.pool.update_nodes(view.nodes)
+        for listener in tuple(self._listeners):
+            listener(view)
+
+    def _new_backoff(self) -> Backoff:
+        return Backoff(self.config.retry_backoff_s, self.config.retry_backoff_max_s, self._rng)
+
+
+def _reason(error: KafkaError) -> str:
+    """Return an error's text without its class name."""
+    return str(error.args[0]) if error.args else str(error)

@@ -1,0 +1,140 @@
+"""What a client needs to know before it can reach a cluster.
+
+References: KIP-302 (every resolved address is tried), KIP-580 (exponential backoff),
+KIP-899 (bootstrap again), ``bootstrap.servers`` in Kafka's consumer configuration.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from aiokafka_lite.errors import KafkaConfigurationError
+
+DEFAULT_PORT: Final = 9092
+DEFAULT_MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
+
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+class Address(NamedTuple):
+    """A host name or IP address and a port, as a user or a broker named them."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """Settings of one client; times in seconds.
+
+    Attributes:
+        bootstrap_servers: ``"host:port,host:port"`` or a list of such; IPv6 addresses in
+            brackets; the port defaults to 9092.
+        client_id: The name brokers see in logs, metrics and quotas.
+        request_timeout_s: How long a broker may take for one request.
+        connect_timeout_s: How long one address may take for TCP and TLS, and how long the
+            broker may take for ApiVersions and authentication.
+        retry_backoff_s: First delay before something that failed is tried again.
+        retry_backoff_max_s: Longest such delay; delays double, with jitter.
+        reconnect_backoff_s: First delay before a lost node is connected to again.
+        reconnect_backoff_max_s: Longest such delay.
+        metadata_max_age_s: Age at which metadata is fetched again without being asked for.
+        connections_max_idle_s: Connections unused for so long are closed; None keeps them.
+        security_protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
+        ssl_context: Used for SSL and SASL_SSL.
+        allow_auto_create_topics: Whether asking for an unknown topic may create it.
+        max_frame_bytes: Longest answer accepted; a broker that claims more is not trusted.
+    """
+
+    bootstrap_servers: str | Iterable[str] = "localhost"
+    client_id: str = "aiokafka-lite"
+    request_timeout_s: float = 40.0
+    connect_timeout_s: float = 10.0
+    retry_backoff_s: float = 0.1
+    retry_backoff_max_s: float = 1.0
+    reconnect_backoff_s: float = 0.05
+    reconnect_backoff_max_s: float = 1.0
+    metadata_max_age_s: float = 300.0
+    connections_max_idle_s: float | None = 540.0
+    security_protocol: str = "PLAINTEXT"
+    ssl_context: ssl.SSLContext | None = field(default=None, repr=False)
+    allow_auto_create_topics: bool = True
+    max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
+
+    def __post_init__(self) -> None:
+        if self.security_protocol not in SECURITY_PROTOCOLS:
+            raise KafkaConfigurationError(
+                f"security_protocol is {self.security_protocol!r}: "
+                f"use one of {', '.join(SECURITY_PROTOCOLS)}"
+            )
+        if self.uses_tls and self.ssl_context is None:
+            raise KafkaConfigurationError(
+                f"security_protocol={self.security_protocol} needs ssl_context: "
+                "make one with create_ssl_context()"
+            )
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    def bootstrap_addresses(self) -> list[Address]:
+        """Return the bootstrap servers, parsed, each once, in the order given.
+
+        Raises:
+            KafkaConfigurationError: No address is given, or one is malformed.
+        """
+        return parse_bootstrap_servers(self.bootstrap_servers)
+
+
+def parse_bootstrap_servers(servers: str | Iterable[str]) -> list[Address]:
+    """Parse ``"h1:p,h2"`` or an iterable of such strings.
+
+    Raises:
+        KafkaConfigurationError: Nothing is named, or an entry is malformed.
+    """
+    texts = [servers] if isinstance(servers, str) else servers
+    addresses: dict[Address, None] = {}
+    for text in texts:
+        if not isinstance(text, str):
+            raise KafkaConfigurationError(
+                f"bootstrap_servers has {text!r}: each entry is a string like 'host:9092'"
+            )
+        for entry in text.split(","):
+            if stripped := entry.strip():
+                addresses[parse_address(stripped)] = None
+    if not addresses:
+        raise KafkaConfigurationError("bootstrap_servers is empty: name at least one 'host:port'")
+    return list(addresses)
+
+
+def parse_address(text: str) -> Address:
+    """Parse one ``host``, ``host:port``, ``[v6]``, ``[v6]:port`` or bare IPv6 address."""
+    if "://" in text:
+        raise KafkaConfigurationError(
+            f"bootstrap_servers has {text!r}: leave out the scheme, write 'host:port'"
+        )
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise KafkaConfigurationError(
+                f"bootstrap_servers has {text!r}: an IPv6 address is written '[::1]:9092'"
+            )
+        port_text = rest[1:] if rest else str(DEFAULT_PORT)
+    elif text.count(":") > 1:  # an IPv6 address without brackets has no room for a port
+        host, port_text = text, str(DEFAULT_PORT)
+    else:
+        host, colon, port_text = text.partition(":")
+        port_text = port_text if colon else str(DEFAULT_PORT)
+    if not host or any(character.isspace() or character == "/" for character in host):
+        raise KafkaConfigurationError(f"bootstrap_servers has {text!r}: the host name is missing")
+    if not (port_text.isascii() and port_text.isdigit() and 0 < int(port_text) < 65536):
+        raise KafkaConfigurationError(
+            f"bootstrap_servers has {text!r}: {port_text!r} is not a port (1 to 65535)"
+        )
+    return Address(host, int(port_text))

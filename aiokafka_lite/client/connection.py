@@ -1,0 +1,429 @@
+"""One connection to one broker: requests in flight, matched with answers by correlation id.
+
+Theory of operation. A connection is open or poisoned. While it is open, every request on the
+wire is an ``Exchange`` in ``_in_flight``, in the order sent; its answer completes the exchange's
+future. The first thing that goes wrong (the peer closes, a frame is broken, an answer matches
+no request, the broker stalls) poisons the connection: the socket is closed and every waiter gets
+the error. Nothing brings a poisoned connection back; the pool opens another.
+
+An exchange leaves ``_in_flight`` only by its answer. When its waiter was cancelled or timed out
+it stays, so that the late answer is recognised and dropped, and is never taken for another's.
+
+Deadlines. Brokers answer one connection's requests in order, so what a deadline means depends on
+the place in the queue. The oldest request's deadline says that the broker is silent: poison. A
+younger one's says that it waited too long behind others (a JoinGroup waits for other members):
+only that request fails, the connection goes on. A frame that stalls half-way, or trickles, is
+caught the same way: the deadline is the request's, bytes do not prolong it. One timer serves the
+whole connection; it is set when nothing is set or for an earlier deadline, and otherwise only
+moves when it fires, so a request costs no timer.
+
+The read callback only completes futures with raw frames. Decoding happens in the task that
+waits: a large answer then holds up nobody's callbacks, a cancelled waiter costs no decoding, and
+a decode error surfaces where the request was made. The connection stays in step after one, since
+frames carry their size.
+
+References: https://kafka.apache.org/protocol (requests, in order on one connection), KIP-219
+(throttle_time_ms: the broker mutes us, we hold back), KIP-511.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import ssl
+from collections.abc import Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
+
+from aiokafka_lite._compat import Buffer, timeout
+from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, Address
+from aiokafka_lite.client.dial import dial, explain
+from aiokafka_lite.client.frames import UNCHECKED_BYTES, FrameReader
+from aiokafka_lite.client.versions import ApiVersions, ask_api_versions
+from aiokafka_lite.errors import (
+    CorrelationIdError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaProtocolError,
+    RequestTimedOutError,
+)
+from aiokafka_lite.protocol import framing
+from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from aiokafka_lite.protocol.messages.fetch import FetchRequest
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.schema import Request
+
+if TYPE_CHECKING:
+    Frame = asyncio.Future[memoryview]
+
+R = TypeVar("R")
+
+MAX_CORRELATION_ID: Final = 2**31 - 1
+MAX_SMALL_ANSWER_BYTES: Final = 16 * 1024 * 1024
+MAX_THROTTLE_S: Final = 60.0
+# The two answers whose size follows from the cluster, not from what was asked.
+LARGE_ANSWERS: Final = (FetchRequest, MetadataRequest)
+
+Authenticate = Callable[["Connection"], Awaitable[None]]
+
+
+class Exchange(Generic[R]):
+    """A request on the wire and the answer it waits for.
+
+    ``await exchange`` gives the decoded answer. Who wants the raw frame first, to decode it when
+    there is time, awaits ``exchange.frame`` and calls ``decode``. Cancelling either leaves the
+    connection usable.
+    """
+
+    __slots__ = ("_connection", "deadline", "frame", "request_class", "timeout_s", "version")
+
+    def __init__(
+        self,
+        connection: Connection,
+        request_class: type[Request[R]],
+        version: int,
+        frame: Frame,
+        timeout_s: float,
+        deadline: float,
+    ) -> None:
+        self._connection = connection
+        self.request_class = request_class
+        self.version = version
+        self.frame = frame
+        self.timeout_s = timeout_s
+        self.deadline = deadline
+
+    def __await__(self) -> Generator[object, None, R]:
+        frame = yield from self.frame.__await__()
+        return self.decode(frame)
+
+    def decode(self, frame: memoryview) -> R:
+        """Decode the answer's frame; byte fields of record sets stay slices of it.
+
+        Raises:
+            KafkaProtocolError: The answer is malformed, or has bytes left over.
+        """
+        try:
+            response = framing.decode_response(self.request_class, self.version, frame)
+        except KafkaProtocolError as error:
+            raise type(error)(f"bad answer from {self}: {error.args[0]}") from error
+        throttle_ms: int = getattr(response, "throttle_time_ms", 0)
+        if throttle_ms > 0:
+            self._connection.throttle(throttle_ms / 1000)
+        return response
+
+    def fail(self, error: KafkaError) -> None:
+        """Give the waiter an error of its own; nothing happens when nobody waits any more."""
+        if not self.frame.done():
+            # A copy: an exception raised in two tasks would mix their tracebacks.
+            own = copy.copy(error)
+            own.__cause__ = error.__cause__
+            self.frame.set_exception(own)
+            self.frame.exception()  # seen: no warning when the waiter is gone
+
+    def __str__(self) -> str:
+        name = self.request_class.__name__.removesuffix("Request")
+        return f"{self._connection.peer} to {name} v{self.version}"
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection, open from ``open`` until it is poisoned or closed.
+
+    Must be used from one event loop. All fields are written here only.
+
+    Attributes:
+        peer: Host, port and node id, for messages.
+        closed: Completed with the reason as soon as the connection is poisoned or closed.
+        api_versions: What the broker offers.
+        last_used: Loop time of the latest request or answer.
+        muted_until: Loop time until which the broker asks us to hold back (KIP-219).
+    """
+
+    def __init__(
+        self, address: Address, *, client_id: str, max_frame_bytes: int, node_id: int | None
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.peer = f"{address}" if node_id is None else f"{address} (node {node_id})"
+        self.node_id = node_id
+        self.api_versions = ApiVersions({}, self.peer)
+        self.closed: asyncio.Future[KafkaError] = self._loop.create_future()
+        self.last_used = self._loop.time()
+        self.muted_until = 0.0
+        self._client_id = client_id
+        self._max_frame_bytes = max_frame_bytes
+        self._is_trusted = False
+        self._is_retired = False
+        self._poison: KafkaError | None = None
+        self._transport: asyncio.Transport | None = None
+        self._transport_closed = asyncio.Event()
+        self._can_write = asyncio.Event()
+        self._can_write.set()
+        self._reader = FrameReader(self.peer, self._frame_limit_bytes)
+        self._in_flight: dict[int, Exchange[object]] = {}
+        self._last_correlation_id = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- Opening and closing ---------------------------------------------------------------
+    @classmethod
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        connect_timeout_s: float = 10.0,
+        ssl_context: ssl.SSLContext | None = None,
+        authenticate: Authenticate | None = None,
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        node_id: int | None = None,
+    ) -> Connection:
+        """Connect, negotiate versions, and authenticate when asked to.
+
+        ``authenticate`` is given the fresh connection; until it returns, answers are limited to
+        64 KiB. Each step takes at most ``connect_timeout_s``. Cancellation leaves nothing open.
+
+        Raises:
+            KafkaConnectionError: No address of the host could be reached, or the peer hung up.
+            TLSError: TLS could not be agreed on.
+            KafkaProtocolError: The peer does not speak Kafka's protocol.
+            KafkaError: Whatever ``authenticate`` raises.
+        """
+        address = Address(host, port)
+        connection = await dial(
+            lambda: cls(
+                address, client_id=client_id, max_frame_bytes=max_frame_bytes, node_id=node_id
+            ),
+            address,
+            ssl_context=ssl_context,
+            connect_timeout_s=connect_timeout_s,
+        )
+        try:
+            await connection._negotiate(connect_timeout_s)
+            if authenticate is not None:
+                await connection._authenticate(authenticate, connect_timeout_s)
+        except BaseException:
+            connection.close()
+            raise
+        connection._is_trusted = True
+        return connection
+
+    async def _negotiate(self, timeout_s: float) -> None:
+        async def ask(request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
+            return await self._send(request, version, timeout_s)
+
+        try:
+            self.api_versions = await ask_api_versions(ask, self.peer)
+        except (KafkaConnectionError, RequestTimedOutError) as error:
+            raise KafkaConnectionError(
+                f"{error.args[0]} while versions were negotiated: check that this is a Kafka "
+                "listener, and that security_protocol is the listener's"
+            ) from error
+
+    async def _authenticate(self, authenticate: Authenticate, timeout_s: float) -> None:
+        try:
+            async with timeout(timeout_s):
+                await authenticate(self)
+        except asyncio.TimeoutError as error:
+            raise KafkaConnectionError(
+                f"{self.peer} did not finish authentication within {timeout_s:g} s"
+            ) from error
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether requests are refused because the connection is poisoned or closed."""
+        return self._poison is not None
+
+    @property
+    def in_flight_count(self) -> int:
+        """Requests whose answer has not arrived, given-up ones included."""
+        return len(self._in_flight)
+
+    def retire(self) -> None:
+        """Close as soon as every answer has arrived; further requests are refused."""
+        self._is_retired = True
+        self._close_if_drained()
+
+    def close(self) -> None:
+        """Close now; waiters get KafkaConnectionError. Idempotent."""
+        self._fail(KafkaConnectionError(f"the connection to {self.peer} was closed by this client"))
+
+    async def wait_closed(self) -> None:
+        """Wait until the socket is closed as well."""
+        await self._transport_closed.wait()
+
+    def _close_if_drained(self) -> None:
+        if self._is_retired and not self._in_flight:
+            self.close()
+
+    def _fail(self, error: KafkaError) -> None:
+        """Poison: the first error stays, every waiter gets it, the socket goes."""
+        if self._poison is not None:
+            return
+        self._poison = error
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        exchanges, self._in_flight = self._in_flight, {}
+        for exchange in exchanges.values():
+            exchange.fail(error)
+        self._can_write.set()
+        self._reader.clear()
+        if self._transport is not None:
+            if exchanges:
+                self._transport.abort()  # do not linger over bytes nobody waits for
+            else:
+                self._transport.close()
+        self.closed.set_result(error)
+
+    # --- Requests --------------------------------------------------------------------------
+    async def request(
+        self, request: Request[R], *, timeout_s: float, max_version: int | None = None
+    ) -> R:
+        """Send a request and return its decoded answer.
+
+        The request is on the wire before the first suspension, unless the peer is too slow to
+        take what was sent before. ``timeout_s`` is how long the broker may take (see the module's
+        text); a shorter wait of the caller's own is a cancellation, which costs the connection
+        nothing: the late answer is dropped.
+
+        Raises:
+            RequestTimedOutError: No answer within ``timeout_s``.
+            KafkaConnectionError: The connection is or was closed.
+            IncompatibleBrokerVersion: The broker has no version of this request that we know.
+            KafkaProtocolError: The peer broke the protocol.
+        """
+        if not self._can_write.is_set():
+            await self._wait_writable(type(request), timeout_s)
+        return await self.send(request, timeout_s=timeout_s, max_version=max_version)
+
+    def send(
+        self, request: Request[R], *, timeout_s: float, max_version: int | None = None
+    ) -> Exchange[R]:
+        """Send a request at once, whatever is still buffered, and return its exchange."""
+        version = self.api_versions.choose(type(request), max_version)
+        return self._send(request, version, timeout_s)
+
+    def _send(self, request: Request[R], version: int, timeout_s: float) -> Exchange[R]:
+        transport = self._transport
+        if transport is None or self._poison is not None or self._is_retired:
+            raise KafkaConnectionError(f"the connection to {self.peer} is closed") from self._poison
+        correlation_id = self._next_correlation_id()
+        encoded = framing.encode_request(request, version, correlation_id, self._client_id)
+        self.last_used = now = self._loop.time()
+        exchange = Exchange(
+            self, type(request), version, self._loop.create_future(), timeout_s, now + timeout_s
+        )
+        self._in_flight[correlation_id] = exchange
+        if self._timer is None or self._timer.when() > exchange.deadline:
+            self._set_timer(exchange.deadline)
+        try:
+            transport.write(encoded)
+        except (OSError, RuntimeError) as error:  # uvloop: RuntimeError once the transport closed
+            self._fail(_lost(self.peer, error))
+        return exchange
+
+    def throttle(self, duration_s: float) -> None:
+        """Note that the broker asks us to hold back; a broker is believed up to a minute."""
+        until = self._loop.time() + min(duration_s, MAX_THROTTLE_S)
+        self.muted_until = max(self.muted_until, until)
+
+    def _next_correlation_id(self) -> int:
+        correlation_id = self._last_correlation_id
+        while True:
+            correlation_id = correlation_id + 1 if correlation_id < MAX_CORRELATION_ID else 1
+            if correlation_id not in self._in_flight:
+                self._last_correlation_id = correlation_id
+                return correlation_id
+
+    async def _wait_writable(self, request_class: type[Request[R]], timeout_s: float) -> None:
+        try:
+            async with timeout(timeout_s):
+                await self._can_write.wait()
+        except asyncio.TimeoutError:
+            raise RequestTimedOutError(
+                f"{self.peer} has not taken what was sent within {timeout_s:g} s: "
+                f"{request_class.__name__} was not sent"
+            ) from None
+
+    # --- Deadlines -------------------------------------------------------------------------
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        oldest = next(iter(self._in_flight.values()), None)
+        for exchange in self._in_flight.values():
+            if exchange.deadline > now:
+                continue
+            error = RequestTimedOutError(f"no answer from {exchange} in {exchange.timeout_s:g} s")
+            exchange.fail(error)
+            if exchange is oldest:
+                self._fail(
+                    KafkaConnectionError(
+                        f"{self.peer} stopped answering: {error.args[0]}; "
+                        "the connection was given up"
+                    )
+                )
+                return
+            # Its turn comes later: from now on its deadline only tells whether the broker lives.
+            exchange.deadline = now + exchange.timeout_s
+        if self._in_flight:
+            self._set_timer(min(exchange.deadline for exchange in self._in_flight.values()))
+
+    # --- asyncio.BufferedProtocol ----------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
+
+    def get_buffer(self, sizehint: int) -> Buffer:
+        return self._reader.missing
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._poison is not None:
+            return
+        try:
+            frame = self._reader.received(nbytes)
+            if frame is not None:
+                self._answered(frame)
+        except KafkaProtocolError as error:
+            self._fail(error)
+
+    def _answered(self, frame: memoryview) -> None:
+        exchange = self._in_flight.pop(framing.response_correlation_id(frame), None)
+        if exchange is None:
+            raise CorrelationIdError(
+                f"{self.peer} answers request {framing.response_correlation_id(frame)}, which is "
+                "not in flight: the connection is out of step"
+            )
+        self.last_used = self._loop.time()
+        if not exchange.frame.done():  # else it was cancelled or timed out: drop the answer
+            exchange.frame.set_result(frame)
+        if self._is_retired:
+            self._close_if_drained()
+
+    def eof_received(self) -> bool:
+        return False  # the transport closes itself, connection_lost follows
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(_lost(self.peer, exc))
+        self._transport_closed.set()
+
+    def pause_writing(self) -> None:
+        self._can_write.clear()
+
+    def resume_writing(self) -> None:
+        self._can_write.set()
+
+    def _frame_limit_bytes(self) -> int:
+        if not self._is_trusted:
+            return UNCHECKED_BYTES
+        if any(issubclass(e.request_class, LARGE_ANSWERS) for e in self._in_flight.values()):
+            return self._max_frame_bytes
+        return min(MAX_SMALL_ANSWER_BYTES, self._max_frame_bytes)
+
+
+def _lost(peer: str, error: BaseException | None) -> KafkaConnectionError:
+    lost = KafkaConnectionError(f"lost the connection to {peer}: {explain(error)}")
+    lost.__cause__ = error
+    return lost

@@ -1,0 +1,402 @@
+"""Connections to the nodes of a cluster, per node and lane, opened when first needed.
+
+A broker serves one request per connection at a time, so what waits inside the broker blocks what
+comes behind it on the same connection: see ``Lane``.
+
+Per node there is one backoff for all lanes (50 ms doubling to 1 s, with jitter). It starts when
+an attempt fails or a connection is lost, and starts over only once a connection has lived for as
+long as the longest delay: a node that accepts and hangs up at once is not hammered either.
+
+The questions asked of a pool are named as in Kafka's NetworkClient: is_ready, ready,
+connection_delay, connection_failed, in_flight_request_count, least_loaded_node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import enum
+import logging
+import random
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.config import Address, ClientConfig
+from aiokafka_lite.client.connection import Authenticate, Connection
+from aiokafka_lite.client.view import Node
+from aiokafka_lite.errors import KafkaConnectionError, KafkaError, NodeNotReadyError
+from aiokafka_lite.protocol.schema import Request
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+
+class Lane(enum.Enum):
+    """What a connection is for; requests of one lane wait for each other, lanes do not."""
+
+    FETCH = "fetch"  # long polls wait in the broker for records
+    GROUP = "group"  # JoinGroup and SyncGroup wait in the broker for other members
+    GENERAL = "general"  # heartbeats, commits, metadata: everything that is answered at once
+
+
+class _Slot:
+    """One lane of a node: its connection, or the task that is opening it."""
+
+    __slots__ = ("connecting", "connection", "lane", "opened_at")
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.connection: Connection | None = None
+        self.connecting: asyncio.Task[KafkaError | None] | None = None
+        self.opened_at = 0.0
+
+
+class _NodeState:
+    """A node at one endpoint; when the endpoint changes, a new state takes its place."""
+
+    __slots__ = ("backoff", "last_error", "next_attempt_at", "node", "slots")
+
+    def __init__(self, node: Node, backoff: Backoff) -> None:
+        self.node = node
+        self.backoff = backoff
+        self.next_attempt_at = 0.0
+        self.last_error: KafkaError | None = None
+        self.slots = {lane: _Slot(lane) for lane in Lane}
+
+    @property
+    def in_flight_count(self) -> int:
+        return sum(
+            slot.connection.in_flight_count for slot in self.slots.values() if slot.connection
+        )
+
+    def __str__(self) -> str:
+        address = Address(self.node.host, self.node.port)
+        return (
+            f"bootstrap server {address}"
+            if self.node.id < 0
+            else f"node {self.node.id} at {address}"
+        )
+
+
+class Pool:
+    """The connections of one client. Used from one event loop; only the pool writes its fields."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        scope: TaskScope,
+        rng: random.Random,
+        authenticate: Authenticate | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._config = config
+        self._scope = scope
+        self._rng = rng
+        self._authenticate = authenticate
+        self._nodes: dict[int, _NodeState] = {}
+        self._leaving: set[Connection] = set()
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    # --- What it is asked ------------------------------------------------------------------
+    def is_ready(self, node_id: int, lane: Lane = Lane.GENERAL) -> bool:
+        """Whether a request to the node would be sent at once."""
+        connection = self.usable(node_id, lane)
+        return connection is not None and self._mute_s(connection, lane) == 0
+
+    def ready(self, node_id: int, lane: Lane = Lane.GENERAL) -> bool:
+        """Like is_ready; starts connecting when there is no connection and backoff allows."""
+        if self.is_ready(node_id, lane):
+            return True
+        state = self._nodes.get(node_id)
+        if (
+            state is not None
+            and not self._is_closed
+            and self._usable(state, state.slots[lane]) is None
+            and self._backoff_s(state) == 0
+        ):
+            self._start_connecting(state, state.slots[lane])
+        return False
+
+    def connection_delay(self, node_id: int, lane: Lane = Lane.GENERAL) -> float:
+        """Seconds until a request to the node makes sense: its backoff, or a broker's throttle."""
+        state = self._nodes.get(node_id)
+        if state is None:
+            return 0.0
+        connection = self._usable(state, state.slots[lane])
+        if connection is not None:
+            return self._mute_s(connection, lane)
+        return self._backoff_s(state)
+
+    def connection_failed(self, node_id: int) -> bool:
+        """Whether the latest attempt failed, or the connection was lost and not yet replaced."""
+        return self.last_error(node_id) is not None
+
+    def last_error(self, node_id: int) -> KafkaError | None:
+        """Return why the node cannot be reached, None when it can or was not tried."""
+        state = self._nodes.get(node_id)
+        return None if state is None else state.last_error
+
+    def in_flight_request_count(self, node_id: int | None = None) -> int:
+        """Requests without an answer yet, of one node or of all."""
+        if node_id is None:
+            return sum(state.in_flight_count for state in self._nodes.values())
+        state = self._nodes.get(node_id)
+        return 0 if state is None else state.in_flight_count
+
+    def least_loaded_node(self, *, exclude: frozenset[int] = frozenset()) -> int | None:
+        """Return the node to send an untargeted request to, None when all are in backoff.
+
+        Nodes that did not fail lately come first; of those the connected ones, with the fewest
+        requests in flight; among equals, one is drawn.
+        """
+        candidates = [
+            (self._load(state), node_id)
+            for node_id, state in self._nodes.items()
+            if node_id not in exclude and self.connection_delay(node_id) == 0
+        ]
+        if not candidates:
+            return None
+        lowest = min(load for load, _ in candidates)
+        return self._rng.choice([node_id for load, node_id in candidates if load == lowest])
+
+    @staticmethod
+    def _load(state: _NodeState) -> tuple[bool, bool, int]:
+        is_connected = state.slots[Lane.GENERAL].connection is not None
+        return (state.last_error is not None, not is_connected, state.in_flight_count)
+
+    def node_ids(self) -> list[int]:
+        """Return the ids of the nodes that requests can be sent to."""
+        return list(self._nodes)
+
+    def describe(self, node_id: int) -> str:
+        """Return a node's name and address for messages."""
+        state = self._nodes.get(node_id)
+        return f"node {node_id}" if state is None else str(state)
+
+    def usable(self, node_id: int, lane: Lane = Lane.GENERAL) -> Connection | None:
+        """Return the open connection of a node's lane, None when there is none just now."""
+        state = self._nodes.get(node_id)
+        return None if state is None else self._usable(state, state.slots[lane])
+
+    # --- Requests --------------------------------------------------------------------------
+    async def request(
+        self,
+        node_id: int,
+        request: Request[R],
+        *,
+        lane: Lane = Lane.GENERAL,
+        timeout_s: float,
+        max_version: int | None = None,
+    ) -> R:
+        """Send a request to a node and return its answer, connecting first when needed.
+
+        With a connection at hand the request is on the wire before the first suspension. Without
+        one this waits out the node's backoff and makes one attempt, together with whoever else
+        waits for the same connection. On the FETCH lane a broker's throttle is waited out too.
+        Cancellation leaves the connection usable, or the attempt going on.
+
+        Raises:
+            NodeNotReadyError: The node is not known.
+            KafkaConnectionError: The node cannot be reached, or the connection was lost.
+            RequestTimedOutError: No answer within ``timeout_s``.
+            KafkaError: See Connection.request.
+        """
+        connection = self.usable(node_id, lane)
+        if connection is None or self._mute_s(connection, lane) > 0:
+            connection = await self.connect(node_id, lane)
+        return await connection.request(request, timeout_s=timeout_s, max_version=max_version)
+
+    async def connect(self, node_id: int, lane: Lane = Lane.GENERAL) -> Connection:
+        """Return an open connection, waiting for backoff, one attempt to connect, and throttle.
+
+        Raises:
+            NodeNotReadyError: The node is not known.
+            KafkaConnectionError: The attempt failed.
+        """
+        while True:
+            if self._is_closed:
+                raise KafkaConnectionError("the client is closed")
+            state = self._nodes.get(node_id)
+            if state is None:
+                raise NodeNotReadyError(
+                    f"node {node_id} is not in the cluster's metadata: refresh it and try again"
+                )
+            slot = state.slots[lane]
+            connection = self._usable(state, slot)
+            if connection is None:
+                await self._attempt(state, slot)
+            elif mute_s := self._mute_s(connection, lane):
+                await asyncio.sleep(mute_s)
+            else:
+                return connection
+
+    async def _attempt(self, state: _NodeState, slot: _Slot) -> None:
+        """Wait for the one attempt to connect this lane, starting it when there is none."""
+        attempt = self._start_connecting(state, slot)
+        await asyncio.wait([attempt])  # not awaited itself: our cancellation must not reach it
+        error = (
+            KafkaConnectionError(f"connecting to {state} was given up: the client is closed")
+            if attempt.cancelled()
+            else attempt.result()
+        )
+        if error is not None:
+            own = copy.copy(error)  # several may wait: each raises an exception of its own
+            raise own from error.__cause__
+
+    # --- Connecting ------------------------------------------------------------------------
+    def _start_connecting(self, state: _NodeState, slot: _Slot) -> asyncio.Task[KafkaError | None]:
+        if slot.connecting is None:
+            try:
+                slot.connecting = self._scope.spawn(
+                    self._connect(state, slot), name=f"connect {slot.lane.value} {state}"
+                )
+            except RuntimeError as error:
+                raise KafkaConnectionError("the client is closed") from error
+        return slot.connecting
+
+    async def _connect(self, state: _NodeState, slot: _Slot) -> KafkaError | None:
+        """Open a lane's connection; return the error, which is not this task's failure."""
+        try:
+            if delay_s := self._backoff_s(state):
+                await asyncio.sleep(delay_s)
+            connection = await Connection.open(
+                state.node.host,
+                state.node.port,
+                client_id=self._config.client_id,
+                connect_timeout_s=self._config.connect_timeout_s,
+                ssl_context=self._config.ssl_context if self._config.uses_tls else None,
+                authenticate=self._authenticate,
+                max_frame_bytes=self._config.max_frame_bytes,
+                node_id=state.node.id if state.node.id >= 0 else None,
+            )
+        except KafkaError as error:
+            self._failed(state, error)
+            return error
+        finally:
+            slot.connecting = None
+        if self._is_closed or self._nodes.get(state.node.id) is not state:
+            connection.close()
+            return KafkaConnectionError(f"{state} left the cluster or moved: try again")
+        slot.connection = connection
+        slot.opened_at = self._loop.time()
+        connection.closed.add_done_callback(lambda _: self._usable(state, slot))
+        if state.last_error is not None:
+            log.info("connected to %s again", state)
+            state.last_error = None
+        self._arm_idle_timer()
+        return None
+
+    def _failed(self, state: _NodeState, error: KafkaError) -> None:
+        """Start the node's backoff; one line when the node's condition changes."""
+        if state.last_error is None and self._nodes.get(state.node.id) is state:
+            log.warning("%s is not reachable: %s", state, error)
+        state.last_error = error
+        delay_s = state.backoff.next_delay_s()
+        if not error.retriable:  # refused credentials, untrusted certificates: never in a hurry
+            delay_s = max(delay_s, self._config.reconnect_backoff_max_s)
+        state.next_attempt_at = max(state.next_attempt_at, self._loop.time() + delay_s)
+
+    def _usable(self, state: _NodeState, slot: _Slot) -> Connection | None:
+        """Return the lane's open connection; notice here that one was lost."""
+        connection = slot.connection
+        if connection is None or not connection.is_closed:
+            return connection
+        slot.connection = None
+        if self._loop.time() - slot.opened_at >= self._config.reconnect_backoff_max_s:
+            state.backoff.reset()
+        self._failed(state, connection.closed.result())
+        return None
+
+    def _backoff_s(self, state: _NodeState) -> float:
+        return max(0.0, state.next_attempt_at - self._loop.time())
+
+    def _mute_s(self, connection: Connection, lane: Lane) -> float:
+        # Only long polls wait for a throttled broker: a late heartbeat would cost the membership.
+        if lane is not Lane.FETCH or connection.muted_until == 0.0:
+            return 0.0
+        return max(0.0, connection.muted_until - self._loop.time())
+
+    # --- Which nodes there are -------------------------------------------------------------
+    def update_nodes(self, nodes: Mapping[int, Node]) -> None:
+        """Follow the metadata: connections to old endpoints get their answers, then close."""
+        for node_id, state in list(self._nodes.items()):
+            node = nodes.get(node_id)
+            if node is None or (node.host, node.port) != (state.node.host, state.node.port):
+                del self._nodes[node_id]
+                self._retire(state)
+        for node_id, node in nodes.items():
+            if node_id not in self._nodes:
+                self._nodes[node_id] = _NodeState(node, self._new_backoff())
+
+    def _new_backoff(self) -> Backoff:
+        config = self._config
+        return Backoff(config.reconnect_backoff_s, config.reconnect_backoff_max_s, self._rng)
+
+    def _retire(self, state: _NodeState) -> None:
+        for slot in state.slots.values():
+            if slot.connection is not None:
+                self._let_go(slot, slot.connection)
+
+    def _let_go(self, slot: _Slot, connection: Connection) -> None:
+        """Close a connection once its answers have arrived; the slot is free at once."""
+        slot.connection = None
+        self._leaving.add(connection)
+        connection.closed.add_done_callback(lambda _: self._leaving.discard(connection))
+        connection.retire()
+
+    # --- Closing ---------------------------------------------------------------------------
+    def _connected_slots(self) -> Iterator[tuple[_Slot, Connection]]:
+        for state in self._nodes.values():
+            for slot in state.slots.values():
+                if slot.connection is not None:
+                    yield slot, slot.connection
+
+    def _arm_idle_timer(self) -> None:
+        max_idle_s = self._config.connections_max_idle_s
+        if max_idle_s is not None and self._idle_timer is None:
+            self._idle_timer = self._loop.call_later(max_idle_s, self._close_idle, max_idle_s)
+
+    def _close_idle(self, max_idle_s: float) -> None:
+        """Close what was not used for too long; one timer serves all connections."""
+        self._idle_timer = None
+        now = self._loop.time()
+        next_due = None
+        for slot, connection in list(self._connected_slots()):
+            due = connection.last_used + max_idle_s
+            if connection.in_flight_count:
+                due = now + max_idle_s
+            elif due <= now:
+                self._let_go(slot, connection)
+                continue
+            next_due = due if next_due is None else min(next_due, due)
+        if next_due is not None:
+            self._idle_timer = self._loop.call_at(next_due, self._close_idle, max_idle_s)
+
+    async def close(self) -> None:
+        """Close every connection; waiters get KafkaConnectionError. Idempotent."""
+        self._is_closed = True
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        attempts = [
+            slot.connecting
+            for state in self._nodes.values()
+            for slot in state.slots.values()
+            if slot.connecting is not None
+        ]
+        for attempt in attempts:
+            attempt.cancel()
+        connections = [connection for _, connection in self._connected_slots()]
+        connections += self._leaving
+        self._nodes.clear()
+        for connection in connections:
+            connection.close()
+        if attempts:
+            await asyncio.wait(attempts)
+        for connection in connections:
+            await connection.wait_closed()

@@ -1,0 +1,109 @@
+"""Which versions a broker speaks, asked for with ApiVersions when a connection opens.
+
+References: KIP-35 (ApiVersions), KIP-511 (a broker that does not know our version of
+ApiVersions answers in version 0 and names the versions it knows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Final, TypeVar
+
+from aiokafka_lite import __version__
+from aiokafka_lite.errors import (
+    IncompatibleBrokerVersion,
+    KafkaProtocolError,
+    NoError,
+    UnsupportedVersionError,
+    for_code,
+)
+from aiokafka_lite.protocol import registry
+from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from aiokafka_lite.protocol.schema import Request
+
+R = TypeVar("R")
+
+MAX_TRIES: Final = 3
+SOFTWARE_NAME: Final = "aiokafka-lite"
+
+
+class ApiVersions(Mapping[int, tuple[int, int]]):
+    """API key to (lowest, highest) version of one broker, and what we use of it."""
+
+    __slots__ = ("_chosen", "_peer", "_ranges")
+
+    def __init__(self, ranges: Mapping[int, tuple[int, int]], peer: str) -> None:
+        for api_key, (low, high) in ranges.items():
+            if low > high and api_key in registry.REQUESTS:
+                raise KafkaProtocolError(
+                    f"{peer} offers versions {low} to {high} of "
+                    f"{registry.REQUESTS[api_key].__name__}: the range is empty"
+                )
+        self._ranges = dict(ranges)
+        self._peer = peer
+        self._chosen: dict[tuple[int, int | None], int] = {}
+
+    def __getitem__(self, api_key: int) -> tuple[int, int]:
+        return self._ranges[api_key]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ranges)
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    def choose(self, request_class: type[Request[R]], max_version: int | None = None) -> int:
+        """Return the newest version that both sides know, at most ``max_version``.
+
+        Raises:
+            IncompatibleBrokerVersion: There is none.
+        """
+        wanted = (request_class.api_key, max_version)
+        chosen = self._chosen.get(wanted)
+        if chosen is None:
+            chosen = self._chosen[wanted] = self._negotiate(request_class, max_version)
+        return chosen
+
+    def _negotiate(self, request_class: type[Request[R]], max_version: int | None) -> int:
+        try:
+            low, high = self._ranges[request_class.api_key]
+        except KeyError:
+            raise IncompatibleBrokerVersion(
+                f"{self._peer} does not offer {request_class.__name__}"
+            ) from None
+        if max_version is not None:
+            high = min(high, max_version)
+        try:
+            return registry.negotiate(request_class, low, high)
+        except IncompatibleBrokerVersion as error:
+            raise IncompatibleBrokerVersion(f"{self._peer}: {error.args[0]}") from None
+
+
+async def ask_api_versions(
+    ask: Callable[[ApiVersionsRequest, int], Awaitable[ApiVersionsResponse]], peer: str
+) -> ApiVersions:
+    """Ask in our newest version, then in one the broker names, at last in version 0.
+
+    Raises:
+        KafkaProtocolError: The broker refuses every version, or offers an empty range.
+        BrokerResponseError: The broker answers with another error code.
+    """
+    version = ApiVersionsRequest.max_version
+    request = ApiVersionsRequest(
+        client_software_name=SOFTWARE_NAME, client_software_version=__version__
+    )
+    for _ in range(MAX_TRIES):
+        response = await ask(request, version)
+        if response.error_code == NoError.errno:
+            ranges = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+            return ApiVersions(ranges, peer)
+        if response.error_code != UnsupportedVersionError.errno:
+            raise for_code(response.error_code)(f"{peer} refuses ApiVersions v{version}")
+        if version == 0:
+            break
+        # Always downwards, so that a broker which refuses what it offers cannot hold us here.
+        offered = [key.max_version for key in response.api_keys if key.api_key == request.api_key]
+        version = max(0, min(offered[0], version - 1)) if offered else 0
+    raise KafkaProtocolError(
+        f"{peer} refuses every version of ApiVersions tried: Kafka 0.10 or newer is needed"
+    )

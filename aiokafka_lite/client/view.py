@@ -1,0 +1,219 @@
+"""ClusterView: what is known of a cluster at one moment, never changed once made.
+
+A newer answer to Metadata makes a new view out of the one before. Any broker may answer, and
+some lag behind, so an answer is not taken as it is: a partition's leader is only replaced by one
+of the same or a newer leader epoch, as long as the topic is the same (same topic id).
+
+References: KIP-320 (leader epochs), KIP-516 (topic ids), KIP-951 (leader hints in answers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from aiokafka_lite.errors import KafkaError, NoError, for_code
+from aiokafka_lite.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.structs import TopicPartition
+
+NO_LEADER: Final = -1
+NO_EPOCH: Final = -1
+
+
+class Node(NamedTuple):
+    """A broker and where it listens; negative ids stand for bootstrap addresses."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """A partition: its leader's node id (-1: none), leader epoch (-1: unknown) and replicas."""
+
+    leader: int
+    leader_epoch: int = NO_EPOCH
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    error: type[KafkaError] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic that was asked for: its partitions, or the error the broker answered."""
+
+    name: str
+    topic_id: bytes = ZERO_UUID
+    partitions: Mapping[int, PartitionView] = field(default_factory=dict)
+    is_internal: bool = False
+    error: type[KafkaError] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether asking again could bring nothing more than is known."""
+        if self.error is not None:
+            return not self.error.retriable
+        return all(partition.leader != NO_LEADER for partition in self.partitions.values())
+
+
+def _no_mapping() -> Mapping[int, Node]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """Nodes and topics of a cluster.
+
+    Attributes:
+        nodes: By node id.
+        topics: By name; holds the topics that were asked for, those with errors too.
+        topic_names: Topic id to name, for topics that have an id.
+        controller_id: Node id, -1 when unknown.
+        cluster_id: None when unknown.
+        fetched_at: Loop time of the answer; -inf for the view before the first.
+    """
+
+    nodes: Mapping[int, Node] = field(default_factory=_no_mapping)
+    topics: Mapping[str, TopicView] = field(default_factory=dict)
+    topic_names: Mapping[bytes, str] = field(default_factory=dict)
+    controller_id: int = -1
+    cluster_id: str | None = None
+    fetched_at: float = float("-inf")
+
+    def partition(self, tp: TopicPartition) -> PartitionView | None:
+        """Return what is known of a partition, None when it is unknown."""
+        topic = self.topics.get(tp.topic)
+        return None if topic is None else topic.partitions.get(tp.partition)
+
+    def leader(self, tp: TopicPartition) -> PartitionView | None:
+        """Return the partition when it has a leader that is among the nodes, else None."""
+        partition = self.partition(tp)
+        if partition is None or partition.leader not in self.nodes:
+            return None
+        return partition
+
+    def topic_id(self, topic: str) -> bytes | None:
+        """Return a topic's id, None when it is unknown or the cluster has no ids."""
+        view = self.topics.get(topic)
+        return None if view is None or view.topic_id == ZERO_UUID else view.topic_id
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Return the partitions of a topic, None when it is unknown."""
+        view = self.topics.get(topic)
+        return set(view.partitions) if view is not None and view.partitions else None
+
+    def available_partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Return the partitions of a topic that have a leader, None when it is unknown."""
+        view = self.topics.get(topic)
+        if view is None or not view.partitions:
+            return None
+        return {
+            index for index, partition in view.partitions.items() if partition.leader in self.nodes
+        }
+
+    def incomplete_topics(self) -> list[str]:
+        """Return the topics for which asking again may help: unknown yet, or without leader."""
+        return [topic.name for topic in self.topics.values() if not topic.is_complete]
+
+    # --- Making the next view --------------------------------------------------------------
+    def updated(self, response: MetadataResponse, fetched_at: float) -> ClusterView:
+        """Return the view that an answer to Metadata makes of this one.
+
+        Topics the answer leaves out are dropped: it was asked for all that matter.
+        """
+        topics = {
+            topic.name: _merged_topic(self.topics.get(topic.name), topic, topic.name)
+            for topic in response.topics
+            if topic.name is not None
+        }
+        return ClusterView(
+            nodes=MappingProxyType(
+                {
+                    broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack)
+                    for broker in response.brokers
+                }
+            ),
+            topics=MappingProxyType(topics),
+            topic_names=_names_by_id(topics.values()),
+            controller_id=response.controller_id,
+            cluster_id=response.cluster_id,
+            fetched_at=fetched_at,
+        )
+
+    def with_nodes(self, nodes: Iterable[Node]) -> ClusterView:
+        """Return a view with these nodes added, or moved to where they now listen."""
+        return replace(
+            self, nodes=MappingProxyType({**self.nodes, **{node.id: node for node in nodes}})
+        )
+
+    def with_leader(
+        self, tp: TopicPartition, leader: int, leader_epoch: int, nodes: Iterable[Node] = ()
+    ) -> ClusterView:
+        """Return a view with a partition's newer leader; this one when it is not newer."""
+        topic, partition = self.topics.get(tp.topic), self.partition(tp)
+        if topic is None or partition is None or leader_epoch <= partition.leader_epoch:
+            return self
+        partitions = {
+            **topic.partitions,
+            tp.partition: replace(partition, leader=leader, leader_epoch=leader_epoch, error=None),
+        }
+        changed = replace(topic, partitions=MappingProxyType(partitions))
+        return replace(
+            self.with_nodes(nodes),
+            topics=MappingProxyType({**self.topics, tp.topic: changed}),
+        )
+
+
+def _merged_topic(known: TopicView | None, topic: MetadataResponseTopic, name: str) -> TopicView:
+    """Return the topic as answered, but for leaders that an older epoch would bring back."""
+    is_same = known is not None and known.topic_id == topic.topic_id
+    before = known.partitions if known is not None and is_same else {}
+    return TopicView(
+        name=name,
+        topic_id=topic.topic_id,
+        partitions=MappingProxyType(
+            {
+                partition.partition_index: _newer(
+                    before.get(partition.partition_index), _partition_view(partition)
+                )
+                for partition in sorted(topic.partitions, key=lambda p: p.partition_index)
+            }
+        ),
+        is_internal=topic.is_internal,
+        error=_error_class(topic.error_code),
+    )
+
+
+def _newer(known: PartitionView | None, answered: PartitionView) -> PartitionView:
+    if known is not None and NO_EPOCH < answered.leader_epoch < known.leader_epoch:
+        return known
+    return answered
+
+
+def _partition_view(partition: MetadataResponsePartition) -> PartitionView:
+    return PartitionView(
+        leader=partition.leader_id,
+        leader_epoch=partition.leader_epoch,
+        replicas=tuple(partition.replica_nodes),
+        isr=tuple(partition.isr_nodes),
+        error=_error_class(partition.error_code),
+    )
+
+
+def _error_class(error_code: int) -> type[KafkaError] | None:
+    return None if error_code == NoError.errno else for_code(error_code)
+
+
+def _names_by_id(topics: Iterable[TopicView]) -> Mapping[bytes, str]:
+    return MappingProxyType(
+        {topic.topic_id: topic.name for topic in topics if topic.topic_id != ZERO_UUID}
+    )
