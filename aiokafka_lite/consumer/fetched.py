@@ -15,7 +15,7 @@ from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 if TYPE_CHECKING:
     from aiokafka_lite.records import RecordSet
 
-Record = ConsumerRecord
+Record = ConsumerRecord[bytes, bytes]
 Deserialize = Callable[[Record], None]
 
 
@@ -240,8 +240,9 @@ def make_deserialize(
                 value = value_deserializer(record.value)
         except Exception as error:  # whatever the user's code raises
             raise bad_record(record, error) from error
-        record.key = key
-        record.value = value
+        # With deserialisers a record is of their types.
+        record.key = key  # type: ignore[assignment]
+        record.value = value  # type: ignore[assignment]
 
     return deserialize
 

@@ -48,7 +48,6 @@ log = logging.getLogger(__name__)
 # What a broker may take beyond fetch_max_wait_ms before its connection counts as dead.
 FETCH_STALL_S: Final = 10.0
 LAST_BACKOFF_S: Final = 1.0
-MAX_THROTTLE_S: Final = 60.0
 
 
 class Fetcher:
@@ -300,8 +299,6 @@ class NodeFetcher:
         self._backoff.reset()
         self._session.succeeded(response.session_id)
         self._settle(response, reservation)
-        if response.throttle_time_ms > 0:
-            await asyncio.sleep(min(response.throttle_time_ms / 1000, MAX_THROTTLE_S))
 
     def _session_failed(self, error_class: type[KafkaError]) -> None:
         if error_class is FetchSessionIdNotFound:

@@ -44,8 +44,10 @@ class Gets:
             if timeout_s is not None and timeout_s <= 0 and not self._queue.is_ready(wanted):
                 # A loop of gets that never wait must not keep the fetchers from working.
                 await asyncio.sleep(0)
+            # A get that does not wait returns all that is buffered: only decoding takes time.
+            decode_until = deadline if timeout_s else None
             while await self._queue.wait(wanted, deadline):
-                await self._queue.decode(wanted, max_records, deadline)
+                await self._queue.decode(wanted, max_records, decode_until)
                 records = self._queue.pop(wanted, max_records)
                 if records:
                     return records

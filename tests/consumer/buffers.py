@@ -1,0 +1,99 @@
+"""Fetched data made of real record batches, without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from aiokafka_lite import records
+from aiokafka_lite.consumer.budget import ByteBudget
+from aiokafka_lite.consumer.config import Deserializer
+from aiokafka_lite.consumer.fetch_queue import FetchQueue
+from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse, make_deserialize
+from aiokafka_lite.consumer.gets import Gets
+from aiokafka_lite.consumer.partition import PartitionState
+from aiokafka_lite.consumer.ready import ReadyRecords
+from aiokafka_lite.consumer.state import SubscriptionState
+from aiokafka_lite.structs import TopicPartition
+
+A = TopicPartition("t", 0)
+B = TopicPartition("t", 1)
+
+
+def batch(first: int, count: int, *, codec: str = "none", size: int = 3) -> bytes:
+    """A batch of `count` records with the offset as key, from offset `first` on."""
+    return records.build_batch(
+        [(1, b"%d" % offset, b"x" * size, ()) for offset in range(first, first + count)],
+        codec=codec,
+        base_offset=first,
+    )
+
+
+class Buffers:
+    """A queue with its gets, fed by hand instead of by fetchers."""
+
+    def __init__(
+        self,
+        *assigned: TopicPartition,
+        value_deserializer: Deserializer | None = None,
+        budget_bytes: int = 1 << 20,
+    ) -> None:
+        self.state = SubscriptionState()
+        self.taken: list[int] = []
+        self.with_room: list[TopicPartition] = []
+        self.unusable: BaseException | None = None
+        self.budget = ByteBudget(budget_bytes, lambda: None)
+        self.deserialize = make_deserialize(None, value_deserializer)
+        self.queue = FetchQueue(
+            self.state,
+            raise_if_unusable=self._raise_if_unusable,
+            on_taken=self.taken.append,
+            on_room=lambda partition: self.with_room.append(partition.tp),
+            has_deserializers=value_deserializer is not None,
+        )
+        self.ready = ReadyRecords(self.state, self.queue.finish_if_exhausted)
+        self.gets = Gets(self.state, self.queue, self.ready)
+        self.state.assign_from_user(assigned or (A,))
+        for tp in self.state.assignment:
+            self.state.seek(self.partition(tp), 0)
+
+    def _raise_if_unusable(self) -> None:
+        if self.unusable is not None:
+            raise self.unusable
+
+    def partition(self, tp: TopicPartition = A) -> PartitionState:
+        return self.state.partition(tp)
+
+    def part(self, tp: TopicPartition, view: bytes, response: FetchedResponse) -> FetchedPartition:
+        partition = self.partition(tp)
+        return FetchedPartition(
+            partition,
+            response=response,
+            records=records.RecordSet(
+                *tp, memoryview(view), fetch_offset=partition.fetched, check_crcs=True
+            ),
+            end_offset=records.end_offset(memoryview(view)),
+            deserialize=self.deserialize,
+        )
+
+    def put(self, views: dict[TopicPartition, bytes], node_id: int = 1) -> FetchedResponse:
+        """Buffer one response of a broker."""
+        size = sum(map(len, views.values()))
+        reservation = self.budget.reserve(size, size)
+        assert reservation is not None
+        response = FetchedResponse(node_id, reservation)
+        self.queue.put(response, [self.part(tp, view, response) for tp, view in views.items()])
+        return response
+
+    async def poll(
+        self, timeout_s: float | None = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[int]]:
+        """The offsets that a poll hands out."""
+        found = await self.gets.many((), timeout_s, max_records)
+        return {tp: [record.offset for record in batch] for tp, batch in found.items()}
+
+
+async def drive(make: Callable[[], object], steps: int) -> None:
+    """Let the loop run a few times."""
+    for _ in range(steps):
+        await asyncio.sleep(0)

@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aiokafka_lite.consumer import fetch_queue
+from aiokafka_lite.errors import (
+    ConsumerStoppedError,
+    CorruptRecordException,
+    DeserializationError,
+    KafkaError,
+    OffsetOutOfRangeError,
+)
+from aiokafka_lite.structs import OffsetAndMetadata
+from tests.consumer.buffers import A, B, Buffers, batch
+
+
+async def test_poll_returns_records_in_order_and_moves_the_position() -> None:
+    buffers = Buffers()
+    buffers.put({A: batch(0, 3) + batch(3, 2)})
+    assert await buffers.poll() == {A: [0, 1, 2, 3, 4]}
+    assert buffers.partition().position == 5
+    assert await buffers.poll() == {}
+
+
+async def test_poll_never_returns_more_than_asked_for() -> None:
+    buffers = Buffers(A, B)
+    buffers.put({A: batch(0, 5), B: batch(0, 5)})
+    seen: dict[object, list[int]] = {A: [], B: []}
+    for _ in range(5):
+        found = await buffers.poll(max_records=2)
+        assert sum(map(len, found.values())) == 2
+        for tp, offsets in found.items():
+            seen[tp] += offsets
+    assert seen == {A: [0, 1, 2, 3, 4], B: [0, 1, 2, 3, 4]}
+
+
+async def test_partitions_take_turns() -> None:
+    buffers = Buffers(A, B)
+    buffers.put({A: batch(0, 4), B: batch(0, 4)})
+    turns = [next(iter(await buffers.poll(max_records=1))) for _ in range(4)]
+    assert sorted(turns) == [A, A, B, B]
+    assert turns[0] != turns[1]
+
+
+async def test_poll_waits_until_something_is_put() -> None:
+    buffers = Buffers()
+    poll = asyncio.ensure_future(buffers.poll(timeout_s=None))
+    await asyncio.sleep(0)
+    assert not poll.done()
+    buffers.put({A: batch(0, 1)})
+    assert await poll == {A: [0]}
+
+
+async def test_poll_returns_nothing_when_its_time_is_up() -> None:
+    assert await Buffers().poll(timeout_s=0.01) == {}
+
+
+async def test_a_response_is_taken_before_its_records_are_decoded() -> None:
+    buffers = Buffers()
+    buffers.put({A: batch(0, 3)}, node_id=7)
+    assert buffers.queue.has_untaken(7)
+    await buffers.poll(max_records=1)
+    assert buffers.taken == [7]
+    assert not buffers.queue.has_untaken(7)
+
+
+async def test_a_waiting_get_takes_a_response_at_once() -> None:
+    buffers = Buffers()
+    poll = asyncio.ensure_future(buffers.poll(timeout_s=None))
+    await asyncio.sleep(0)
+    response = buffers.put({A: batch(0, 1)})
+    assert response.is_taken
+    await poll
+
+
+async def test_a_get_that_waits_for_other_partitions_lets_the_fetchers_go_on() -> None:
+    buffers = Buffers(A, B)
+    buffers.put({B: batch(0, 1)}, node_id=7)
+    get = asyncio.ensure_future(buffers.gets.one({A}))
+    await asyncio.sleep(0)
+    assert buffers.taken == [7]
+    buffers.put({A: batch(0, 1)})
+    assert (await get).partition == A.partition
+    assert await buffers.poll() == {B: [0]}
+
+
+async def test_fetching_goes_on_behind_what_is_buffered_twice_at_most() -> None:
+    buffers = Buffers()
+    assert buffers.queue.can_fetch(buffers.partition())
+    buffers.put({A: batch(0, 3)})
+    assert buffers.partition().fetched == 3
+    assert buffers.queue.can_fetch(buffers.partition())
+    buffers.put({A: batch(3, 3)})
+    assert not buffers.queue.can_fetch(buffers.partition())
+    await buffers.poll(max_records=3)
+    assert buffers.queue.can_fetch(buffers.partition())
+    assert buffers.with_room == [A]
+    assert await buffers.poll() == {A: [3, 4, 5]}
+
+
+async def test_bytes_are_given_back_when_the_last_share_of_a_response_is_used_up() -> None:
+    buffers = Buffers(A, B)
+    buffers.put({A: batch(0, 3), B: batch(0, 3)})
+    held = buffers.budget.used_bytes
+    await buffers.gets.many({A}, 0, None)
+    assert buffers.budget.used_bytes == held
+    await buffers.gets.many({B}, 0, None)
+    assert buffers.budget.used_bytes == 0
+
+
+async def test_seek_drops_what_is_buffered() -> None:
+    buffers = Buffers()
+    buffers.put({A: batch(0, 3)}, node_id=7)
+    buffers.state.seek(buffers.partition(), 10)
+    assert await buffers.poll() == {}
+    assert buffers.budget.used_bytes == 0
+    assert not buffers.queue.has_untaken(7)
+    buffers.put({A: batch(10, 1)})
+    assert await buffers.poll() == {A: [10]}
+
+
+async def test_a_paused_partition_keeps_its_records_and_does_not_block_others() -> None:
+    buffers = Buffers(A, B)
+    buffers.put({A: batch(0, 2), B: batch(0, 2)})
+    buffers.state.pause(buffers.partition(A))
+    assert await buffers.poll() == {B: [0, 1]}
+    assert await buffers.poll() == {}
+    buffers.state.resume(buffers.partition(A))
+    assert await buffers.poll() == {A: [0, 1]}
+
+
+async def test_resume_wakes_a_waiting_get() -> None:
+    buffers = Buffers()
+    buffers.state.pause(buffers.partition())
+    buffers.put({A: batch(0, 1)})
+    poll = asyncio.ensure_future(buffers.poll(timeout_s=None))
+    await asyncio.sleep(0)
+    buffers.state.resume(buffers.partition())
+    assert await poll == {A: [0]}
+
+
+async def test_held_hand_outs_wait_for_the_release() -> None:
+    buffers = Buffers()
+    buffers.put({A: batch(0, 2)})
+    assert (await buffers.gets.one(())).offset == 0
+    buffers.state.hold_hand_outs()
+    get = asyncio.ensure_future(buffers.gets.one(()))
+    await asyncio.sleep(0.01)
+    assert not get.done()
+    buffers.state.release_hand_outs()
+    assert (await get).offset == 1
+
+
+async def test_records_ahead_of_a_corrupt_batch_come_first_then_the_error_each_time() -> None:
+    buffers = Buffers()
+    broken = bytearray(batch(3, 3))
+    broken[-1] ^= 0xFF
+
+    def refetched() -> bytes:
+        partition = buffers.partition()
+        return bytes(broken) if partition.fetched else batch(0, 3) + bytes(broken)
+
+    buffers.put({A: refetched()})
+    assert await buffers.poll() == {A: [0, 1, 2]}
+    assert await buffers.poll() == {}  # fetched once more before it counts
+    for _ in range(2):
+        assert buffers.partition().fetched == 3
+        buffers.put({A: refetched()})
+        with pytest.raises(CorruptRecordException) as raised:
+            await buffers.poll()
+        assert (raised.value.tp, raised.value.offset) == (A, 3)
+        assert buffers.partition().position == 3
+    buffers.state.seek(buffers.partition(), 6)
+    buffers.put({A: batch(6, 1)})
+    assert await buffers.poll() == {A: [6]}
+
+
+async def test_a_corrupt_batch_that_is_whole_the_second_time_loses_nothing() -> None:
+    buffers = Buffers()
+    broken = bytearray(batch(0, 3))
+    broken[-1] ^= 0xFF
+    buffers.put({A: bytes(broken)})
+    assert await buffers.poll() == {}
+    buffers.put({A: batch(0, 3)})
+    assert await buffers.poll() == {A: [0, 1, 2]}
+
+
+def _refuse_fourth(value: bytes | None) -> object:
+    if value == b"bad":
+        raise ValueError("cannot read this")
+    return (value or b"").decode()
+
+
+async def test_a_record_that_cannot_be_deserialised_is_raised_each_time_until_sought_past() -> None:
+    from aiokafka_lite import records
+
+    buffers = Buffers(A, B, value_deserializer=_refuse_fourth)
+    values = [b"0", b"1", b"2", b"bad", b"4"]
+    view = records.build_batch([(1, None, value, ()) for value in values])
+    buffers.put({A: view})
+    first = await buffers.gets.many((), 0, None)
+    assert [record.value for record in first[A]] == ["0", "1", "2"]
+    for _ in range(3):
+        with pytest.raises(DeserializationError) as raised:
+            await buffers.poll()
+        assert (raised.value.tp, raised.value.offset) == (A, 3)
+        assert isinstance(raised.value.__cause__, ValueError)
+        assert buffers.partition().position == 3
+    buffers.put({B: batch(0, 2)})
+    assert await _until_found(buffers, B) == [0, 1]
+    buffers.state.seek(buffers.partition(A), 4)
+    buffers.put({A: view})
+    assert await buffers.poll() == {A: [4]}
+
+
+async def _until_found(buffers: Buffers, tp: object) -> list[int]:
+    for _ in range(3):
+        try:
+            found = await buffers.poll()
+        except KafkaError:
+            continue
+        if tp in found:
+            return found[tp]  # type: ignore[index]
+    raise AssertionError("the other partition was never served")
+
+
+async def test_a_sticky_error_stays_until_seek() -> None:
+    buffers = Buffers()
+    error = OffsetOutOfRangeError({A: 0}).at(A, 0)
+    buffers.queue.put_error(buffers.partition(), error, is_sticky=True)
+    buffers.queue.put_error(buffers.partition(), error, is_sticky=True)
+    for _ in range(3):
+        with pytest.raises(OffsetOutOfRangeError):
+            await buffers.poll()
+    assert not buffers.queue.can_fetch(buffers.partition())
+    buffers.state.seek(buffers.partition(), 2)
+    assert await buffers.poll() == {}
+    assert buffers.queue.can_fetch(buffers.partition())
+
+
+async def test_other_errors_are_raised_once_behind_the_records() -> None:
+    buffers = Buffers()
+    buffers.put({A: batch(0, 2)})
+    buffers.queue.put_error(buffers.partition(), KafkaError("refused"))
+    assert await buffers.poll() == {A: [0, 1]}
+    with pytest.raises(KafkaError, match="refused"):
+        await buffers.poll()
+    assert await buffers.poll() == {}
+
+
+async def test_a_stopped_consumer_wakes_its_gets() -> None:
+    buffers = Buffers()
+    poll = asyncio.ensure_future(buffers.poll(timeout_s=None))
+    await asyncio.sleep(0)
+    buffers.unusable = ConsumerStoppedError("stopped")
+    buffers.queue.wake()
+    with pytest.raises(ConsumerStoppedError):
+        await poll
+
+
+async def test_large_compressed_batches_leave_the_loop_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetch_queue, "INFLATE_IN_THREAD_BYTES", 1)
+    buffers = Buffers()
+    buffers.put({A: batch(0, 50, codec="gzip") + batch(50, 50, codec="gzip")})
+    assert await buffers.poll() == {A: list(range(100))}
+    assert buffers.budget.used_bytes == 0
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_get_cancelled_at_any_await_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, *, in_thread: bool
+) -> None:
+    if in_thread:
+        monkeypatch.setattr(fetch_queue, "INFLATE_IN_THREAD_BYTES", 1)
+    monkeypatch.setattr(fetch_queue, "TIME_SLICE_S", 0.0)
+    monkeypatch.setattr(fetch_queue, "DECODE_RUN", 2)
+    for steps in range(12):
+        buffers = Buffers(A, B)
+        codec = "gzip" if in_thread else "none"
+        buffers.put({A: batch(0, 7, codec=codec), B: batch(0, 3, codec=codec)})
+        poll = asyncio.ensure_future(buffers.poll(max_records=8))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        poll.cancel()
+        found: dict[object, list[int]] = {A: [], B: []}
+        try:
+            for tp, offsets in (await poll).items():
+                found[tp] += offsets
+        except asyncio.CancelledError:
+            assert buffers.partition(A).position == 0
+        while more := await buffers.poll():
+            for tp, offsets in more.items():
+                found[tp] += offsets
+        assert found == {A: list(range(7)), B: [0, 1, 2]}, f"cancelled after {steps} steps"
+
+
+async def test_getone_under_a_timeout_loses_nothing() -> None:
+    buffers = Buffers()
+    found: list[int] = []
+
+    async def feed() -> None:
+        for first in range(0, 40, 2):
+            await asyncio.sleep(0.001)
+            buffers.put({A: batch(first, 2)})
+
+    feeder = asyncio.ensure_future(feed())
+    while len(found) < 40:
+        try:
+            found.append((await asyncio.wait_for(buffers.gets.one(()), 0.0005)).offset)
+        except asyncio.TimeoutError:
+            continue
+    await feeder
+    assert found == list(range(40))
+
+
+async def test_one_by_one_counts_as_processed_only_up_to_the_latest() -> None:
+    buffers = Buffers(A, B)
+    buffers.put({A: batch(0, 3)})
+    for offset in range(3):
+        assert (await buffers.gets.one(())).offset == offset
+        assert buffers.state.processed_offsets()[A] == OffsetAndMetadata(offset, "")
+        assert buffers.state.handed_out_offsets()[A] == OffsetAndMetadata(offset + 1, "")
+    buffers.put({B: batch(0, 1)})
+    assert (await buffers.gets.one(())).partition == B.partition
+    assert buffers.state.processed_offsets() == {
+        A: OffsetAndMetadata(3, ""),
+        B: OffsetAndMetadata(0, ""),
+    }
+
+
+async def test_poll_goes_on_where_getone_stopped() -> None:
+    buffers = Buffers()
+    buffers.put({A: batch(0, 5)})
+    assert [(await buffers.gets.one(())).offset for _ in range(2)] == [0, 1]
+    assert await buffers.poll(max_records=2) == {A: [2, 3]}
+    assert (await buffers.gets.one(())).offset == 4
+    assert buffers.state.handed_out_offsets() == {A: OffsetAndMetadata(5, "")}
+
+
+async def test_seek_pause_and_revoke_take_effect_between_two_records() -> None:
+    buffers = Buffers(A, B)
+    buffers.put({A: batch(0, 5)})
+    assert (await buffers.gets.one(())).offset == 0
+    buffers.state.pause(buffers.partition(A))
+    assert await buffers.poll() == {}
+    buffers.state.resume(buffers.partition(A))
+    assert (await buffers.gets.one(())).offset == 1
+    buffers.state.seek(buffers.partition(A), 1)
+    assert await buffers.poll() == {}
+    buffers.put({A: batch(1, 4)})
+    assert (await buffers.gets.one(())).offset == 1
+    buffers.state.assign_from_user([B])
+    assert await buffers.poll() == {}
+    assert buffers.budget.used_bytes == 0
+
+
+async def test_records_are_the_plain_values() -> None:
+    buffers = Buffers()
+    buffers.put({A: batch(0, 1)})
+    record = await buffers.gets.one(())
+    assert (record.topic, record.partition, record.key, record.value) == ("t", 0, b"0", b"xxx")

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from aiokafka_lite.consumer.state import (
+    LATEST_TIMESTAMP,
+    LEGAL_TRANSITIONS,
+    FetchState,
+    PartitionState,
+    SubscriptionState,
+)
+from aiokafka_lite.errors import IllegalStateError
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+A = TopicPartition("t", 0)
+B = TopicPartition("t", 1)
+
+
+@pytest.fixture
+def state() -> SubscriptionState:
+    subscription = SubscriptionState()
+    subscription.assign_from_user([A, B])
+    return subscription
+
+
+@pytest.mark.parametrize("before", FetchState)
+@pytest.mark.parametrize("after", FetchState)
+def test_only_the_table_s_transitions_are_possible(before: FetchState, after: FetchState) -> None:
+    partition = PartitionState(A)
+    partition.fetch_state = before
+    if after in LEGAL_TRANSITIONS[before]:
+        partition.transition(after)
+        assert partition.fetch_state is after
+    else:
+        with pytest.raises(IllegalStateError, match=before.name):
+            partition.transition(after)
+
+
+def test_every_state_has_its_transitions_and_can_reach_fetching() -> None:
+    assert LEGAL_TRANSITIONS.keys() == set(FetchState)
+    assert all(FetchState.FETCHING in after for after in LEGAL_TRANSITIONS.values())
+
+
+def test_the_ways_to_subscribe_exclude_each_other() -> None:
+    state = SubscriptionState()
+    state.subscribe(["t"])
+    with pytest.raises(IllegalStateError, match="unsubscribe"):
+        state.subscribe_pattern(re.compile("t.*"))
+    with pytest.raises(IllegalStateError, match="unsubscribe"):
+        state.assign_from_user([A])
+    state.unsubscribe()
+    state.assign_from_user([A])
+    with pytest.raises(IllegalStateError, match="unsubscribe"):
+        state.subscribe(["t"])
+
+
+def test_every_change_of_the_subscription_raises_its_version_and_is_told() -> None:
+    state = SubscriptionState()
+    told: list[int] = []
+    state.on_subscription_change(lambda: told.append(state.subscription_version))
+    state.subscribe(["t"])
+    state.subscribe(["t", "u"])
+    state.unsubscribe()
+    assert told == [1, 2, 3]
+    assert state.subscription is None
+
+
+def test_matched_topics_count_only_when_they_change() -> None:
+    state = SubscriptionState()
+    state.subscribe_pattern(re.compile("t.*"))
+    assert state.subscription == frozenset()
+    assert state.set_matched_topics(["t1"])
+    assert not state.set_matched_topics(["t1"])
+    assert state.subscription == {"t1"}
+
+
+def test_assigning_keeps_what_stays_and_drops_what_goes(state: SubscriptionState) -> None:
+    kept = state.partition(A)
+    gone = state.partition(B)
+    state.seek(kept, 7)
+    tag = gone.tag
+    state.assign_from_user([A, TopicPartition("u", 0)])
+    assert state.partition(A) is kept
+    assert kept.position == 7
+    assert not gone.is_assigned
+    assert gone.tag > tag
+    with pytest.raises(IllegalStateError):
+        state.partition(B)
+
+
+def test_a_rebalance_keeps_positions_readable_and_then_starts_all_afresh(
+    state: SubscriptionState,
+) -> None:
+    before = state.partition(A)
+    state.seek(before, 7)
+    state.begin_rebalance()
+    assert not before.is_fetchable
+    assert state.handed_out_offsets() == {A: OffsetAndMetadata(7, "")}
+    state.assign_from_group([A])
+    after = state.partition(A)
+    assert after is not before
+    assert after.fetch_state is FetchState.INITIALIZING
+    assert not before.is_assigned
+
+
+def test_seek_and_reset_make_what_is_under_way_stale(state: SubscriptionState) -> None:
+    partition = state.partition(A)
+    discarded: list[PartitionState] = []
+    state.on_discard(discarded.append)
+    state.seek(partition, 5)
+    first_tag = partition.tag
+    state.request_reset(partition, LATEST_TIMESTAMP)
+    assert partition.position is None
+    assert not partition.is_fetchable
+    state.seek(partition, 9)
+    assert partition.tag > first_tag
+    assert (partition.position, partition.fetched) == (9, 9)
+    assert partition.reset_timestamp is None
+    assert discarded == [partition] * 3
+
+
+def test_a_paused_partition_is_not_fetchable_and_keeps_what_is_buffered(
+    state: SubscriptionState,
+) -> None:
+    partition = state.partition(A)
+    state.seek(partition, 5)
+    tag = partition.tag
+    state.pause(partition)
+    assert not partition.is_fetchable
+    assert partition.tag == tag
+    state.resume(partition)
+    assert partition.is_fetchable
+
+
+def test_only_what_was_handed_out_before_the_latest_get_is_processed(
+    state: SubscriptionState,
+) -> None:
+    a, b = state.partition(A), state.partition(B)
+    state.seek(a, 0)
+    state.seek(b, 0)
+    state.begin_get()
+    state.hand_out(a, 0, 10, leader_epoch=3)
+    state.hand_out(b, 0, 5, leader_epoch=-1)
+    assert state.processed_offsets() == {A: OffsetAndMetadata(0, ""), B: OffsetAndMetadata(0, "")}
+    state.begin_get()
+    state.hand_out(a, 10, 12, leader_epoch=-1)
+    assert state.processed_offsets() == {A: OffsetAndMetadata(10, ""), B: OffsetAndMetadata(5, "")}
+    assert state.handed_out_offsets() == {A: OffsetAndMetadata(12, ""), B: OffsetAndMetadata(5, "")}
+    assert (a.leader_epoch, b.leader_epoch) == (3, -1)
+
+
+def test_offsets_that_hold_no_records_count_as_processed(state: SubscriptionState) -> None:
+    a = state.partition(A)
+    state.seek(a, 0)
+    state.begin_get()
+    state.pass_over(a, 4)
+    assert state.processed_offsets() == {A: OffsetAndMetadata(4, "")}
+    state.hand_out(a, 4, 6, leader_epoch=-1)
+    state.pass_over(a, 8)
+    assert state.processed_offsets() == {A: OffsetAndMetadata(4, "")}
+    state.begin_get()
+    assert state.processed_offsets() == {A: OffsetAndMetadata(8, "")}
+
+
+def test_a_seek_counts_as_processed(state: SubscriptionState) -> None:
+    a = state.partition(A)
+    state.seek(a, 0)
+    state.begin_get()
+    state.hand_out(a, 0, 10, leader_epoch=-1)
+    state.seek(a, 4)
+    assert state.processed_offsets() == {A: OffsetAndMetadata(4, "")}
+
+
+def test_idle_time_is_that_between_gets(state: SubscriptionState) -> None:
+    state.restart_idle(100.0)
+    assert state.idle_s(101.0) == 1.0
+    state.enter_get()
+    assert state.idle_s(200.0) == 0.0
+    state.leave_get(200.0)
+    assert state.idle_s(207.0) == 7.0
+
+
+def test_a_hand_out_without_a_get_of_its_own_ends_the_idle_time(state: SubscriptionState) -> None:
+    state.seek(state.partition(A), 0)
+    state.restart_idle(100.0)
+    state.set_settler(lambda: state.hand_out(state.partition(A), 0, 1, leader_epoch=-1))
+    assert state.idle_s(150.0) == 0.0
+    state.set_settler(lambda: None)
+    assert state.idle_s(155.0) == 5.0
+
+
+def test_holding_is_told_once_per_change(state: SubscriptionState) -> None:
+    told: list[bool] = []
+    state.on_hold(lambda: told.append(state.is_held))
+    state.hold_hand_outs()
+    state.hold_hand_outs()
+    state.release_hand_outs()
+    assert told == [True, False]
