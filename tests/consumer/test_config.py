@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import ssl
+
+import pytest
+
+from aiokafka_lite.consumer.config import NOT_YET_EFFECTIVE, ConsumerConfig
+
+OTHER_VALUES: dict[str, object] = {
+    "security_protocol": "SSL",
+    "ssl_context": ssl.create_default_context(),
+    "sasl_mechanism": "SCRAM-SHA-256",
+    "sasl_plain_password": "secret",
+    "sasl_plain_username": "user",
+    "sasl_kerberos_service_name": "other",
+    "sasl_kerberos_domain_name": "example.org",
+    "sasl_oauth_token_provider": object(),
+    "client_rack": "r1",
+    "consumer_timeout_ms": 100,
+}
+
+
+@pytest.mark.parametrize("name", NOT_YET_EFFECTIVE)
+def test_arguments_without_effect_are_refused_by_name(name: str) -> None:
+    arguments = {name: OTHER_VALUES[name]}
+    if name == "security_protocol":
+        arguments["ssl_context"] = OTHER_VALUES["ssl_context"]
+    with pytest.raises(NotImplementedError, match=name):
+        ConsumerConfig(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"security_protocol": "SSL"}, "ssl_context"),
+        ({"security_protocol": "SASL_SSL"}, "ssl_context"),
+        ({"security_protocol": "SASL_PLAINTEXT"}, "sasl_plain_username"),
+        ({"security_protocol": "TLS"}, "security_protocol"),
+        ({"sasl_mechanism": "NONE"}, "sasl_mechanism"),
+        ({"auto_offset_reset": "smallest"}, "auto_offset_reset"),
+        ({"max_poll_records": 0}, "max_poll_records"),
+        ({"max_poll_records": 1.5}, "max_poll_records"),
+        ({"max_poll_records": True}, "max_poll_records"),
+        ({"fetch_max_bytes": 0}, "fetch_max_bytes"),
+        ({"fetch_max_wait_ms": -1}, "fetch_max_wait_ms"),
+        ({"session_timeout_ms": 0}, "session_timeout_ms"),
+    ],
+)
+def test_values_that_cannot_be_used_are_refused(arguments: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        ConsumerConfig(**arguments)  # type: ignore[arg-type]
+
+
+def test_a_wrong_isolation_level_is_found_only_when_it_is_checked() -> None:
+    config = ConsumerConfig(isolation_level="serializable")
+    with pytest.raises(ValueError, match="isolation_level"):
+        config.check_isolation_level()
+
+
+def test_the_rebalance_timeout_is_the_session_timeout_by_default() -> None:
+    assert ConsumerConfig(session_timeout_ms=7_000).rebalance_timeout_s == 7.0
+    assert ConsumerConfig(rebalance_timeout_ms=9_000).rebalance_timeout_s == 9.0
+
+
+def test_everything_inside_is_in_seconds() -> None:
+    config = ConsumerConfig(
+        fetch_max_wait_ms=250, request_timeout_ms=1_500, connections_max_idle_ms=None
+    )
+    assert (config.fetch_max_wait_s, config.request_timeout_s) == (0.25, 1.5)
+    assert config.connections_max_idle_s is None
+
+
+def test_no_secret_is_in_the_repr() -> None:
+    shown = repr(ConsumerConfig())
+    assert "password" not in shown
+    assert "token" not in shown

@@ -1,0 +1,441 @@
+"""The consumer against a broker: the same tests on the embedded one and on a real Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.errors import (
+    ConsumerStoppedError,
+    DeserializationError,
+    IllegalOperation,
+    IllegalStateError,
+    KafkaConnectionError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.structs import OffsetAndTimestamp, TopicPartition
+from tests.support.cluster import KafkaHandle
+
+Rows = list[tuple[bytes | None, bytes | None]]
+
+
+def rows(first: int, count: int) -> Rows:
+    return [(b"%d" % i, b"value %d" % i) for i in range(first, first + count)]
+
+
+@asynccontextmanager
+async def reading(
+    kafka: KafkaHandle, *topics: str, **arguments: object
+) -> AsyncIterator[AIOKafkaConsumer]:
+    """A started consumer that reads from the beginning, unless told otherwise."""
+    settings: dict[str, object] = {
+        "bootstrap_servers": kafka.bootstrap_servers,
+        "auto_offset_reset": "earliest",
+        **arguments,
+    }
+    consumer = AIOKafkaConsumer(*topics, **settings)  # type: ignore[arg-type]
+    async with consumer:
+        yield consumer
+
+
+async def offsets_read(consumer: AIOKafkaConsumer, count: int) -> dict[int, list[int]]:
+    """The offsets of the next `count` records, by partition."""
+    found: dict[int, list[int]] = {}
+    total = 0
+    while total < count:
+        batches = await consumer.poll(timeout_ms=10_000)
+        assert batches, f"only {total} of {count} records came"
+        for tp, batch in batches.items():
+            found.setdefault(tp.partition, []).extend(record.offset for record in batch)
+            total += len(batch)
+    return found
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_poll_reads_every_record_in_order(
+    kafka: KafkaHandle, decoder: str, codec: str
+) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    for partition in range(2):
+        for first in range(0, 300, 100):
+            await kafka.produce(topic, partition, rows(first, 100), codec=codec)
+    async with reading(kafka, topic) as consumer:
+        found = await offsets_read(consumer, 600)
+    assert found == {0: list(range(300)), 1: list(range(300))}
+
+
+async def test_async_for_reads_every_record_in_order(kafka: KafkaHandle, decoder: str) -> None:
+    topic = await kafka.create_topic()
+    for first in range(0, 1_000, 100):
+        await kafka.produce(topic, 0, rows(first, 100))
+    values = []
+    async with reading(kafka, topic) as consumer:
+        async for record in consumer:
+            values.append((record.offset, record.key, record.value))
+            if len(values) == 1_000:
+                break
+    assert values == [(i, b"%d" % i, b"value %d" % i) for i in range(1_000)]
+
+
+async def test_records_that_come_while_waiting_are_handed_out(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    async with reading(kafka, topic) as consumer:
+        assert await consumer.poll(timeout_ms=50) == {}
+        waiting = asyncio.ensure_future(consumer.poll())
+        await kafka.produce(topic, 0, rows(0, 1))
+        (batch,) = (await waiting).values()
+        assert [record.offset for record in batch] == [0]
+
+
+async def test_latest_reads_only_what_comes_after_the_start(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 5))
+    async with reading(kafka, topic, auto_offset_reset="latest") as consumer:
+        tp = TopicPartition(topic, 0)
+        assert await consumer.position(tp) == 5
+        await kafka.produce(topic, 0, rows(5, 1))
+        assert (await consumer.getone()).offset == 5
+
+
+async def test_small_fetches_read_everything(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=3)
+    for partition in range(3):
+        for first in range(0, 60, 5):
+            await kafka.produce(topic, partition, rows(first, 5))
+    async with reading(
+        kafka, topic, max_partition_fetch_bytes=200, fetch_max_bytes=500
+    ) as consumer:
+        found = await offsets_read(consumer, 180)
+    assert found == {partition: list(range(60)) for partition in range(3)}
+
+
+async def test_a_small_budget_reads_everything(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=3)
+    for partition in range(3):
+        for first in range(0, 60, 20):
+            await kafka.produce(topic, partition, rows(first, 20))
+    async with reading(kafka, topic, max_buffered_bytes=1) as consumer:
+        found = await offsets_read(consumer, 180)
+        assert consumer._engine.budget.used_bytes >= 0
+    assert found == {partition: list(range(60)) for partition in range(3)}
+
+
+async def test_getmany_names_partitions_and_limits(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    for partition in range(2):
+        await kafka.produce(topic, partition, rows(0, 10))
+    first, second = (TopicPartition(topic, partition) for partition in range(2))
+    async with reading(kafka, topic) as consumer:
+        found = await consumer.getmany(second, timeout_ms=10_000, max_records=4)
+        assert {tp: len(batch) for tp, batch in found.items()} == {second: 4}
+        found = await consumer.getmany(first, timeout_ms=10_000)
+        assert {tp: len(batch) for tp, batch in found.items()} == {first: 10}
+        assert await consumer.getmany(first) == {}
+        with pytest.raises(ValueError, match="max_records"):
+            await consumer.getmany(max_records=0)
+        with pytest.raises(IllegalStateError):
+            await consumer.getmany(TopicPartition(topic, 7))
+        assert (await consumer.getone(second)).offset == 4
+
+
+async def test_seek_goes_anywhere(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 20))
+    tp = TopicPartition(topic, 0)
+    async with reading(kafka, topic) as consumer:
+        assert (await consumer.getone()).offset == 0
+        consumer.seek(tp, 15)
+        assert await consumer.position(tp) == 15
+        assert (await consumer.getone()).offset == 15
+        consumer.seek(tp, 3)
+        assert [(await consumer.getone()).offset for _ in range(2)] == [3, 4]
+        assert await consumer.seek_to_beginning(tp)
+        assert (await consumer.getone()).offset == 0
+        assert await consumer.seek_to_end()
+        assert await consumer.position(tp) == 20
+        with pytest.raises(ValueError, match="offset"):
+            consumer.seek(tp, -1)
+        with pytest.raises(IllegalStateError):
+            consumer.seek(TopicPartition(topic, 5), 0)
+
+
+async def test_pause_keeps_what_is_buffered(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    for partition in range(2):
+        await kafka.produce(topic, partition, rows(0, 10))
+    first = TopicPartition(topic, 0)
+    async with reading(kafka, topic) as consumer:
+        record = await consumer.getone(first)
+        consumer.pause(first)
+        assert consumer.paused() == {first}
+        assert await offsets_read(consumer, 10) == {1: list(range(10))}
+        assert await consumer.poll(timeout_ms=50) == {}
+        consumer.resume(first)
+        assert record.offset == 0
+        assert await offsets_read(consumer, 9) == {0: list(range(1, 10))}
+
+
+async def test_assign_reads_without_a_group(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    for partition in range(2):
+        await kafka.produce(topic, partition, rows(0, 3))
+    second = TopicPartition(topic, 1)
+    async with reading(kafka) as consumer:
+        consumer.assign([second])
+        assert consumer.assignment() == {second}
+        assert await offsets_read(consumer, 3) == {1: [0, 1, 2]}
+        with pytest.raises(IllegalOperation):
+            await consumer.commit()
+        with pytest.raises(IllegalOperation):
+            await consumer.committed(second)
+
+
+async def test_offsets_are_found_by_time_and_at_both_ends(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    tp = TopicPartition(topic, 0)
+    for i, at in enumerate((1_000, 2_000, 3_000)):
+        await kafka.produce(topic, 0, rows(i, 1), timestamp_ms=at)
+    async with reading(kafka, topic) as consumer:
+        assert await consumer.beginning_offsets([tp]) == {tp: 0}
+        assert await consumer.end_offsets([tp]) == {tp: 3}
+        asked = {tp: 1_500}
+        assert await consumer.offsets_for_times(asked) == {tp: OffsetAndTimestamp(1, 2_000)}
+        assert asked == {tp: 1_500}
+        assert await consumer.offsets_for_times({tp: 9_000}) == {tp: None}
+        with pytest.raises(ValueError, match="negative"):
+            await consumer.offsets_for_times({tp: -1})
+
+
+async def test_what_brokers_said_can_be_asked_for(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    tp = TopicPartition(topic, 0)
+    await kafka.produce(topic, 0, rows(0, 4))
+    async with reading(kafka, topic) as consumer:
+        await offsets_read(consumer, 4)
+        assert consumer.highwater(tp) == 4
+        assert consumer.last_stable_offset(tp) == -1
+        assert (consumer.last_poll_timestamp(tp) or 0) > 1_600_000_000_000
+        assert consumer.partitions_for_topic(topic) == {0}
+        assert topic in await consumer.topics()
+        with pytest.raises(AssertionError):
+            consumer.highwater(TopicPartition(topic, 9))
+
+
+async def test_without_a_reset_policy_the_lack_of_an_offset_is_an_error(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+    tp = TopicPartition(topic, 0)
+    await kafka.produce(topic, 0, rows(0, 3))
+    async with reading(kafka, topic, auto_offset_reset="none") as consumer:
+        for _ in range(2):
+            with pytest.raises(NoOffsetForPartitionError):
+                await consumer.poll(timeout_ms=10_000)
+        with pytest.raises(NoOffsetForPartitionError):
+            await consumer.position(tp)
+        consumer.seek(tp, 1)
+        assert await offsets_read(consumer, 2) == {0: [1, 2]}
+        consumer.seek(tp, 100)
+        for _ in range(2):
+            with pytest.raises(OffsetOutOfRangeError) as raised:
+                await consumer.poll(timeout_ms=10_000)
+            assert raised.value.args == ({tp: 100},)
+        consumer.seek(tp, 2)
+        assert await offsets_read(consumer, 1) == {0: [2]}
+
+
+async def test_an_offset_out_of_range_is_reset_by_the_policy(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 3))
+    async with reading(kafka, topic) as consumer:
+        await offsets_read(consumer, 3)
+        consumer.seek(TopicPartition(topic, 0), 100)
+        assert await offsets_read(consumer, 3) == {0: [0, 1, 2]}
+
+
+async def test_deserialisers_are_applied_and_their_errors_can_be_skipped(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+    tp = TopicPartition(topic, 0)
+    await kafka.produce(topic, 0, [(b"a", b"1"), (b"b", b"x"), (b"c", b"3")])
+
+    def number(value: bytes | None) -> object:
+        return int(value or b"")
+
+    async with reading(kafka, topic, value_deserializer=number) as consumer:
+        assert (await consumer.getone()).value == 1  # type: ignore[comparison-overlap]
+        for _ in range(2):
+            with pytest.raises(DeserializationError) as raised:
+                await consumer.getone()
+            assert (raised.value.tp, raised.value.offset) == (tp, 1)
+        consumer.seek(tp, 2)
+        assert (await consumer.getone()).value == 3  # type: ignore[comparison-overlap]
+
+
+async def test_getone_under_a_timeout_loses_nothing(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    found: list[int] = []
+
+    async def produce() -> None:
+        for first in range(0, 30, 3):
+            await kafka.produce(topic, 0, rows(first, 3))
+
+    async with reading(kafka, topic) as consumer:
+        producing = asyncio.ensure_future(produce())
+        while len(found) < 30:
+            try:
+                found.append((await asyncio.wait_for(consumer.getone(), 0.002)).offset)
+            except asyncio.TimeoutError:
+                continue
+        await producing
+    assert found == list(range(30))
+
+
+async def test_the_next_request_is_sent_before_records_are_handed_out(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+    for first in range(0, 100, 10):
+        await kafka.produce(topic, 0, rows(first, 10))
+    async with reading(kafka, topic, max_partition_fetch_bytes=300) as consumer:
+        tp = TopicPartition(topic, 0)
+        seen = 0
+        while seen < 50:
+            batch = (await consumer.poll(timeout_ms=10_000))[tp]
+            seen += len(batch)
+            pool = consumer._engine.running.cluster.pool
+            assert pool.in_flight_request_count() >= 1
+
+
+async def test_an_unknown_topic_is_named_when_the_time_is_up(kafka: KafkaHandle) -> None:
+    consumer = AIOKafkaConsumer(
+        "no such topic?", bootstrap_servers=kafka.bootstrap_servers, request_timeout_ms=500
+    )
+    with pytest.raises(UnknownTopicOrPartitionError, match="no such topic"):
+        await consumer.start()
+    await consumer.stop()
+
+
+async def test_stop_ends_gets_and_iteration(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    async with reading(kafka, topic) as consumer:
+
+        async def read_all() -> list[int]:
+            return [record.offset async for record in consumer]
+
+        iterating = asyncio.ensure_future(read_all())
+        polling = asyncio.ensure_future(consumer.poll())
+        await asyncio.sleep(0.05)
+        await consumer.stop()
+        assert await iterating == []
+        with pytest.raises(ConsumerStoppedError):
+            await polling
+        for get in (consumer.getone, consumer.getmany, consumer.poll):
+            with pytest.raises(ConsumerStoppedError):
+                await get()
+        with pytest.raises(ConsumerStoppedError):
+            aiter(consumer)
+        assert await consumer.stop() == {}
+
+
+async def test_stop_returns_in_time_when_a_fetch_is_in_flight(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    async with reading(kafka, topic, fetch_max_wait_ms=30_000) as consumer:
+        await consumer.poll(timeout_ms=100)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await consumer.stop(timeout=5)
+        assert loop.time() - began < 1.0
+
+
+async def test_cancelled_start_leaves_nothing_behind(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    for delay_s in (0.0, 0.001, 0.003, 0.01):
+        consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers)
+        starting = asyncio.ensure_future(consumer.start())
+        await asyncio.sleep(delay_s)
+        if starting.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            assert not {t for t in others if "kafka" not in t.get_name() and ":" in t.get_name()}
+        await consumer.stop()
+
+
+async def test_start_can_be_tried_again_after_a_failure(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 1))
+    consumer = AIOKafkaConsumer(
+        topic, bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest"
+    )
+    starting = asyncio.ensure_future(consumer.start())
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await consumer.start()
+    assert (await consumer.getone()).offset == 0
+    with pytest.raises(AssertionError):
+        await consumer.start()
+    await consumer.stop()
+
+
+async def test_a_wrong_bootstrap_address_is_a_connection_error() -> None:
+    consumer = AIOKafkaConsumer("t", bootstrap_servers="127.0.0.1:1", request_timeout_ms=2_000)
+    with pytest.raises(KafkaConnectionError, match=r"127\.0\.0\.1:1"):
+        await consumer.start()
+    await consumer.stop()
+
+
+async def test_an_unclosed_consumer_says_so() -> None:
+    told: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    AIOKafkaConsumer("t")
+    with pytest.warns(ResourceWarning, match="Unclosed AIOKafkaConsumer"):
+        gc.collect()
+    assert [context["message"] for context in told] == ["Unclosed AIOKafkaConsumer"]
+
+
+def test_a_consumer_is_made_in_a_running_loop() -> None:
+    with pytest.raises(RuntimeError):
+        AIOKafkaConsumer("t")
+
+
+async def _make(make: Callable[[], AIOKafkaConsumer]) -> None:
+    consumer = make()
+    await consumer.stop()
+
+
+async def test_deprecated_arguments_warn() -> None:
+    with pytest.warns(DeprecationWarning, match="loop"):
+        await _make(lambda: AIOKafkaConsumer("t", loop=asyncio.get_running_loop()))
+    with pytest.warns(DeprecationWarning, match="api_version"):
+        await _make(lambda: AIOKafkaConsumer("t", api_version="auto"))
+
+
+async def test_subscribe_checks_its_arguments() -> None:
+    consumer = AIOKafkaConsumer()
+    for arguments in ({}, {"topics": ["t"], "pattern": "t"}):
+        with pytest.raises(TypeError):
+            consumer.subscribe(**arguments)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        consumer.subscribe("t")
+    with pytest.raises(TypeError):
+        consumer.subscribe(["t"], listener=object())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="regular expression"):
+        consumer.subscribe(pattern="(")
+    consumer.subscribe(["t"])
+    assert consumer.subscription() == {"t"}
+    with pytest.raises(IllegalStateError):
+        consumer.assign([TopicPartition("t", 0)])
+    consumer.unsubscribe()
+    consumer.assign([TopicPartition("t", 0)])
+    await consumer.stop()

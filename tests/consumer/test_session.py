@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from aiokafka_lite.consumer.partition import PartitionState
+from aiokafka_lite.consumer.session import LAST_EPOCH, FetchSession, FetchTarget, SessionRequest
+from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.structs import TopicPartition
+
+ID = bytes(range(16))
+OTHER_ID = bytes(range(16, 32))
+A = TopicPartition("t", 0)
+B = TopicPartition("t", 1)
+STATES = {A: PartitionState(A), B: PartitionState(B)}
+
+
+def target(tp: TopicPartition, offset: int, *, topic_id: bytes = ID) -> FetchTarget:
+    return FetchTarget(STATES[tp], 0, offset, 0, topic_id, 1000)
+
+
+def asked(request: SessionRequest) -> dict[int, int]:
+    return {
+        partition.partition: partition.fetch_offset
+        for topic in request.topics
+        for partition in topic.partitions
+    }
+
+
+def forgotten(request: SessionRequest) -> list[int]:
+    return [number for topic in request.forgotten for number in topic.partitions]
+
+
+def opened() -> FetchSession:
+    session = FetchSession()
+    session.want(A, target(A, 0))
+    session.want(B, target(B, 0))
+    session.request()
+    session.succeeded(9)
+    return session
+
+
+def test_the_first_request_is_full_and_opens_a_session() -> None:
+    session = FetchSession()
+    session.want(A, target(A, 5))
+    request = session.request()
+    assert (request.session_id, request.session_epoch) == (0, 0)
+    assert asked(request) == {0: 5}
+    assert request.topics[0].topic == "t"
+    assert request.topics[0].topic_id == ID
+    assert request.max_version is None
+
+
+def test_later_requests_name_only_what_changed() -> None:
+    session = opened()
+    request = session.request()
+    assert (request.session_id, request.session_epoch, request.topics) == (9, 1, [])
+    session.succeeded(9)
+    session.want(A, target(A, 7))
+    session.want(B, target(B, 0))
+    request = session.request()
+    assert request.session_epoch == 2
+    assert asked(request) == {0: 7}
+
+
+def test_a_change_is_repeated_until_an_answer_came() -> None:
+    session = opened()
+    session.want(A, target(A, 7))
+    session.request()
+    assert asked(session.request()) == {0: 7}
+
+
+def test_what_is_not_wanted_is_forgotten_and_can_come_back() -> None:
+    session = opened()
+    session.want(A, None)
+    request = session.request()
+    assert (asked(request), forgotten(request)) == ({}, [0])
+    session.succeeded(9)
+    assert len(session) == 1
+    session.want(A, target(A, 3))
+    request = session.request()
+    assert (asked(request), forgotten(request)) == ({0: 3}, [])
+
+
+def test_unwanted_and_wanted_again_before_a_request_is_a_change() -> None:
+    session = opened()
+    session.want(A, None)
+    session.want(A, target(A, 0))
+    request = session.request()
+    assert (asked(request), forgotten(request)) == ({0: 0}, [])
+
+
+def test_a_broker_without_sessions_is_always_asked_in_full() -> None:
+    session = FetchSession()
+    session.want(A, target(A, 0))
+    session.request()
+    session.succeeded(0)
+    request = session.request()
+    assert (request.session_id, request.session_epoch) == (0, 0)
+    assert asked(request) == {0: 0}
+
+
+def test_after_an_evicted_session_all_is_asked_anew() -> None:
+    session = opened()
+    session.forget()
+    request = session.request()
+    assert (request.session_id, request.session_epoch) == (0, 0)
+    assert asked(request) == {0: 0, 1: 0}
+
+
+def test_a_lost_answer_closes_the_session_and_opens_another() -> None:
+    session = opened()
+    session.replace()
+    request = session.request()
+    assert (request.session_id, request.session_epoch) == (9, 0)
+    assert asked(request) == {0: 0, 1: 0}
+    session.succeeded(10)
+    assert (session.request().session_id, session.request().session_epoch) == (10, 1)
+
+
+def test_a_topic_made_anew_replaces_the_session() -> None:
+    session = opened()
+    session.want(A, target(A, 0, topic_id=OTHER_ID))
+    request = session.request()
+    assert (request.session_id, request.session_epoch) == (9, 0)
+    assert asked(request) == {0: 0, 1: 0}
+
+
+def test_topics_without_id_keep_to_versions_with_names() -> None:
+    session = FetchSession()
+    session.want(A, target(A, 0, topic_id=ZERO_UUID))
+    assert session.request().max_version == 12
+    session.want(A, target(A, 0))
+    assert session.request().max_version is None
+
+
+def test_answers_are_found_by_name_and_by_id() -> None:
+    session = opened()
+    assert session.target("t", ZERO_UUID, 0) == target(A, 0)
+    assert session.target("", ID, 1) == target(B, 0)
+    assert session.target("", OTHER_ID, 0) is None
+    assert session.target("t", ZERO_UUID, 5) is None
+
+
+def test_the_epoch_wraps_around_to_one() -> None:
+    session = opened()
+    session._epoch = LAST_EPOCH
+    session.succeeded(9)
+    assert session.request().session_epoch == 1
+
+
+def test_partitions_that_had_records_go_to_the_end() -> None:
+    session = FetchSession()
+    session.want(A, target(A, 0))
+    session.want(B, target(B, 0))
+    session.want(A, target(A, 4))
+    assert list(asked(session.request())) == [1, 0]
