@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client import Cluster
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.group.callbacks import is_in_callback
 from aiokafka_lite.consumer.group.coordinator import RETRY_BACKOFF_MAX_S, Coordinator

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite.client.cluster import Cluster
-from aiokafka_lite.client.pool import Lane
+from aiokafka_lite.client import Cluster, Lane
 from aiokafka_lite.consumer.group.member import Recovery, recovery_for
 from aiokafka_lite.errors import KafkaError, KafkaTimeoutError, for_code
 from aiokafka_lite.protocol.schema import Request, Response
@@ -51,6 +50,7 @@ class Coordinator:
         *,
         error_code: Callable[[R], int],
         deadline: float,
+        answer_s: float | None = None,
         lane: Lane = Lane.GENERAL,
         max_version: int | None = None,
     ) -> R:
@@ -60,6 +60,8 @@ class Coordinator:
             request: What to send.
             error_code: Takes the code out of the answer that concerns the request as a whole.
             deadline: Loop time at which to give up.
+            answer_s: How long the coordinator may take for its answer before its connection is
+                given up; the client's request timeout by default.
             lane: The connection to use.
             max_version: The newest version that can say what is to be said.
 
@@ -67,7 +69,6 @@ class Coordinator:
             KafkaError: As the answer's error code says; or no answer came in time. When it means
                 that the coordinator is another one, the next request looks for that.
         """
-        loop = asyncio.get_running_loop()
         try:
             async with timeout_at(deadline):
                 node_id = await self._find()
@@ -76,7 +77,7 @@ class Coordinator:
                         node_id,
                         request,
                         lane=lane,
-                        timeout_s=deadline - loop.time(),
+                        timeout_s=answer_s,
                         max_version=max_version,
                     )
                     if code := error_code(response):

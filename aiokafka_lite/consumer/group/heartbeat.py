@@ -125,7 +125,8 @@ class Heartbeat:
         wake_at = self._next_beat
         if not is_rebalancing:
             wake_at = min(wake_at, loop.time() + self._poll_time_left_s())
-        await asyncio.sleep(max(0.0, wake_at - loop.time()))
+        wake_at = max(wake_at, loop.time())
+        await asyncio.sleep(wake_at - loop.time())
         late_s = loop.time() - wake_at
         if late_s > self._config.session_timeout_s / 2:
             log.warning(
@@ -146,11 +147,12 @@ class Heartbeat:
         )
         # Half the session: a silent coordinator has to be left while there is time to find out
         # that it has moved.
-        timeout_s = min(self._config.request_timeout_s, self._config.session_timeout_s / 2)
+        answer_s = min(self._config.request_timeout_s, self._config.session_timeout_s / 2)
         await self._coordinator.request(
             request,
             error_code=lambda response: response.error_code,
-            deadline=asyncio.get_running_loop().time() + timeout_s,
+            deadline=asyncio.get_running_loop().time() + answer_s,
+            answer_s=answer_s,
         )
 
     def _judge(self, error: KafkaError) -> Interruption | None:

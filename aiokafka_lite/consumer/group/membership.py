@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.client.cluster import Cluster, ClusterView
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.group.callbacks import ListenerCalls
 from aiokafka_lite.consumer.group.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
@@ -28,7 +28,7 @@ from aiokafka_lite.consumer.group.member import (
     recovery_for,
 )
 from aiokafka_lite.consumer.group.rebalance import Rebalance, Share
-from aiokafka_lite.consumer.group.topics import is_subscribed, match_pattern, partition_counts
+from aiokafka_lite.consumer.group.topics import have_changed, is_subscribed, match_pattern
 from aiokafka_lite.consumer.state import SubscriptionMode, SubscriptionState
 from aiokafka_lite.errors import FencedInstanceIdError, KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -82,7 +82,7 @@ class GroupMembership:
             scope=scope,
             on_error=self._surface,
         )
-        self._rebalance = Rebalance(config, cluster, coordinator, member, self._heartbeat)
+        self._rebalance = Rebalance(config, cluster, coordinator, member, state, self._heartbeat)
         self._listener_calls = ListenerCalls(scope)
         self._task: asyncio.Task[None] | None = None
         # The subscription that the last rebalance answers to, and that for which the listener
@@ -91,6 +91,8 @@ class GroupMembership:
         self._assigned_version = -1
         # What the leader shared out: topics and their numbers of partitions then.
         self._shared_out: Mapping[str, int] = {}
+        self._noticed_version = -1
+        self._sits_out = False
         self._error: KafkaError | None = None
 
     # --- For the consumer -----------------------------------------------------------------
@@ -116,7 +118,7 @@ class GroupMembership:
 
     async def start(self) -> None:
         """Start taking part; awaits nothing of the network."""
-        self._state.on_subscription_change(self._member.notify)
+        self._state.add_listener(self._application_acted)
         self._cluster.add_listener(self._metadata_changed)
         self._task = self._scope.spawn(self._run(), name="group")
 
@@ -305,9 +307,7 @@ class GroupMembership:
             return member.interruption
         if self._joined_version != self._state.subscription_version:
             return Interruption.SUBSCRIPTION_CHANGED
-        if member.is_leader and self._shared_out != partition_counts(
-            self._cluster.view, self._shared_out
-        ):
+        if member.is_leader and have_changed(self._shared_out, self._cluster.view):
             return Interruption.PARTITIONS_CHANGED
         return None
 
@@ -330,13 +330,21 @@ class GroupMembership:
         await self._withdraw(Interruption.POLL_INTERVAL_EXCEEDED)
         self._member.lose_membership(Interruption.POLL_INTERVAL_EXCEEDED)
         loop = asyncio.get_running_loop()
-        while is_subscribed(state):
-            # Looked at now and then: the path of the messages has no hook for it.
-            if state.idle_s(loop.time()) < self._config.max_poll_interval_s:
-                break
-            await asyncio.sleep(self._config.retry_backoff_s)
+        self._sits_out = True
+        while (
+            is_subscribed(state) and state.idle_s(loop.time()) >= self._config.max_poll_interval_s
+        ):
+            await self._member.wait_for_change()
+        self._sits_out = False
 
     # --- What happens to it ---------------------------------------------------------------
+    def _application_acted(self) -> None:
+        """Wake the group task for a new subscription, or for a get that it sits out for."""
+        version = self._state.subscription_version
+        if self._sits_out or self._noticed_version != version:
+            self._noticed_version = version
+            self._member.notify()
+
     def _metadata_changed(self, view: ClusterView) -> None:
         match_pattern(
             self._state, view, exclude_internal_topics=self._config.exclude_internal_topics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client.cluster import Cluster, ClusterView
+from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.group.member import NO_GENERATION, NO_MEMBER_ID
 from aiokafka_lite.consumer.group.topics import is_subscribed, match_pattern

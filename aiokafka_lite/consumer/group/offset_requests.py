@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from aiokafka_lite.client.cluster import ClusterView
+from aiokafka_lite.client import ClusterView
 from aiokafka_lite.consumer.group.member import RECOVERIES, Identity, Member
 from aiokafka_lite.errors import GroupAuthorizationFailedError, for_code
 from aiokafka_lite.protocol.messages.offset_commit import (
@@ -17,7 +17,6 @@ from aiokafka_lite.protocol.messages.offset_commit import (
 from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
@@ -139,17 +138,11 @@ def commit_error_code(response: OffsetCommitResponse) -> int:
 def fetch_request(
     member: Member, partitions: Iterable[TopicPartition], ids: TopicIds
 ) -> OffsetFetchRequest:
-    """Build the request for committed offsets, in the shapes of all versions.
+    """Build the request for committed offsets.
 
     Offsets of transactions that are still open are not given (KIP-447).
     """
-    topics = by_topic(partitions)
     return OffsetFetchRequest(
-        group_id=member.group_id,
-        topics=[
-            OffsetFetchRequestTopic(name=topic, partition_indexes=numbers)
-            for topic, numbers in topics.items()
-        ],
         groups=[
             OffsetFetchRequestGroup(
                 group_id=member.group_id,
@@ -157,7 +150,7 @@ def fetch_request(
                     OffsetFetchRequestTopics(
                         name=topic, topic_id=ids.id_of(topic), partition_indexes=numbers
                     )
-                    for topic, numbers in topics.items()
+                    for topic, numbers in by_topic(partitions).items()
                 ],
             )
         ],
@@ -168,37 +161,31 @@ def fetch_request(
 def fetch_results(
     response: OffsetFetchResponse, ids: TopicIds
 ) -> dict[TopicPartition, FetchedOffset]:
-    """Return what the answer, of whatever shape, says of each partition it mentions."""
+    """Return what the answer says of each partition that it mentions."""
     return {
-        TopicPartition(name, found.partition_index): FetchedOffset(
-            found.committed_offset,
-            found.metadata or "",
-            found.committed_leader_epoch,
-            found.error_code,
+        TopicPartition(ids.name_of(topic.name, topic.topic_id), found.partition_index): (
+            FetchedOffset(
+                found.committed_offset,
+                found.metadata or "",
+                found.committed_leader_epoch,
+                found.error_code,
+            )
         )
-        for name, partitions in [
-            *((topic.name, topic.partitions) for topic in response.topics),
-            *(
-                (ids.name_of(topic.name, topic.topic_id), topic.partitions)
-                for group in response.groups
-                for topic in group.topics
-            ),
-        ]
-        for found in partitions
+        for group in response.groups
+        for topic in group.topics
+        for found in topic.partitions
     }
 
 
 def fetch_error_code(response: OffsetFetchResponse) -> int:
     """Return the code that concerns the request as a whole."""
-    if response.error_code:
-        return response.error_code
     for group in response.groups:
         if group.error_code:
             return group.error_code
-    for topic in response.topics:  # before version 2 there is no code but the partitions'
-        for found in topic.partitions:
-            if found.error_code and is_about_the_group(found.error_code):
-                return found.error_code
+        for topic in group.topics:  # the oldest version has no code but the partitions'
+            for found in topic.partitions:
+                if found.error_code and is_about_the_group(found.error_code):
+                    return found.error_code
     return 0
 
 

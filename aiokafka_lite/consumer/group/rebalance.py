@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from inspect import isabstract
+from typing import Final, cast
 
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.client.cluster import Cluster, ClusterView
-from aiokafka_lite.client.pool import Lane
+from aiokafka_lite.client import Cluster, ClusterView, Lane
 from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, Assignor
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.group.blobs import (
@@ -25,6 +24,7 @@ from aiokafka_lite.consumer.group.coordinator import Coordinator
 from aiokafka_lite.consumer.group.heartbeat import Heartbeat
 from aiokafka_lite.consumer.group.member import Identity, Member, MemberState
 from aiokafka_lite.consumer.group.topics import partition_counts
+from aiokafka_lite.consumer.state import SubscriptionMode, SubscriptionState
 from aiokafka_lite.errors import InconsistentGroupProtocolError, KafkaError, MemberIdRequired
 from aiokafka_lite.protocol.messages.join_group import (
     JoinGroupRequest,
@@ -42,7 +42,6 @@ log = logging.getLogger(__name__)
 
 # Over the time for which the coordinator may hold JoinGroup and SyncGroup (as Kafka's client).
 ANSWER_MARGIN_S: Final = 5.0
-HELD: Final = Lane.GROUP
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,14 @@ class Rebalance:
         cluster: Cluster,
         coordinator: Coordinator,
         member: Member,
+        state: SubscriptionState,
         heartbeat: Heartbeat,
     ) -> None:
         self._config = config
         self._cluster = cluster
         self._coordinator = coordinator
         self._member = member
+        self._state = state
         self._heartbeat = heartbeat
         self._assignors = own_assignors(config.partition_assignment_strategy)
 
@@ -115,7 +116,6 @@ class Rebalance:
         member = self._member
         request = LeaveGroupRequest(
             group_id=member.group_id,
-            member_id=member.identity.member_id,
             members=[MemberIdentity(member_id=member.identity.member_id, reason=reason)],
         )
         try:
@@ -129,9 +129,15 @@ class Rebalance:
             log.info("group %s: left (%s)%s", member.group_id, reason, codes or "")
 
     # --- Steps ----------------------------------------------------------------------------
-    def _answer_by(self) -> float:
+    @property
+    def _held_s(self) -> float:
+        """How long the coordinator may take for an answer that waits for other members."""
         held_s = max(self._config.rebalance_timeout_s, self._config.session_timeout_s)
-        return asyncio.get_running_loop().time() + held_s + ANSWER_MARGIN_S
+        return held_s + ANSWER_MARGIN_S
+
+    def _answer_by(self) -> float:
+        # To find the coordinator takes time as well.
+        return asyncio.get_running_loop().time() + self._config.request_timeout_s + self._held_s
 
     async def _join(self, topics: frozenset[str], reason: str) -> JoinGroupResponse:
         """Join, in two rounds when the coordinator wants to have named the member first."""
@@ -140,7 +146,8 @@ class Rebalance:
                 self._join_request(topics, reason),
                 error_code=_join_error_code,
                 deadline=self._answer_by(),
-                lane=HELD,
+                answer_s=self._held_s,
+                lane=Lane.GROUP,
             )
             if response.error_code != MemberIdRequired.errno:
                 return response
@@ -189,7 +196,8 @@ class Rebalance:
 
     async def _view_of(self, topics: set[str]) -> ClusterView:
         """Return metadata of all topics of the group, also of those that only others want."""
-        self._cluster.watch(topics)
+        if self._state.mode is not SubscriptionMode.PATTERN:  # which has all topics watched
+            self._cluster.watch(topics | (self._state.subscription or frozenset()))
         view = self._cluster.view
         if all(view.partitions_for_topic(topic) is not None for topic in topics):
             return view
@@ -218,7 +226,8 @@ class Rebalance:
             request,
             error_code=lambda response: response.error_code,
             deadline=self._answer_by(),
-            lane=HELD,
+            answer_s=self._held_s,
+            lane=Lane.GROUP,
         )
         return response.assignment
 
@@ -233,9 +242,12 @@ def own_assignors(strategy: Sequence[type[AbstractPartitionAssignor]]) -> list[A
     """Make this consumer's own assignors of the classes given.
 
     Classes that leave abstract methods open work with aiokafka, which never makes an instance:
-    they are used as they are.
+    they are used as they are, and so are instances.
     """
-    return [
-        assignor() if inspect.isclass(assignor) and not inspect.isabstract(assignor) else assignor
-        for assignor in strategy
-    ]
+    return [_own(assignor) for assignor in strategy]
+
+
+def _own(assignor: type[AbstractPartitionAssignor] | Assignor) -> Assignor:
+    if isinstance(assignor, type) and not isabstract(assignor):
+        return assignor()
+    return cast("Assignor", assignor)

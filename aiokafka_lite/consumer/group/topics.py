@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from aiokafka_lite.client.cluster import ClusterView
+from aiokafka_lite.client import ClusterView
 from aiokafka_lite.consumer.state import SubscriptionMode, SubscriptionState
+from aiokafka_lite.errors import UnknownTopicOrPartitionError
 
 
 def match_pattern(
@@ -14,7 +15,7 @@ def match_pattern(
     """Bring a subscription by pattern in line with the topics that exist."""
     if state.mode is not SubscriptionMode.PATTERN or state.pattern is None:
         return
-    state.set_pattern_topics(
+    state.set_matched_topics(
         name
         for name, topic in view.topics.items()
         if state.pattern.match(name) and not (topic.is_internal and exclude_internal_topics)
@@ -29,3 +30,19 @@ def is_subscribed(state: SubscriptionState) -> bool:
 def partition_counts(view: ClusterView, topics: Iterable[str]) -> Mapping[str, int]:
     """Return the number of partitions of each topic, 0 for those that are not known."""
     return {topic: len(view.partitions_for_topic(topic) or ()) for topic in sorted(topics)}
+
+
+def have_changed(shared_out: Mapping[str, int], view: ClusterView) -> bool:
+    """Whether partitions have come or gone since these counts were shared out.
+
+    A topic whose metadata is not available just now is taken to be as it was: a leader election
+    is no reason to rebalance. One that is said to be unknown was deleted.
+    """
+    for topic, count in shared_out.items():
+        now = len(view.partitions_for_topic(topic) or ())
+        if now == count:
+            continue
+        known = view.topics.get(topic)
+        if now or (known is not None and known.error is UnknownTopicOrPartitionError):
+            return True
+    return False

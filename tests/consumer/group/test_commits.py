@@ -1,0 +1,582 @@
+"""Commits: what they accept, what makes them wait, fail and end, and reading offsets back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from aiokafka_lite import errors
+from aiokafka_lite.consumer.group import MemberState, NoCommits
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    CommitFailedError,
+    IllegalOperation,
+    IllegalStateError,
+    KafkaTimeoutError,
+)
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
+from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
+from aiokafka_lite.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest
+from aiokafka_lite.protocol.schema import Message
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.consumer.group.scripted import ScriptedBroker, commit_answer, refused_commit
+from tests.consumer.group.worker import Calls, Worker, tps, until
+
+TP = TopicPartition("t", 0)
+OTHER = TopicPartition("t", 1)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[ScriptedBroker]:
+    async with ScriptedBroker({"t": 2}) as broker:
+        yield broker
+
+
+def worker_of(broker: ScriptedBroker, **settings: object) -> Worker:
+    return Worker(f"127.0.0.1:{broker.port}", "g", ["t"], settings)
+
+
+def committed_by(broker: ScriptedBroker) -> list[int]:
+    """Offsets of TP in the commits that came, in their order."""
+    return [
+        entry.committed_offset
+        for request in broker.asked(OffsetCommitRequest)
+        for topic in request.topics
+        for entry in topic.partitions
+        if entry.partition_index == TP.partition
+    ]
+
+
+# --- What is accepted --------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "value", [5, (5, ""), OffsetAndMetadata(5, "")], ids=["int", "tuple", "OffsetAndMetadata"]
+)
+async def test_an_offset_may_be_given_in_three_ways(broker: ScriptedBroker, value: object) -> None:
+    async with worker_of(broker) as worker:
+        await worker.commits.commit({TP: value})
+
+    assert broker.offsets == {("t", 0): (5, "")}
+
+
+async def test_without_argument_the_positions_are_committed(broker: ScriptedBroker) -> None:
+    async with worker_of(broker) as worker:
+        worker.work(TP, 4)
+        worker.work(TP, 2)
+        await worker.commits.commit()
+
+    assert broker.offsets == {("t", 0): (6, "")}
+
+
+async def test_nothing_is_sent_when_there_is_nothing_to_commit(broker: ScriptedBroker) -> None:
+    async with worker_of(broker) as worker:
+        await worker.commits.commit()
+
+    assert broker.asked(OffsetCommitRequest) == []
+
+
+@pytest.mark.parametrize(
+    ("offsets", "error"),
+    [
+        ({}, ValueError),
+        ([TP], ValueError),
+        ("t", ValueError),
+        ({TP: "5"}, ValueError),
+        ({TP: -1}, ValueError),
+        ({TP: True}, ValueError),
+        ({TP: 1.5}, ValueError),
+        ({TP: (1, "a", "b")}, ValueError),
+        ({TP: None}, ValueError),
+        ({("t", 0): 5}, TypeError),
+        ({"t": 5}, TypeError),
+        ({TP: (5, None)}, TypeError),
+        ({TP: (5, b"bytes")}, TypeError),
+    ],
+)
+async def test_other_shapes_are_refused(
+    broker: ScriptedBroker, offsets: object, error: type[Exception]
+) -> None:
+    async with worker_of(broker) as worker:
+        with pytest.raises(error):
+            await worker.commits.commit(offsets)
+
+
+async def test_a_partition_of_somebody_else_is_refused(broker: ScriptedBroker) -> None:
+    async with worker_of(broker) as worker:
+        with pytest.raises(IllegalStateError, match="not assigned"):
+            await worker.commits.commit({TopicPartition("t", 9): 5})
+
+
+async def test_without_a_group_there_are_no_commits() -> None:
+    with pytest.raises(IllegalOperation):
+        await NoCommits().commit({TP: 1})
+    assert await NoCommits().committed([TP]) == {TP: None}
+
+
+async def test_the_leader_epoch_of_the_last_record_goes_along(broker: ScriptedBroker) -> None:
+    async with worker_of(broker) as worker:
+        worker.work(TP, 5)
+        worker.state.assignment[TP].leader_epoch = 3
+        await worker.commits.commit()
+        await worker.commits.commit({TP: 2})  # before the last record: its epoch is not known
+
+    epochs = [
+        request.topics[0].partitions[0].committed_leader_epoch
+        for request in broker.asked(OffsetCommitRequest)
+    ]
+    assert epochs == [3, -1]
+
+
+async def test_ids_replace_names_where_all_are_known(broker: ScriptedBroker) -> None:
+    async with worker_of(broker) as worker:
+        await worker.commits.commit({TP: 5})
+        await worker.commits.committed([TP])
+        await worker.commits.committed([TP, TopicPartition("unknown", 0)])
+
+    assert broker.versions(OffsetCommitRequest) == [10]
+    assert broker.versions(OffsetFetchRequest) == [10, 9]
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+async def test_every_version_of_a_commit_says_the_same(
+    broker: ScriptedBroker, version: int
+) -> None:
+    broker.max_versions[OffsetCommitRequest] = version
+    async with worker_of(broker) as worker:
+        await worker.commits.commit({TP: (5, "five")})
+
+    assert broker.offsets == {("t", 0): (5, "five")}
+
+
+# --- Errors --------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "kind",
+    [
+        errors.CoordinatorNotAvailableError,
+        errors.CoordinatorLoadInProgressError,
+        errors.NotCoordinatorError,
+        errors.UnknownTopicOrPartitionError,
+        errors.RequestTimedOutError,
+        None,
+    ],
+    ids=lambda kind: "disconnect" if kind is None else kind.__name__,
+)
+async def test_an_error_that_passes_is_tried_again(
+    broker: ScriptedBroker, kind: type[BrokerResponseError] | None
+) -> None:
+    broker.script(OffsetCommitRequest, None if kind is None else refused_commit(kind))
+
+    async with worker_of(broker) as worker:
+        await worker.commits.commit({TP: 5, OTHER: 6})
+
+        assert worker.membership.generation == 1
+    assert broker.offsets == {("t", 0): (5, ""), ("t", 1): (6, "")}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        errors.OffsetMetadataTooLargeError,
+        errors.InvalidCommitOffsetSizeError,
+        errors.GroupAuthorizationFailedError,
+        errors.TopicAuthorizationFailedError,
+        errors.UnknownError,
+    ],
+    ids=lambda kind: kind.__name__,
+)
+async def test_an_error_that_stays_is_raised(
+    broker: ScriptedBroker, kind: type[BrokerResponseError]
+) -> None:
+    broker.script(OffsetCommitRequest, refused_commit(kind))
+
+    async with worker_of(broker) as worker:
+        with pytest.raises(kind):
+            await worker.commits.commit({TP: 5})
+
+
+@pytest.mark.parametrize(
+    ("kind", "member_id"),
+    [
+        (errors.IllegalGenerationError, "scripted-1"),
+        (errors.UnknownMemberIdError, ""),
+        (errors.GroupIdNotFound, ""),
+    ],
+)
+async def test_a_commit_of_a_lost_generation_fails_and_has_the_member_rejoin(
+    broker: ScriptedBroker, kind: type[BrokerResponseError], member_id: str
+) -> None:
+    async with worker_of(broker) as worker:
+        broker.script(OffsetCommitRequest, refused_commit(kind))
+        joins = len(broker.asked(JoinGroupRequest))
+
+        with pytest.raises(CommitFailedError):
+            await worker.commits.commit({TP: 5})
+
+        await until(lambda: worker.membership.generation == 2, worker)
+        assert broker.asked(JoinGroupRequest)[joins].member_id == member_id
+    assert broker.offsets == {}
+
+
+async def test_a_late_answer_about_an_older_generation_leaves_the_new_one_alone(
+    broker: ScriptedBroker,
+) -> None:
+    held: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    broker.script(OffsetCommitRequest, lambda _: held)
+
+    async with worker_of(broker) as worker:
+        commit = asyncio.create_task(worker.commits.commit({TP: 5}))
+        await until(lambda: broker.asked(OffsetCommitRequest), worker)
+        worker.state.subscribe(["t"])
+        await worker.membership.wait_assigned()
+        (request,) = broker.asked(OffsetCommitRequest)
+        held.set_result(commit_answer(request, errors.UnknownMemberIdError.errno))
+
+        with pytest.raises(CommitFailedError):
+            await commit
+        assert worker.member.interruption is None
+        assert worker.membership.generation == 2
+
+
+async def test_a_commit_that_meets_a_rebalance_is_made_in_the_next_generation(
+    broker: ScriptedBroker,
+) -> None:
+    broker.script(OffsetCommitRequest, refused_commit(errors.RebalanceInProgressError))
+
+    async with worker_of(broker) as worker:
+        await worker.commits.commit({TP: 5})
+
+    refused, made = broker.asked(OffsetCommitRequest)
+    assert refused.generation_id_or_member_epoch == 1
+    assert made.generation_id_or_member_epoch == 2
+    assert broker.offsets == {("t", 0): (5, "")}
+
+
+async def test_positions_of_the_next_generation_wait_for_a_commit_that_met_a_rebalance(
+    broker: ScriptedBroker,
+) -> None:
+    held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def slowly(request: Message) -> Message:
+        await held
+        assert isinstance(request, SyncGroupRequest)
+        return broker._on_SyncGroupRequest(request)
+
+    async with worker_of(broker) as worker:
+        broker.script(OffsetCommitRequest, refused_commit(errors.RebalanceInProgressError))
+        broker.script(SyncGroupRequest, slowly)
+        commit = asyncio.create_task(worker.commits.commit({TP: 5}))
+        await until(lambda: worker.member.state is MemberState.SYNCING, worker)
+        committed = asyncio.create_task(worker.commits.committed([TP]))
+        held.set_result(None)
+
+        assert await committed == {TP: OffsetAndMetadata(5, "")}
+        await commit
+
+
+async def test_a_commit_during_a_rebalance_fails_when_the_partition_is_gone(
+    broker: ScriptedBroker,
+) -> None:
+    broker.topics["u"] = 1
+    async with worker_of(broker) as worker:
+
+        def unsubscribe_t(request: Message) -> Message:
+            worker.state.subscribe(["u"])
+            worker.cluster.watch(["u"])
+            return refused_commit(errors.RebalanceInProgressError)(request)
+
+        broker.script(OffsetCommitRequest, unsubscribe_t)
+
+        with pytest.raises(CommitFailedError, match="took away"):
+            await worker.commits.commit({TP: 5})
+
+
+async def test_a_commit_inside_a_callback_does_not_wait_for_the_rebalance(
+    broker: ScriptedBroker,
+) -> None:
+    outcome: list[BaseException] = []
+
+    class Committing(Calls):
+        async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+            if revoked:
+                try:
+                    await worker.commits.commit({TP: 5})
+                except CommitFailedError as error:
+                    outcome.append(error)
+
+    worker = worker_of(broker)
+    worker.state.listener = Committing()
+    async with worker:
+        broker.script(OffsetCommitRequest, refused_commit(errors.RebalanceInProgressError))
+        worker.state.subscribe(["t"], worker.state.listener)
+        await worker.membership.wait_assigned()
+
+    assert [type(error) for error in outcome] == [CommitFailedError]
+
+
+async def test_a_callback_can_commit_and_read_what_is_committed(broker: ScriptedBroker) -> None:
+    seen: list[object] = []
+
+    class Committing(Calls):
+        async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+            if revoked:
+                await worker.commits.commit({TP: 5})
+
+        async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+            seen.append(await worker.commits.committed([TP]))
+
+    worker = worker_of(broker)
+    worker.state.listener = Committing()
+    async with worker:
+        worker.state.subscribe(["t"], worker.state.listener)
+        await worker.membership.wait_assigned()
+
+    assert seen == [{TP: None}, {TP: OffsetAndMetadata(5, "")}]
+
+
+async def test_a_commit_ends_in_time_when_nobody_answers(broker: ScriptedBroker) -> None:
+    forever: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    broker.script(OffsetCommitRequest, lambda _: forever)
+
+    async with worker_of(broker) as worker:
+        with pytest.raises(KafkaTimeoutError):
+            await worker.commits.commit({TP: 5}, timeout_s=0.1)
+
+
+async def test_a_commit_to_a_deleted_topic_ends_in_time_and_says_why(
+    broker: ScriptedBroker,
+) -> None:
+    deleted = refused_commit(errors.UnknownTopicOrPartitionError)
+    broker.script(OffsetCommitRequest, *[deleted] * 100)
+
+    async with worker_of(broker) as worker:
+        with pytest.raises(KafkaTimeoutError) as caught:
+            await worker.commits.commit({TP: 5}, timeout_s=0.1)
+    assert isinstance(caught.value.__cause__, errors.UnknownTopicOrPartitionError)
+    assert caught.value.__cause__.tp == TP
+
+
+async def test_only_what_was_refused_is_sent_again(broker: ScriptedBroker) -> None:
+    def refuse_one(request: Message) -> Message:
+        assert isinstance(request, OffsetCommitRequest)
+        answer = commit_answer(request)
+        answer.topics[0].partitions[1].error_code = errors.UnknownTopicOrPartitionError.errno
+        return answer
+
+    broker.script(OffsetCommitRequest, refuse_one)
+    async with worker_of(broker) as worker:
+        await worker.commits.commit({TP: 5, OTHER: 6})
+
+    _, again = broker.asked(OffsetCommitRequest)
+    assert [p.partition_index for p in again.topics[0].partitions] == [1]
+
+
+async def test_overlapping_commits_arrive_in_the_order_of_the_calls(
+    broker: ScriptedBroker,
+) -> None:
+    async with worker_of(broker) as worker:
+        await asyncio.gather(*(worker.commits.commit({TP: offset}) for offset in range(1, 6)))
+
+    assert committed_by(broker) == [1, 2, 3, 4, 5]
+
+
+async def test_a_commit_tried_again_does_not_undo_a_later_one(broker: ScriptedBroker) -> None:
+    broker.script(OffsetCommitRequest, refused_commit(errors.CoordinatorLoadInProgressError))
+
+    async with worker_of(broker, retry_backoff_ms=100) as worker:
+        first = asyncio.create_task(worker.commits.commit({TP: 10}))
+        await until(lambda: broker.asked(OffsetCommitRequest), worker)
+        await worker.commits.commit({TP: 20})
+        await first
+
+    assert committed_by(broker) == [10, 20]
+    assert broker.offsets == {("t", 0): (20, "")}
+
+
+async def test_a_cancelled_commit_does_not_block_the_next(broker: ScriptedBroker) -> None:
+    held: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    broker.script(OffsetCommitRequest, lambda _: held)
+
+    async with worker_of(broker) as worker:
+        commit = asyncio.create_task(worker.commits.commit({TP: 5}))
+        await until(lambda: broker.asked(OffsetCommitRequest), worker)
+        commit.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await commit
+        held.set_result(commit_answer(broker.asked(OffsetCommitRequest)[0]))
+
+        await worker.commits.commit({TP: 6})
+
+    assert broker.offsets == {("t", 0): (6, "")}
+
+
+# --- Auto-commit ---------------------------------------------------------------------------------
+async def test_auto_commit_sends_nothing_twice(broker: ScriptedBroker) -> None:
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 10}
+    async with worker_of(broker, heartbeat_interval_ms=10, **settings) as worker:
+        worker.work(TP, 5)
+        worker.state.begin_get()
+        await until(lambda: broker.offsets, worker)
+        beats = len(broker.asked(HeartbeatRequest))
+        await until(lambda: len(broker.asked(HeartbeatRequest)) > beats + 5, worker)
+
+    assert committed_by(broker) == [5]
+
+
+async def test_auto_commit_goes_on_after_a_failure(
+    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.script(OffsetCommitRequest, refused_commit(errors.UnknownMemberIdError))
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 10}
+    async with worker_of(broker, **settings) as worker:
+        worker.work(TP, 5)
+        worker.state.begin_get()
+        await until(lambda: worker.membership.generation == 2, worker)
+        await worker.membership.wait_assigned()
+        worker.work(TP, 7)
+        worker.state.begin_get()
+        await until(lambda: broker.offsets == {("t", 0): (7, "")}, worker)
+
+    assert "auto-commit failed" in caplog.text
+
+
+async def test_auto_commit_reports_what_the_application_must_know(broker: ScriptedBroker) -> None:
+    broker.script(OffsetCommitRequest, refused_commit(errors.TopicAuthorizationFailedError))
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 10}
+    async with worker_of(broker, **settings) as worker:
+        worker.work(TP, 5)
+        worker.state.begin_get()
+        await until(lambda: worker.errors, worker)
+
+    assert isinstance(worker.errors[0], errors.TopicAuthorizationFailedError)
+
+
+# --- Reading -------------------------------------------------------------------------------------
+def fetched(
+    change: Callable[[OffsetFetchResponse], None], broker: ScriptedBroker
+) -> Callable[[Message], Message]:
+    def answer(request: Message) -> Message:
+        assert isinstance(request, OffsetFetchRequest)
+        response = broker._on_OffsetFetchRequest(request)
+        change(response)
+        return response
+
+    return answer
+
+
+async def test_many_partitions_take_one_round_trip(broker: ScriptedBroker) -> None:
+    broker.offsets = {("t", 0): (0, "zero"), ("t", 1): (7, "")}
+    async with worker_of(broker) as worker:
+        found = await worker.commits.committed([TP, OTHER, TopicPartition("t", 5)])
+
+    assert found == {
+        TP: OffsetAndMetadata(0, "zero"),
+        OTHER: OffsetAndMetadata(7, ""),
+        TopicPartition("t", 5): None,
+    }
+    assert len(broker.asked(OffsetFetchRequest)) == 1
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+async def test_every_version_of_the_answer_says_the_same(
+    broker: ScriptedBroker, version: int
+) -> None:
+    broker.max_versions[OffsetFetchRequest] = version
+    broker.offsets = {("t", 0): (7, "seven")}
+    async with worker_of(broker) as worker:
+        assert await worker.commits.committed([TP]) == {TP: OffsetAndMetadata(7, "seven")}
+
+
+async def test_an_unstable_offset_is_waited_for(broker: ScriptedBroker) -> None:
+    def unstable(response: OffsetFetchResponse) -> None:
+        found = response.groups[0].topics[0].partitions[0]
+        found.error_code = errors.UnstableOffsetCommitError.errno
+
+    broker.offsets = {("t", 0): (7, "")}
+    broker.script(OffsetFetchRequest, *[fetched(unstable, broker)] * 3)
+    async with worker_of(broker) as worker:
+        assert await worker.commits.committed([TP]) == {TP: OffsetAndMetadata(7, "")}
+
+    assert len(broker.asked(OffsetFetchRequest)) == 4
+    assert {request.require_stable for request in broker.asked(OffsetFetchRequest)} == {True}
+
+
+async def test_a_partition_left_out_is_asked_for_again(broker: ScriptedBroker) -> None:
+    def leave_out(response: OffsetFetchResponse) -> None:
+        del response.groups[0].topics[0].partitions[0]
+
+    broker.offsets = {("t", 0): (7, ""), ("t", 1): (8, "")}
+    broker.script(OffsetFetchRequest, fetched(leave_out, broker))
+    async with worker_of(broker) as worker:
+        found = await worker.commits.committed([TP, OTHER])
+
+    assert found == {TP: OffsetAndMetadata(7, ""), OTHER: OffsetAndMetadata(8, "")}
+    _, again = broker.asked(OffsetFetchRequest)
+    assert (again.groups[0].topics or ())[0].partition_indexes == [0]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [errors.CoordinatorLoadInProgressError, errors.NotCoordinatorError],
+    ids=lambda kind: kind.__name__,
+)
+async def test_reading_is_tried_again_while_the_coordinator_moves(
+    broker: ScriptedBroker, kind: type[BrokerResponseError]
+) -> None:
+    def refuse(response: OffsetFetchResponse) -> None:
+        response.groups[0].error_code = kind.errno
+
+    broker.script(OffsetFetchRequest, fetched(refuse, broker), None)
+    async with worker_of(broker) as worker:
+        assert await worker.commits.committed([TP]) == {TP: None}
+
+
+async def test_an_error_of_one_partition_is_raised_with_its_place(broker: ScriptedBroker) -> None:
+    def refuse(response: OffsetFetchResponse) -> None:
+        found = response.groups[0].topics[0].partitions[1]
+        found.error_code = errors.UnknownError.errno
+
+    broker.script(OffsetFetchRequest, fetched(refuse, broker))
+    async with worker_of(broker) as worker:
+        with pytest.raises(errors.UnknownError) as caught:
+            await worker.commits.committed([TP, OTHER])
+    assert caught.value.tp == OTHER
+
+
+async def test_reading_ends_in_time(broker: ScriptedBroker) -> None:
+    forever: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    broker.script(OffsetFetchRequest, lambda _: forever)
+    async with worker_of(broker) as worker:
+        with pytest.raises(KafkaTimeoutError):
+            await worker.commits.committed([TP], timeout_s=0.1)
+
+
+async def test_a_commit_made_while_joining_waits_for_the_new_generation(
+    broker: ScriptedBroker,
+) -> None:
+    async with worker_of(broker) as worker:
+        held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def slowly(request: Message) -> Message:
+            await held
+            assert isinstance(request, JoinGroupRequest)
+            return broker._on_JoinGroupRequest(request)
+
+        broker.script(JoinGroupRequest, slowly)
+        in_progress = HeartbeatResponse(error_code=errors.RebalanceInProgressError.errno)
+        broker.script(HeartbeatRequest, in_progress)
+        await until(lambda: worker.member.state is MemberState.JOINING, worker)
+        assert worker.partitions == tps("t", 0, 1)
+        commit = asyncio.create_task(worker.commits.commit({TP: 5}))
+        await asyncio.sleep(0)
+        assert broker.asked(OffsetCommitRequest) == []
+        held.set_result(None)
+        await commit
+
+    (request,) = broker.asked(OffsetCommitRequest)
+    assert request.generation_id_or_member_epoch == 2

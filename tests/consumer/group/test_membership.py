@@ -1,0 +1,289 @@
+"""Membership on both brokers: joining, sharing, leaving, dying, static members, patterns."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
+from aiokafka_lite.consumer.group import MemberState
+from aiokafka_lite.errors import CommitFailedError, FencedInstanceIdError
+from aiokafka_lite.protocol.messages.describe_groups import DescribeGroupsRequest
+from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.consumer.group.worker import Calls, Worker, tps, until
+from tests.support.cluster import KafkaHandle, unique
+
+
+def share_all(topic: str, count: int, *workers: Worker) -> bool:
+    """Whether each partition is with exactly one of the workers, all being stable."""
+    held = [tp for worker in workers for tp in worker.partitions]
+    return all(worker.membership.is_stable for worker in workers) and sorted(held) == sorted(
+        tps(topic, *range(count))
+    )
+
+
+async def test_a_single_member_gets_every_partition(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=3)
+    calls = Calls()
+
+    async with Worker(kafka.bootstrap_servers, unique("g"), [topic], listener=calls) as worker:
+        assert worker.partitions == tps(topic, 0, 1, 2)
+        assert worker.member.state is MemberState.STABLE
+        assert worker.membership.member_id
+        assert worker.membership.generation == 1
+        assert worker.membership.coordinator_id in worker.cluster.view.nodes
+
+    assert calls.calls == [("revoked", set()), ("assigned", tps(topic, 0, 1, 2))]
+
+
+async def test_a_second_member_takes_its_share_and_gives_it_back(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=4)
+    group, calls = unique("g"), Calls()
+
+    async with Worker(kafka.bootstrap_servers, group, [topic], listener=calls) as first:
+        async with Worker(kafka.bootstrap_servers, group, [topic]) as second:
+            await until(lambda: share_all(topic, 4, first, second), first, second)
+            assert len(first.partitions) == len(second.partitions) == 2
+            halves = set(first.partitions)
+        await until(lambda: share_all(topic, 4, first), first)
+
+    everything = tps(topic, 0, 1, 2, 3)
+    assert calls.calls == [
+        ("revoked", set()),
+        ("assigned", everything),
+        ("revoked", everything),
+        ("assigned", halves),
+        ("revoked", halves),
+        ("assigned", everything),
+    ]
+
+
+async def test_members_that_start_at_once_share_everything(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=5)
+    group = unique("g")
+    workers = [Worker(kafka.bootstrap_servers, group, [topic]) for _ in range(4)]
+
+    await asyncio.gather(*(worker.start() for worker in workers))
+    await until(lambda: share_all(topic, 5, *workers), *workers)
+
+    await asyncio.gather(*(worker.close() for worker in workers))
+
+
+async def test_the_partitions_of_a_dead_member_go_to_the_others(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    group = unique("g")
+    # A real broker's shortest session is 6 s by default.
+    session_ms = 6000 if kafka.kind == "real" else 1000
+    settings = {"session_timeout_ms": session_ms}
+
+    async with Worker(kafka.bootstrap_servers, group, [topic], settings) as survivor:
+        victim = await Worker(kafka.bootstrap_servers, group, [topic], settings).start()
+        await until(lambda: share_all(topic, 2, survivor, victim), survivor, victim)
+
+        await victim.die()
+
+        await until(lambda: share_all(topic, 2, survivor), survivor)
+
+
+async def test_a_static_member_comes_back_without_a_rebalance(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=4)
+    group = unique("g")
+
+    async with Worker(kafka.bootstrap_servers, group, [topic]) as other:
+        settings = {"group_instance_id": "the-static-one"}
+        static = await Worker(kafka.bootstrap_servers, group, [topic], settings).start()
+        await until(lambda: share_all(topic, 4, other, static), other, static)
+        share, generation = static.partitions, other.membership.generation
+        await static.close()
+
+        async with Worker(kafka.bootstrap_servers, group, [topic], settings) as back:
+            assert back.partitions == share
+            assert back.membership.generation == generation
+            assert await state_of(kafka, group) == "Stable"
+            assert other.membership.generation == generation
+
+
+async def state_of(kafka: KafkaHandle, group: str) -> str:
+    async with kafka.raw() as client:
+        answer = await client.request(DescribeGroupsRequest(groups=[group]))
+    return answer.groups[0].group_state
+
+
+async def test_the_older_of_two_with_one_instance_id_is_fenced(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    group = unique("g")
+    settings = {"group_instance_id": "twin"}
+    older = await Worker(kafka.bootstrap_servers, group, [topic], settings).start()
+
+    async with Worker(kafka.bootstrap_servers, group, [topic], settings) as newer:
+        await asyncio.wait_for(older.failed.wait(), 10)
+        assert newer.partitions == tps(topic, 0)
+    assert isinstance(older.scope.failure, FencedInstanceIdError)
+    assert older.member.state is MemberState.FENCED
+    assert older.partitions == set()
+
+    await older.close()
+
+
+async def test_a_member_that_was_thrown_out_joins_again(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    group = unique("g")
+
+    async with Worker(kafka.bootstrap_servers, group, [topic]) as worker:
+        before = worker.member.identity
+        worker.work(TopicPartition(topic, 0), 3)
+        await throw_out(kafka, group, before.member_id)
+
+        with pytest.raises(CommitFailedError):
+            await worker.commits.commit({TopicPartition(topic, 0): 3})
+
+        await until(lambda: worker.member.identity.member_id not in ("", before.member_id), worker)
+        await until(lambda: share_all(topic, 2, worker), worker)
+
+
+async def throw_out(kafka: KafkaHandle, group: str, member_id: str) -> None:
+    async with kafka.raw() as client:
+        answer = await client.request(
+            LeaveGroupRequest(group_id=group, members=[MemberIdentity(member_id=member_id)])
+        )
+    assert [member.error_code for member in answer.members] == [0]
+
+
+async def test_a_new_subscription_brings_its_partitions(kafka: KafkaHandle) -> None:
+    first, second = await kafka.create_topic(), await kafka.create_topic(partitions=2)
+
+    async with Worker(kafka.bootstrap_servers, unique("g"), [first]) as worker:
+        worker.state.subscribe([second])
+        worker.cluster.watch([second])
+
+        await worker.membership.wait_assigned()
+
+        assert worker.partitions == tps(second, 0, 1)
+
+
+async def test_unsubscribing_leaves_the_group(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    group = unique("g")
+
+    async with (
+        Worker(kafka.bootstrap_servers, group, [topic]) as one,
+        Worker(kafka.bootstrap_servers, group, [topic]) as two,
+    ):
+        await until(lambda: share_all(topic, 1, one, two), one, two)
+        one.state.unsubscribe()
+        await until(lambda: one.member.state is MemberState.UNJOINED, one)
+        await until(lambda: share_all(topic, 1, two), two)
+
+
+async def test_a_pattern_takes_in_topics_as_they_are_created(kafka: KafkaHandle) -> None:
+    prefix = unique("pattern")
+    first = await kafka.create_topic(f"{prefix}.a")
+    await kafka.create_topic(f"not-{prefix}")
+    settings = {"metadata_max_age_ms": 200}
+
+    worker = Worker(kafka.bootstrap_servers, unique("g"), (), settings)
+    worker.state.subscribe_pattern(re.compile(f"{prefix}\\..*"))
+    async with worker:
+        assert worker.partitions == tps(first, 0)
+        second = await kafka.create_topic(f"{prefix}.b")
+
+        await until(lambda: worker.partitions == tps(first, 0) | tps(second, 0), worker)
+
+
+async def test_the_group_uses_an_assignor_that_all_members_know(kafka: KafkaHandle) -> None:
+    topics = [await kafka.create_topic(partitions=3) for _ in range(2)]
+    group = unique("g")
+    both = {"partition_assignment_strategy": (RoundRobinPartitionAssignor, RangePartitionAssignor)}
+    only_range = {"partition_assignment_strategy": (RangePartitionAssignor,)}
+
+    async with (
+        Worker(kafka.bootstrap_servers, group, topics, both) as one,
+        Worker(kafka.bootstrap_servers, group, topics, only_range) as two,
+    ):
+        await until(
+            lambda: len(one.partitions) + len(two.partitions) == 6 and one.membership.is_stable,
+            one,
+            two,
+        )
+        assert one.member.protocol_name == "range"
+        assert {len(one.partitions), len(two.partitions)} == {2, 4}
+
+
+async def test_commits_are_read_back_with_metadata_in_one_go(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=3)
+    zero, one, two = sorted(tps(topic, 0, 1, 2))
+
+    async with Worker(kafka.bootstrap_servers, unique("g"), [topic]) as worker:
+        await worker.commits.commit({zero: 0, one: (7, "seven")})
+
+        assert await worker.commits.committed([zero, one, two]) == {
+            zero: OffsetAndMetadata(0, ""),
+            one: OffsetAndMetadata(7, "seven"),
+            two: None,
+        }
+        assert worker.state.assignment[one].committed == OffsetAndMetadata(7, "seven")
+
+
+async def test_a_clean_stop_commits_what_was_handed_out(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    group, (tp,) = unique("g"), tps(topic, 0)
+    worker = await Worker(kafka.bootstrap_servers, group, [topic]).start()
+    worker.work(tp, 5)
+
+    assert await worker.leave(commit=True) == {}
+    await worker.die()
+
+    async with Worker(kafka.bootstrap_servers, group, [topic]) as reader:
+        assert await reader.commits.committed([tp]) == {tp: OffsetAndMetadata(5, "")}
+
+
+async def test_auto_commit_leaves_out_what_the_latest_get_handed_out(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    (tp,) = tps(topic, 0)
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 50}
+
+    async with Worker(kafka.bootstrap_servers, unique("g"), [topic], settings) as worker:
+        worker.work(tp, 5)
+        worker.work(tp, 3)
+        await until(lambda: worker.state.assignment[tp].committed, worker)
+        assert await worker.commits.committed([tp]) == {tp: OffsetAndMetadata(5, "")}
+
+        worker.state.begin_get()
+        await until(lambda: worker.state.assignment[tp].committed != (5, ""), worker)
+        assert await worker.commits.committed([tp]) == {tp: OffsetAndMetadata(8, "")}
+
+
+async def test_what_was_processed_is_committed_before_partitions_are_given_back(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    group = unique("g")
+    zero, one = sorted(tps(topic, 0, 1))
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 60_000}
+
+    async with Worker(kafka.bootstrap_servers, group, [topic], settings) as first:
+        first.work(zero, 4)
+        first.work(one, 6)
+        async with Worker(kafka.bootstrap_servers, group, [topic]) as second:
+            await until(lambda: share_all(topic, 2, first, second), first, second)
+
+            assert await second.commits.committed([zero, one]) == {
+                zero: OffsetAndMetadata(4, ""),
+                one: OffsetAndMetadata(0, ""),  # being worked on: from the start again
+            }
+
+
+async def test_without_subscription_the_group_only_keeps_offsets(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    (tp,) = tps(topic, 0)
+    worker = Worker(kafka.bootstrap_servers, unique("g"))
+    worker.state.assign_from_user([tp])
+
+    async with worker:
+        await worker.commits.commit({tp: 11})
+
+        assert await worker.commits.committed([tp]) == {tp: OffsetAndMetadata(11, "")}
+        assert worker.membership.member_id == ""

@@ -1,0 +1,410 @@
+"""Membership when the coordinator misbehaves, moves, or is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aiokafka_lite import errors
+from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
+from aiokafka_lite.consumer.group import MemberState
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    FencedInstanceIdError,
+    GroupAuthorizationFailedError,
+    MaxPollIntervalError,
+)
+from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest
+from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
+from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from aiokafka_lite.protocol.schema import Message
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.consumer.group.scripted import ScriptedBroker
+from tests.consumer.group.worker import Calls, Worker, tps, until
+
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[ScriptedBroker]:
+    async with ScriptedBroker({"t": 2}) as broker:
+        yield broker
+
+
+def worker_of(broker: ScriptedBroker, **settings: object) -> Worker:
+    return Worker(f"127.0.0.1:{broker.port}", "g", ["t"], {"heartbeat_interval_ms": 20, **settings})
+
+
+def refused(kind: type[BrokerResponseError]) -> dict[type[Message], Message]:
+    code = kind.errno
+    return {
+        JoinGroupRequest: JoinGroupResponse(error_code=code, protocol_name=""),
+        SyncGroupRequest: SyncGroupResponse(error_code=code),
+        HeartbeatRequest: HeartbeatResponse(error_code=code),
+    }
+
+
+async def test_one_join_names_every_assignor(broker: ScriptedBroker) -> None:
+    strategy = (RoundRobinPartitionAssignor, RangePartitionAssignor)
+
+    async with worker_of(broker, partition_assignment_strategy=strategy):
+        named, joined = broker.asked(JoinGroupRequest)  # the first only got the member id
+
+    assert [named.member_id, joined.member_id] == ["", "scripted-1"]
+    assert [protocol.name for protocol in joined.protocols] == ["roundrobin", "range"]
+
+
+async def test_requests_carry_the_instance_id(broker: ScriptedBroker) -> None:
+    async with worker_of(broker, group_instance_id="static") as worker:
+        await worker.commits.commit({TP: 1})
+        await until(lambda: broker.asked(HeartbeatRequest), worker)
+
+    kinds = (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, OffsetCommitRequest)
+    for kind in kinds:
+        assert {request.group_instance_id for request in broker.asked(kind)} == {"static"}
+    assert broker.asked(LeaveGroupRequest) == []
+
+
+async def test_a_dynamic_member_says_that_it_leaves_and_why(broker: ScriptedBroker) -> None:
+    async with worker_of(broker):
+        pass
+
+    (leave,) = broker.asked(LeaveGroupRequest)
+    assert [(m.member_id, m.reason) for m in leave.members] == [
+        ("scripted-1", "the consumer stops")
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        errors.CoordinatorNotAvailableError,
+        errors.CoordinatorLoadInProgressError,
+        errors.NotCoordinatorError,
+        errors.RebalanceInProgressError,
+        errors.UnknownMemberIdError,
+        errors.IllegalGenerationError,
+    ],
+    ids=lambda kind: kind.__name__,
+)
+@pytest.mark.parametrize("api", [JoinGroupRequest, SyncGroupRequest], ids=lambda api: api.__name__)
+async def test_a_rebalance_that_fails_is_tried_again(
+    broker: ScriptedBroker, api: type[Message], kind: type[BrokerResponseError]
+) -> None:
+    broker.script(api, refused(kind)[api])
+
+    async with worker_of(broker) as worker:
+        assert worker.partitions == tps("t", 0, 1)
+        assert worker.errors == []
+
+
+async def test_a_connection_lost_while_joining_keeps_the_member_id(broker: ScriptedBroker) -> None:
+    broker.script(SyncGroupRequest, None)
+
+    async with worker_of(broker):
+        pass
+
+    ids = [request.member_id for request in broker.asked(JoinGroupRequest)]
+    assert ids == ["", "scripted-1", "scripted-1"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "member_id"),
+    [(errors.IllegalGenerationError, "scripted-1"), (errors.UnknownMemberIdError, "")],
+)
+async def test_a_lost_generation_keeps_the_id_and_a_lost_membership_drops_it(
+    broker: ScriptedBroker, kind: type[BrokerResponseError], member_id: str
+) -> None:
+    calls = Calls()
+    worker = worker_of(broker)
+    worker.state.listener = calls
+    async with worker:
+        broker.script(HeartbeatRequest, HeartbeatResponse(error_code=kind.errno))
+        rejoin = len(broker.asked(JoinGroupRequest))
+        await until(lambda: worker.membership.generation == 2, worker)
+        await worker.membership.wait_assigned()
+
+    assert broker.asked(JoinGroupRequest)[rejoin].member_id == member_id
+    both = tps("t", 0, 1)
+    assert calls.calls == [
+        ("revoked", set()),
+        ("assigned", both),
+        ("revoked", both),
+        ("assigned", both),
+    ]
+
+
+async def test_nothing_is_committed_for_a_lost_generation(broker: ScriptedBroker) -> None:
+    async with worker_of(broker, enable_auto_commit=True) as worker:
+        worker.work(TP, 5)
+        worker.state.begin_get()
+        error = HeartbeatResponse(error_code=errors.UnknownMemberIdError.errno)
+        broker.script(HeartbeatRequest, error)
+        await until(lambda: worker.membership.generation == 2, worker)
+
+    assert broker.asked(OffsetCommitRequest) == []
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [errors.NotCoordinatorError, errors.CoordinatorNotAvailableError, None],
+    ids=["NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "disconnect"],
+)
+async def test_a_heartbeat_finds_the_coordinator_anew_without_a_rebalance(
+    broker: ScriptedBroker, kind: type[BrokerResponseError] | None
+) -> None:
+    async with worker_of(broker) as worker:
+        lookups = len(broker.asked(FindCoordinatorRequest))
+        broker.script(
+            HeartbeatRequest, None if kind is None else HeartbeatResponse(error_code=kind.errno)
+        )
+        await until(lambda: len(broker.asked(FindCoordinatorRequest)) > lookups, worker)
+        beats = len(broker.asked(HeartbeatRequest))
+        await until(lambda: len(broker.asked(HeartbeatRequest)) > beats, worker)
+
+        assert worker.membership.generation == 1
+        assert worker.membership.is_stable
+
+
+async def test_heartbeats_go_on_while_the_listener_gives_partitions_back(
+    broker: ScriptedBroker,
+) -> None:
+    may_return = asyncio.Event()
+
+    class Slow(Calls):
+        async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+            await super().on_partitions_revoked(revoked)
+            if revoked:
+                await may_return.wait()
+
+    calls = Slow()
+    worker = worker_of(broker)
+    worker.state.listener = calls
+    async with worker:
+        in_progress = HeartbeatResponse(error_code=errors.RebalanceInProgressError.errno)
+        broker.script(HeartbeatRequest, *[in_progress] * 1000)
+        await until(lambda: len(calls.calls) == 3, worker)
+        beats = len(broker.asked(HeartbeatRequest))
+        await until(lambda: len(broker.asked(HeartbeatRequest)) >= beats + 3, worker)
+        assert worker.member.state is MemberState.PREPARING
+
+        broker._script.clear()
+        may_return.set()
+        await until(lambda: worker.membership.generation == 2, worker)
+
+
+async def test_a_listener_that_hangs_is_cut_off_after_the_rebalance_timeout(
+    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Hanging(Calls):
+        async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+            await asyncio.get_running_loop().create_future()
+
+    worker = worker_of(broker, rebalance_timeout_ms=100)
+    worker.state.listener = Hanging()
+    async with worker:
+        assert worker.membership.is_stable
+    assert "did not return in time" in caplog.text
+
+
+async def test_a_listener_that_raises_is_logged_and_the_rebalance_goes_on(
+    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Calls):
+        def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:  # type: ignore[override]
+            raise ValueError("from a plain method")
+
+        async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+            raise ValueError("from a coroutine")
+
+    worker = worker_of(broker)
+    worker.state.listener = Broken()
+    async with worker:
+        assert worker.partitions == tps("t", 0, 1)
+        assert worker.scope.failure is None
+    assert "from a plain method" in caplog.text
+    assert "from a coroutine" in caplog.text
+
+
+async def test_stopping_inside_a_callback_does_not_deadlock(broker: ScriptedBroker) -> None:
+    stopped = asyncio.Event()
+
+    class Stopping(Calls):
+        async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+            await worker.leave()
+            stopped.set()
+
+    worker = worker_of(broker)
+    worker.state.listener = Stopping()
+    await worker.connect()
+    try:
+        await asyncio.wait_for(stopped.wait(), 5)
+        assert worker.member.state is MemberState.LEFT
+    finally:
+        await worker.die()
+
+
+async def test_an_error_the_application_must_know_is_raised_from_the_start_and_reported(
+    broker: ScriptedBroker,
+) -> None:
+    kind = GroupAuthorizationFailedError
+    broker.script(JoinGroupRequest, refused(kind)[JoinGroupRequest])
+    worker = worker_of(broker)
+    await worker.connect()
+    try:
+        with pytest.raises(GroupAuthorizationFailedError):
+            await worker.membership.wait_assigned()
+        assert [type(error) for error in worker.errors] == [kind]
+
+        await until(lambda: worker.membership.is_stable, worker)  # it was granted meanwhile
+    finally:
+        await worker.close()
+
+
+async def test_a_fenced_member_fails_for_good(broker: ScriptedBroker) -> None:
+    worker = await worker_of(broker, group_instance_id="static").start()
+    fenced = HeartbeatResponse(error_code=FencedInstanceIdError.errno)
+    broker.script(HeartbeatRequest, fenced)
+    await asyncio.wait_for(worker.failed.wait(), 5)
+
+    with pytest.raises(FencedInstanceIdError):
+        await worker.membership.wait_assigned()
+    worker.state.assign_from_group([TP])
+    assert await worker.membership.leave(
+        deadline=asyncio.get_running_loop().time() + 1, offsets={TP: OffsetAndMetadata(3, "")}
+    ) == {TP: OffsetAndMetadata(3, "")}
+    assert broker.asked(OffsetCommitRequest) == []
+    await worker.die()
+
+
+async def test_more_partitions_make_the_leader_share_out_anew(broker: ScriptedBroker) -> None:
+    async with worker_of(broker, metadata_max_age_ms=50) as worker:
+        broker.topics["t"] = 4
+
+        await until(lambda: worker.partitions == tps("t", 0, 1, 2, 3), worker)
+
+
+async def test_a_topic_without_leader_for_a_while_is_no_reason_to_rebalance(
+    broker: ScriptedBroker,
+) -> None:
+    async with worker_of(broker, metadata_max_age_ms=50) as worker:
+        broker.topics["t"] = 0
+        broker.topic_errors["t"] = errors.LeaderNotAvailableError.errno
+        await until(lambda: worker.cluster.view.topics["t"].error is not None, worker)
+        beats = len(broker.asked(HeartbeatRequest))
+        await until(lambda: len(broker.asked(HeartbeatRequest)) > beats + 2, worker)
+
+        assert worker.membership.generation == 1
+
+
+async def test_a_member_without_gets_leaves_and_comes_back_at_the_next_get(
+    broker: ScriptedBroker,
+) -> None:
+    async with worker_of(broker, max_poll_interval_ms=100) as worker:
+        await until(lambda: broker.asked(LeaveGroupRequest), worker)
+        (leave,) = broker.asked(LeaveGroupRequest)
+        assert "max_poll_interval_ms" in (leave.members[0].reason or "")
+        with pytest.raises(MaxPollIntervalError):
+            await worker.commits.commit({TP: 1})
+        joins = len(broker.asked(JoinGroupRequest))
+
+        worker.state.enter_get()
+
+        await until(lambda: worker.membership.generation == 2, worker)
+        await worker.membership.wait_assigned()
+        assert len(broker.asked(JoinGroupRequest)) > joins
+
+
+async def test_a_member_inside_a_get_stays_however_long_it_waits(broker: ScriptedBroker) -> None:
+    async with worker_of(broker, max_poll_interval_ms=50) as worker:
+        worker.state.enter_get()
+        beats = len(broker.asked(HeartbeatRequest))
+        await until(lambda: len(broker.asked(HeartbeatRequest)) >= beats + 8, worker)
+
+        assert broker.asked(LeaveGroupRequest) == []
+
+
+async def test_the_second_answer_counts_when_the_subscription_changes_while_joining(
+    broker: ScriptedBroker,
+) -> None:
+    broker.topics["u"] = 1
+    worker = worker_of(broker)
+
+    def change(request: Message) -> Message:
+        worker.state.subscribe(["u"])
+        worker.cluster.watch(["u"])
+        assert isinstance(request, SyncGroupRequest)
+        return broker._on_SyncGroupRequest(request)
+
+    broker.script(SyncGroupRequest, change)
+    async with worker:
+        assert worker.partitions == tps("u", 0)
+        assert worker.membership.generation == 2
+
+
+async def test_an_unreadable_subscription_of_a_peer_does_not_stop_the_leader(
+    broker: ScriptedBroker,
+) -> None:
+    def with_a_broken_peer(request: Message) -> Message:
+        assert isinstance(request, JoinGroupRequest)
+        answer = broker._on_JoinGroupRequest(request)
+        peer = type(answer.members[0])(member_id="peer", metadata=b"\x00\x00\xff\xff")
+        answer.members.append(peer)
+        return answer
+
+    broker.script(JoinGroupRequest, broker._usual, with_a_broken_peer)
+    async with worker_of(broker) as worker:
+        assert len(broker.asked(SyncGroupRequest)) == 1
+        shares = {a.member_id for a in broker.asked(SyncGroupRequest)[0].assignments}
+        assert shares == {"scripted-1", "peer"}
+        assert worker.scope.failure is None
+
+
+async def test_stop_is_bounded_and_says_what_was_not_committed_when_the_broker_is_gone(
+    broker: ScriptedBroker,
+) -> None:
+    worker = await worker_of(broker).start()
+    worker.work(TP, 5)
+    await broker.stop()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    uncommitted = await worker.leave(0.5, commit=True)
+
+    assert uncommitted == {TP: OffsetAndMetadata(5, "")}
+    assert loop.time() - began < 1.0
+    await worker.die()
+
+
+async def test_stop_is_bounded_when_the_broker_does_not_answer(broker: ScriptedBroker) -> None:
+    worker = await worker_of(broker).start()
+    worker.work(TP, 5)
+    forever: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    for kind in (OffsetCommitRequest, LeaveGroupRequest, HeartbeatRequest):
+        broker.script(kind, *[lambda _: forever] * 50)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    assert await worker.leave(0.4, commit=True) == {TP: OffsetAndMetadata(5, "")}
+
+    assert loop.time() - began < 0.8
+    await worker.die()
+
+
+async def test_stopping_while_the_join_is_held_leaves_the_group(broker: ScriptedBroker) -> None:
+    forever: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    broker.script(JoinGroupRequest, broker._usual, lambda _: forever)
+    worker = worker_of(broker)
+    await worker.connect()
+    await until(lambda: len(broker.asked(JoinGroupRequest)) == 2, worker)
+
+    await worker.leave()
+
+    (leave,) = broker.asked(LeaveGroupRequest)
+    assert leave.members[0].member_id == "scripted-1"
+    await worker.die()

@@ -1,0 +1,174 @@
+"""A consumer's group part on its own: subscription, commits and membership, no fetching."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import cast
+
+from aiokafka_lite._compat import Self, timeout
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.client import ClientConfig, Cluster
+from aiokafka_lite.consumer.assignors import RoundRobinPartitionAssignor
+from aiokafka_lite.consumer.commits import Commits
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.group import Coordinator, GroupMembership, Member
+from aiokafka_lite.consumer.state import SubscriptionState
+from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+PATIENCE_S = 20.0
+
+
+class Calls(ConsumerRebalanceListener):
+    """Writes down what the listener is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, set[TopicPartition]]] = []
+
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        self.calls.append(("revoked", set(revoked)))
+
+    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        self.calls.append(("assigned", set(assigned)))
+
+
+class Worker:
+    """One member of a group; use it in an `async with`, or `start` and `close` it."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        group_id: str,
+        topics: Iterable[str] = (),
+        settings: Mapping[str, object] | None = None,
+        *,
+        listener: ConsumerRebalanceListener | None = None,
+    ) -> None:
+        make_config = cast("Callable[..., ConsumerConfig]", ConsumerConfig)
+        self.config = make_config(
+            bootstrap_servers=bootstrap_servers,
+            group_id=group_id,
+            **{
+                "partition_assignment_strategy": (RoundRobinPartitionAssignor,),
+                "heartbeat_interval_ms": 100,
+                "session_timeout_ms": 6000,
+                "enable_auto_commit": False,
+                "retry_backoff_ms": 20,
+                **(settings or {}),
+            },
+        )
+        self.failed = asyncio.Event()
+        self.scope = TaskScope(group_id, on_failure=lambda _: self.failed.set())
+        self.state = SubscriptionState()
+        if topics:
+            self.state.subscribe(topics, listener)
+        rng = random.Random(0)
+        self.cluster = Cluster(
+            ClientConfig(
+                bootstrap_servers=bootstrap_servers,
+                request_timeout_s=self.config.request_timeout_s,
+                metadata_max_age_s=self.config.metadata_max_age_s,
+            ),
+            scope=self.scope,
+            rng=rng,
+        )
+        self.errors: list[KafkaError] = []
+        self.member = Member(group_id, self.config.group_instance_id)
+        coordinator = Coordinator(self.cluster, group_id)
+        self.commits = Commits(
+            self.config,
+            self.state,
+            self.cluster,
+            coordinator,
+            self.member,
+            rng=rng,
+            on_error=self.errors.append,
+        )
+        self.membership = GroupMembership(
+            self.config,
+            self.state,
+            self.cluster,
+            coordinator,
+            self.member,
+            self.commits,
+            scope=self.scope,
+            rng=rng,
+            on_error=self.errors.append,
+        )
+
+    @property
+    def partitions(self) -> set[TopicPartition]:
+        return set(self.state.assignment)
+
+    async def start(self) -> Self:
+        """Connect and join."""
+        await self.connect()
+        async with timeout(PATIENCE_S):
+            await self.membership.wait_assigned()
+        return self
+
+    async def connect(self) -> None:
+        """Connect, and begin to join."""
+        await self.cluster.start()
+        self.cluster.watch(self.state.subscription or ())
+        await self.cluster.refresh()
+        await self.membership.start()
+        self.commits.start_auto_commit(self.scope)
+
+    async def leave(
+        self, timeout_s: float = 5.0, *, commit: bool = False
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Leave as a clean stop does; return what was not committed."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        offsets = self.state.handed_out_offsets() if commit else {}
+        return await self.membership.leave(deadline=deadline, offsets=offsets)
+
+    async def die(self) -> None:
+        """Go without a word, as a killed process does."""
+        await self.scope.close()
+        await self.cluster.close()
+
+    async def close(self) -> None:
+        await self.leave()
+        await self.die()
+
+    async def __aenter__(self) -> Self:
+        try:
+            return await self.start()
+        except BaseException:
+            await self.die()
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def work(self, tp: TopicPartition, count: int) -> None:
+        """Be handed `count` records of a partition, as by one get."""
+        partition = self.state.partition(tp)
+        if partition.position is None:
+            self.state.seek(partition, 0)
+        assert partition.position is not None
+        self.state.begin_get()
+        self.state.hand_out(partition, partition.position, partition.position + count, 0)
+
+
+async def until(condition: Callable[[], object], *workers: Worker) -> None:
+    """Wait until a condition holds that depends on what these workers live through."""
+    async with timeout(PATIENCE_S):
+        while not condition():
+            for worker in workers:
+                worker.scope.raise_if_failed()
+            await asyncio.sleep(0.01)
+
+
+def tps(topic: str, *numbers: int) -> set[TopicPartition]:
+    return {TopicPartition(topic, number) for number in numbers}
