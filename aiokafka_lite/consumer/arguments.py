@@ -20,7 +20,7 @@ def check_topics(topics: Iterable[str]) -> frozenset[str]:
         raise TypeError(f"topics is a list, tuple or set of names, not {topics!r}")
     names = frozenset(topics)
     for name in names:
-        if not isinstance(name, str) or not name:
+        if not _is_name(name):
             raise ValueError(f"a topic's name is a string that is not empty, not {name!r}")
     return names
 
@@ -60,7 +60,11 @@ def check_partitions(partitions: Iterable[TopicPartition]) -> tuple[TopicPartiti
     return checked
 
 
-def check_offset(offset: int) -> int:
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and bool(name)
+
+
+def check_offset(offset: object) -> int:
     """Return an offset to seek to.
 
     Raises:

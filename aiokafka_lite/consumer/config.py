@@ -227,7 +227,7 @@ DEFAULTS: Final[Mapping[str, object]] = MappingProxyType(
 )
 
 
-def check_max_records(max_records: int | None, name: str = "max_records") -> None:
+def check_max_records(max_records: object, name: str = "max_records") -> None:
     """Refuse a record limit that is not a positive int.
 
     Raises:

@@ -76,6 +76,7 @@ class Engine:
         self.state.on_assignment_change(self._assignment_changed)
         self.state.on_partition_change(lambda _: self._state_changed.set())
         self.state.on_subscription_change(self._watch_topics)
+        self.state.mark_observers()
         self._running: Running | None = None
 
     # --- Hooks ----------------------------------------------------------------------------
@@ -226,6 +227,7 @@ class Engine:
         try:
             return await running.stop(deadline, offsets or {})
         finally:
+            self.state.forget_new_observers()
             self.queue.clear()
 
     # --- Waiting for a state --------------------------------------------------------------

@@ -23,9 +23,8 @@ from typing import Final
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client import Cluster, ClusterView, Lane
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.client.cluster import Cluster, ClusterView
-from aiokafka_lite.client.pool import Lane
 from aiokafka_lite.consumer.budget import ByteBudget, Reservation
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetch_queue import FetchQueue
@@ -34,6 +33,7 @@ from aiokafka_lite.consumer.session import FetchSession, FetchTarget
 from aiokafka_lite.consumer.settling import Settling
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
 from aiokafka_lite.errors import (
+    BrokerResponseError,
     FetchSessionIdNotFound,
     FetchSessionTopicIdError,
     InvalidFetchSessionEpoch,
@@ -91,7 +91,7 @@ class Fetcher:
 
     def _place_all(self) -> None:
         """Put every assigned partition under its leader's task, and take the others away."""
-        if self._is_closed:
+        if self._is_closed or self._scope.failure is not None:
             return
         view = self.cluster.view
         is_leaderless = False
@@ -144,6 +144,14 @@ class Fetcher:
         for node in self._nodes.values():
             if node.is_short_of_bytes:
                 node.wake()
+
+    @property
+    def share_bytes(self) -> int:
+        """What one response may bring, so that no broker's long poll starves another's.
+
+        Each broker has up to two at a time: one being worked on, one asked for.
+        """
+        return max(1, self.budget.limit_bytes // (2 * max(1, len(self._nodes))))
 
     def target(self, partition: PartitionState, node: NodeFetcher) -> FetchTarget | None:
         """Return what to ask a broker of a partition now; None: nothing."""
@@ -225,6 +233,8 @@ class NodeFetcher:
             try:
                 await self._fetch(reservation)
             except KafkaError as error:
+                if not (error.retriable or isinstance(error, BrokerResponseError)):
+                    raise  # it would fail for ever: the application has to know
                 await self._back_off(error)
             finally:
                 if not reservation.is_kept:
@@ -251,14 +261,16 @@ class NodeFetcher:
                 if target is not None and partition.retry_at > now:
                     target = None
                     self._backing_off[partition] = None
-            self._session.want(partition, target)
+            self._session.want(partition.tp, target)
         self._touched.clear()
         return min((partition.retry_at for partition in self._backing_off), default=None)
 
     def _reserve(self) -> Reservation | None:
         config = self._fetcher.config
         wanted_bytes = min(
-            config.fetch_max_bytes, len(self._session) * config.max_partition_fetch_bytes
+            config.fetch_max_bytes,
+            len(self._session) * config.max_partition_fetch_bytes,
+            self._fetcher.share_bytes,
         )
         least_bytes = min(wanted_bytes, config.max_partition_fetch_bytes)
         reservation = self._fetcher.budget.reserve(wanted_bytes, least_bytes)
@@ -281,7 +293,7 @@ class NodeFetcher:
             topics=asked.topics,
             forgotten_topics_data=asked.forgotten,
         )
-        response: FetchResponse | None = None
+        is_answered = False
         try:
             response = await self._fetcher.cluster.request(
                 self.node_id,
@@ -290,8 +302,9 @@ class NodeFetcher:
                 timeout_s=config.fetch_max_wait_s + FETCH_STALL_S,
                 max_version=asked.max_version,
             )
+            is_answered = True
         finally:
-            if response is None:  # the broker may have counted it: start over
+            if not is_answered:  # the broker may have counted it: start over
                 self._session.replace()
         if response.error_code:
             self._session_failed(for_code(response.error_code))

@@ -75,6 +75,7 @@ class SubscriptionState:
         self._partition_observers: list[Callable[[PartitionState], None]] = []
         self._discard_observers: list[Callable[[PartitionState], None]] = []
         self._settle: Callable[[], None] = _nothing
+        self._marks = [0] * 6
 
     # --- Observers ------------------------------------------------------------------------
     def on_subscription_change(self, observer: Callable[[], None]) -> None:
@@ -101,6 +102,25 @@ class SubscriptionState:
     def on_discard(self, observer: Callable[[PartitionState], None]) -> None:
         """Call `observer` when what is buffered of a partition must not be handed out."""
         self._discard_observers.append(observer)
+
+    def mark_observers(self) -> None:
+        """Have `forget_new_observers` keep those that are there now."""
+        self._marks = [len(observers) for observers in self._observer_lists()]
+
+    def forget_new_observers(self) -> None:
+        """Forget the observers added since `mark_observers`: what they belonged to is stopped."""
+        for observers, mark in zip(self._observer_lists(), self._marks, strict=True):
+            del observers[mark:]
+
+    def _observer_lists(self) -> tuple[list[Callable[..., None]], ...]:
+        return (
+            self._subscription_observers,
+            self._assignment_observers,
+            self._partition_observers,
+            self._discard_observers,
+            self._hold_observers,
+            self._get_observers,
+        )
 
     def set_settler(self, settle: Callable[[], None]) -> None:
         """Set what brings positions up to date before they are read.

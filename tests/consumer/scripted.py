@@ -1,0 +1,181 @@
+"""A cluster whose answers a test writes, for the fetcher without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
+from aiokafka_lite.consumer.budget import ByteBudget
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.fetch_queue import FetchQueue
+from aiokafka_lite.consumer.fetcher import Fetcher
+from aiokafka_lite.consumer.gets import Gets
+from aiokafka_lite.consumer.ready import ReadyRecords
+from aiokafka_lite.consumer.state import SubscriptionState
+from aiokafka_lite.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from aiokafka_lite.structs import TopicPartition
+
+TOPIC_ID = bytes(range(16))
+
+
+def view(leaders: dict[int, int], *, nodes: Iterable[int] = (1, 2), epoch: int = 0) -> ClusterView:
+    """A cluster with the topic "t" whose partitions have these leaders."""
+    topic = TopicView(
+        "t",
+        topic_id=TOPIC_ID,
+        partitions={number: PartitionView(leader, epoch) for number, leader in leaders.items()},
+    )
+    return ClusterView(
+        nodes={node: Node(node, "h", 1) for node in nodes},
+        topics={"t": topic},
+        topic_names={TOPIC_ID: "t"},
+    )
+
+
+def answer(
+    number: int, records: bytes = b"", *, error_code: int = 0, high_watermark: int = 100
+) -> PartitionData:
+    return PartitionData(
+        partition_index=number,
+        error_code=error_code,
+        high_watermark=high_watermark,
+        records=memoryview(records),
+    )
+
+
+class Sent:
+    """A fetch request on its way, to be answered by the test."""
+
+    def __init__(self, node_id: int, request: FetchRequest, max_version: int | None) -> None:
+        self.node_id = node_id
+        self.request = request
+        self.max_version = max_version
+        self.response: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """The fetch offset asked for, by partition."""
+        return {
+            partition.partition: partition.fetch_offset
+            for topic in self.request.topics
+            for partition in topic.partitions
+        }
+
+    def answer(self, *answers: PartitionData, error_code: int = 0, session_id: int = 0) -> None:
+        self.response.set_result(
+            FetchResponse(
+                error_code=error_code,
+                session_id=session_id,
+                responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=list(answers))],
+            )
+        )
+
+
+class ScriptedCluster:
+    """Stands in for Cluster: keeps what was sent, knows what it is told."""
+
+    def __init__(self, cluster_view: ClusterView) -> None:
+        self.view = cluster_view
+        self.sent: list[Sent] = []
+        self.invalidations = 0
+        self._listeners: list[Callable[[ClusterView], None]] = []
+        self._sent_event = asyncio.Event()
+
+    def add_listener(self, listener: Callable[[ClusterView], None]) -> None:
+        self._listeners.append(listener)
+
+    def change(self, cluster_view: ClusterView) -> None:
+        self.view = cluster_view
+        for listener in self._listeners:
+            listener(cluster_view)
+
+    def invalidate(self) -> None:
+        self.invalidations += 1
+
+    async def request(
+        self,
+        node_id: int,
+        request: FetchRequest,
+        *,
+        lane: object = None,
+        timeout_s: float | None = None,
+        max_version: int | None = None,
+    ) -> FetchResponse:
+        sent = Sent(node_id, request, max_version)
+        self.sent.append(sent)
+        self._sent_event.set()
+        return await sent.response
+
+    async def next_sent(self, timeout_s: float = 5.0) -> Sent:
+        """The next request, waiting for it."""
+        while not self.sent:
+            self._sent_event.clear()
+            await asyncio.wait_for(self._sent_event.wait(), timeout_s)
+        return self.sent.pop(0)
+
+    async def sends_nothing(self) -> bool:
+        """Whether no request comes in a while of the loop's turns."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return not self.sent
+
+
+class Fetching:
+    """A fetcher between a scripted cluster and real gets."""
+
+    def __init__(self, cluster: ScriptedCluster, **settings: object) -> None:
+        arguments: dict[str, object] = {"retry_backoff_ms": 10, **settings}
+        self.config = ConsumerConfig(**arguments)  # type: ignore[arg-type]
+        self.cluster = cluster
+        self.state = SubscriptionState()
+        self.scope = TaskScope("fetch")
+        self.budget = ByteBudget(self.config.max_buffered_bytes, self._released)
+        self.queue = FetchQueue(
+            self.state,
+            raise_if_unusable=self.scope.raise_if_failed,
+            on_taken=lambda node_id: self.fetcher.taken(node_id),
+            on_room=lambda partition: self.fetcher.touch(partition),
+        )
+        self.ready = ReadyRecords(self.state, self.queue.finish_if_exhausted)
+        self.gets = Gets(self.state, self.queue, self.ready)
+        stand_in: Cluster = cluster  # type: ignore[assignment]
+        self.fetcher = Fetcher(
+            self.config,
+            self.state,
+            stand_in,
+            self.queue,
+            self.budget,
+            self.scope,
+            random.Random(1),
+        )
+        self.fetcher.start()
+
+    def _released(self) -> None:
+        self.fetcher.budget_released()
+
+    def assign(self, *numbers: int, offset: int = 0) -> None:
+        """Assign partitions of "t" and start them at an offset."""
+        self.state.assign_from_user([TopicPartition("t", number) for number in numbers])
+        for number in numbers:
+            self.seek(number, offset)
+
+    def seek(self, number: int, offset: int) -> None:
+        self.state.seek(self.state.partition(TopicPartition("t", number)), offset)
+
+    async def poll(self, timeout_s: float | None = 1.0) -> dict[int, list[int]]:
+        """The offsets that a poll hands out, by partition."""
+        found = await self.gets.many((), timeout_s, None)
+        return {tp.partition: [record.offset for record in batch] for tp, batch in found.items()}
+
+    async def close(self) -> None:
+        self.fetcher.close()
+        await self.scope.close()

@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from aiokafka_lite.consumer.partition import EARLIEST_TIMESTAMP, FetchState
+from aiokafka_lite.errors import (
+    CorruptRecordException,
+    FetchSessionIdNotFound,
+    InvalidFetchSessionEpoch,
+    KafkaConnectionError,
+    KafkaError,
+    NotLeaderForPartitionError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
+    UnknownError,
+)
+from aiokafka_lite.structs import TopicPartition
+from tests.consumer.buffers import batch
+from tests.consumer.scripted import Fetching, ScriptedCluster, answer, view
+
+Start = Callable[..., Fetching]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    started: list[Fetching] = []
+
+    def make(leaders: dict[int, int] | None = None, **settings: object) -> Fetching:
+        fetching = Fetching(ScriptedCluster(view(leaders or {0: 1})), **settings)
+        started.append(fetching)
+        fetching.assign(*(leaders or {0: 1}))
+        return fetching
+
+    yield make
+    for fetching in started:
+        await fetching.close()
+
+
+async def test_one_request_goes_to_each_leader(start: Start) -> None:
+    fetching = start({0: 1, 1: 1, 2: 2})
+    sent = [await fetching.cluster.next_sent() for _ in range(2)]
+    assert {s.node_id: s.offsets for s in sent} == {1: {0: 0, 1: 0}, 2: {2: 0}}
+
+
+async def test_the_next_request_follows_the_buffered_data_once_that_is_taken(start: Start) -> None:
+    fetching = start()
+    (await fetching.cluster.next_sent()).answer(answer(0, batch(0, 5)))
+    assert await fetching.cluster.sends_nothing()
+    getting = asyncio.ensure_future(fetching.gets.one(()))
+    sent = await fetching.cluster.next_sent()
+    assert sent.offsets == {0: 5}
+    assert not getting.done()  # asked for before anything is handed out
+    assert (await getting).offset == 0
+    assert fetching.state.handed_out_offsets()[TopicPartition("t", 0)].offset == 1
+
+
+async def test_at_most_one_answered_response_waits(start: Start) -> None:
+    fetching = start()
+    (await fetching.cluster.next_sent()).answer(answer(0, batch(0, 5)))
+    await fetching.cluster.sends_nothing()
+    assert (await fetching.gets.one(())).offset == 0
+    (await fetching.cluster.next_sent()).answer(answer(0, batch(5, 5)))
+    assert await fetching.cluster.sends_nothing()
+    assert [(await fetching.gets.one(())).offset for _ in range(4)] == [1, 2, 3, 4]
+    assert (await fetching.gets.one(())).offset == 5
+    assert (await fetching.cluster.next_sent()).offsets == {0: 10}
+
+
+@pytest.mark.parametrize("change", ["seek", "revoke", "reassign"])
+async def test_an_answer_that_comes_too_late_is_dropped(start: Start, change: str) -> None:
+    fetching = start()
+    sent = await fetching.cluster.next_sent()
+    if change == "seek":
+        fetching.seek(0, 50)
+    else:
+        fetching.state.assign_from_user([])
+        if change == "reassign":
+            fetching.assign(0, offset=0)
+    sent.answer(answer(0, batch(0, 5)))
+    assert await fetching.poll(0.02) == {}
+    if change == "revoke":
+        assert not fetching.cluster.sent
+    else:
+        expected = 50 if change == "seek" else 0
+        sent = await fetching.cluster.next_sent()
+        assert sent.offsets == {0: expected}
+        sent.answer(answer(0, batch(expected, 2)))
+        assert await fetching.poll() == {0: [expected, expected + 1]}
+    assert fetching.budget.used_bytes >= 0
+
+
+async def test_an_answer_to_a_paused_partition_is_kept_for_later(start: Start) -> None:
+    fetching = start()
+    partition = fetching.state.partition(TopicPartition("t", 0))
+    sent = await fetching.cluster.next_sent()
+    fetching.state.pause(partition)
+    sent.answer(answer(0, batch(0, 2)))
+    assert await fetching.poll(0.02) == {}
+    assert not fetching.cluster.sent
+    fetching.state.resume(partition)
+    assert await fetching.poll() == {0: [0, 1]}
+
+
+async def test_a_moved_leader_is_asked_and_the_old_one_s_answer_not_doubled(start: Start) -> None:
+    fetching = start()
+    old = await fetching.cluster.next_sent()
+    fetching.cluster.change(view({0: 2}, epoch=1))
+    new = await fetching.cluster.next_sent()
+    assert new.node_id == 2
+    assert new.request.topics[0].partitions[0].current_leader_epoch == 1
+    new.answer(answer(0, batch(0, 3)))
+    assert await fetching.poll() == {0: [0, 1, 2]}
+    old.answer(answer(0, batch(0, 3)))
+    assert await fetching.poll(0.02) == {}
+
+
+async def test_not_leader_refreshes_metadata_and_backs_off(start: Start) -> None:
+    fetching = start({0: 1, 1: 1})
+    sent = await fetching.cluster.next_sent()
+    sent.answer(answer(0, error_code=NotLeaderForPartitionError.errno), answer(1, batch(0, 1)))
+    assert await fetching.poll() == {1: [0]}
+    assert fetching.cluster.invalidations == 1
+    following = await fetching.cluster.next_sent()
+    assert following.offsets == {1: 1}  # partition 0 is in its backoff
+    following.answer()
+    partition = fetching.state.partition(TopicPartition("t", 0))
+    assert partition.retry_reason == "NotLeaderForPartitionError"
+    while True:
+        sent = await fetching.cluster.next_sent()
+        if 0 in sent.offsets:
+            break
+        sent.answer()
+        await asyncio.sleep(0.001)
+
+
+async def test_a_partition_without_leader_asks_for_metadata(start: Start) -> None:
+    fetching = start()
+    await fetching.cluster.next_sent()
+    before = fetching.cluster.invalidations
+    fetching.cluster.change(view({0: -1}))
+    assert fetching.cluster.invalidations == before + 1
+
+
+async def test_out_of_range_is_reset_by_policy(start: Start) -> None:
+    fetching = start(auto_offset_reset="earliest")
+    (await fetching.cluster.next_sent()).answer(answer(0, error_code=OffsetOutOfRangeError.errno))
+    assert await fetching.cluster.sends_nothing()
+    partition = fetching.state.partition(TopicPartition("t", 0))
+    assert partition.fetch_state is FetchState.AWAIT_RESET
+    assert partition.reset_timestamp == EARLIEST_TIMESTAMP
+
+
+async def test_out_of_range_without_policy_is_raised_until_sought(start: Start) -> None:
+    fetching = start(auto_offset_reset="none")
+    (await fetching.cluster.next_sent()).answer(answer(0, error_code=OffsetOutOfRangeError.errno))
+    for _ in range(2):
+        with pytest.raises(OffsetOutOfRangeError) as raised:
+            await fetching.poll()
+        assert raised.value.args == ({TopicPartition("t", 0): 0},)
+    fetching.seek(0, 7)
+    assert (await fetching.cluster.next_sent()).offsets == {0: 7}
+
+
+@pytest.mark.parametrize(
+    ("code", "error_class"),
+    [
+        (TopicAuthorizationFailedError.errno, TopicAuthorizationFailedError),
+        (999, UnknownError),
+    ],
+)
+async def test_errors_that_do_not_pass_are_raised_and_asked_again_after_a_backoff(
+    start: Start, code: int, error_class: type[KafkaError]
+) -> None:
+    fetching = start({0: 1, 1: 1})
+    (await fetching.cluster.next_sent()).answer(answer(0, error_code=code), answer(1, batch(0, 1)))
+    found = await fetching.poll()
+    assert found == {1: [0]}
+    with pytest.raises(error_class) as raised:
+        await fetching.poll()
+    assert raised.value.tp == TopicPartition("t", 0)
+    assert fetching.state.partition(TopicPartition("t", 0)).position == 0
+    while True:
+        sent = await fetching.cluster.next_sent()
+        if 0 in sent.offsets:
+            break
+        sent.answer()
+        await asyncio.sleep(0.001)
+
+
+async def test_a_corrupt_answer_is_fetched_once_more_then_raised(start: Start) -> None:
+    fetching = start()
+    broken = bytearray(batch(0, 3))
+    broken[-1] ^= 0xFF
+    (await fetching.cluster.next_sent()).answer(answer(0, bytes(broken)))
+    polling = asyncio.ensure_future(fetching.poll())
+    sent = await fetching.cluster.next_sent()
+    while sent.offsets != {0: 0}:
+        sent.answer(answer(0))
+        sent = await fetching.cluster.next_sent()
+    sent.answer(answer(0, bytes(broken)))
+    with pytest.raises(CorruptRecordException):
+        await polling
+
+
+async def test_a_lost_connection_backs_off_and_opens_a_new_session(start: Start) -> None:
+    fetching = start()
+    (await fetching.cluster.next_sent()).answer(answer(0), session_id=5)
+    sent = await fetching.cluster.next_sent()
+    assert (sent.request.session_id, sent.request.session_epoch) == (5, 1)
+    assert sent.offsets == {}
+    sent.response.set_exception(KafkaConnectionError("gone"))
+    sent = await fetching.cluster.next_sent()
+    assert (sent.request.session_id, sent.request.session_epoch) == (5, 0)
+    assert sent.offsets == {0: 0}
+    assert fetching.cluster.invalidations == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "session_id"), [(FetchSessionIdNotFound, 0), (InvalidFetchSessionEpoch, 5)]
+)
+async def test_session_errors_open_a_new_session_at_the_same_offsets(
+    start: Start, error: type[NotLeaderForPartitionError], session_id: int
+) -> None:
+    fetching = start()
+    (await fetching.cluster.next_sent()).answer(answer(0), session_id=5)
+    (await fetching.cluster.next_sent()).answer(error_code=error.errno)
+    sent = await fetching.cluster.next_sent()
+    assert (sent.request.session_id, sent.request.session_epoch) == (session_id, 0)
+    assert sent.offsets == {0: 0}
+
+
+async def test_a_broker_that_fails_at_the_top_is_not_asked_in_a_hot_loop(start: Start) -> None:
+    fetching = start(retry_backoff_ms=50)
+    loop = asyncio.get_running_loop()
+    (await fetching.cluster.next_sent()).answer(error_code=UnknownError.errno)
+    failed_at = loop.time()
+    await fetching.cluster.next_sent()
+    assert loop.time() - failed_at >= 0.03
+
+
+async def test_a_partition_named_twice_is_buffered_once(start: Start) -> None:
+    fetching = start()
+    (await fetching.cluster.next_sent()).answer(answer(0, batch(0, 2)), answer(0, batch(0, 2)))
+    assert await fetching.poll() == {0: [0, 1]}
+    assert await fetching.poll(0.02) == {}
+
+
+async def test_long_polls_of_one_broker_leave_bytes_for_the_others(start: Start) -> None:
+    fetching = start({0: 1, 1: 2}, max_buffered_bytes=4_000, max_partition_fetch_bytes=10_000)
+    sent = [await fetching.cluster.next_sent() for _ in range(2)]
+    assert {s.node_id for s in sent} == {1, 2}
+    assert sum(s.request.max_bytes for s in sent) <= 4_000
+
+
+async def test_watermarks_are_those_of_the_last_answer(start: Start) -> None:
+    fetching = start()
+    (await fetching.cluster.next_sent()).answer(answer(0, high_watermark=42))
+    await fetching.cluster.next_sent()
+    partition = fetching.state.partition(TopicPartition("t", 0))
+    assert partition.high_watermark == 42
+    assert partition.last_fetch_at is not None
+
+
+async def test_a_task_without_partitions_ends(start: Start) -> None:
+    fetching = start({0: 1})
+    sent = await fetching.cluster.next_sent()
+    fetching.state.assign_from_user([])
+    sent.answer(answer(0))
+    await fetching.cluster.sends_nothing()
+    assert fetching.scope.task_names == []
+    fetching.assign(0)
+    assert (await fetching.cluster.next_sent()).offsets == {0: 0}
+
+
+async def test_errors_that_retrying_cannot_mend_reach_the_gets(start: Start) -> None:
+    fetching = start()
+    sent = await fetching.cluster.next_sent()
+    polling = asyncio.ensure_future(fetching.poll(None))
+    await asyncio.sleep(0)
+    sent.response.set_exception(KafkaError("no common version"))
+    await fetching.cluster.sends_nothing()
+    fetching.queue.wake()
+    with pytest.raises(KafkaError, match="no common version"):
+        await polling
