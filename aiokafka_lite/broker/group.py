@@ -110,6 +110,7 @@ class GroupCoordinator:
         # deadline, as heartbeats move that without touching the timer; it is then armed again.
         self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
         self._loading: dict[int, None] = {}
+        self._load_task: asyncio.Task[None] | None = None
         self._is_active = False
 
     # -- life ----------------------------------------------------------------------------------
@@ -126,7 +127,12 @@ class GroupCoordinator:
         partitions = range(self._log.partition_count)
         self._loading = dict.fromkeys(p for p in partitions if not self._log.is_empty(p))
         if self._loading:
-            self._services.scope.spawn(self._load(), name="group-load")
+            self._load_task = self._services.scope.spawn(self._load(), name="group-load")
+
+    async def until_loaded(self) -> None:
+        """Wait until every partition has been read; raises what the reading raised."""
+        if self._load_task is not None:
+            await asyncio.shield(self._load_task)
 
     async def close(self) -> None:
         """Answer everything parked with NOT_COORDINATOR and refuse what comes; idempotent."""

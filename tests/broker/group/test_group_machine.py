@@ -37,7 +37,7 @@ def driver() -> Driver:
     return Driver()
 
 
-# -- the table ---------------------------------------------------------------------------------
+# -- the table ------------------------------------------------------------
 
 
 def test_table_names_every_state_and_dead_is_final() -> None:
@@ -68,7 +68,7 @@ def test_life_of_a_group_passes_through_the_states(driver: Driver) -> None:
     assert driver.states == [EMPTY, PREPARING, COMPLETING, STABLE, EMPTY, DEAD]
 
 
-# -- joining -------------------------------------------------------------------------------------
+# -- joining ------------------------------------------------------------
 
 
 def test_first_join_asks_for_the_member_id(driver: Driver) -> None:
@@ -318,7 +318,7 @@ def test_rebalance_is_put_off_when_only_static_members_are_left_and_none_joined(
     assert driver.state is EMPTY
 
 
-# -- sync -----------------------------------------------------------------------------------------
+# -- sync ------------------------------------------------------------
 
 
 def test_sync_waits_for_the_leader(driver: Driver) -> None:
@@ -417,7 +417,7 @@ def test_sync_of_a_member_that_leaves_is_answered(driver: Driver) -> None:
     assert driver.syncs[waiting].error is UnknownMemberIdError
 
 
-# -- sessions -----------------------------------------------------------------------------------------
+# -- sessions ------------------------------------------------------------
 
 
 def test_silent_member_is_removed_and_the_others_rejoin(driver: Driver) -> None:
@@ -477,7 +477,7 @@ def test_heartbeat_errors(driver: Driver) -> None:
     assert driver.group.heartbeat(member_id, "no-instance", 1, 0) is UnknownMemberIdError
 
 
-# -- leaving -------------------------------------------------------------------------------------
+# -- leaving ------------------------------------------------------------
 
 
 def test_leaving_starts_a_rebalance(driver: Driver) -> None:
@@ -525,7 +525,7 @@ def test_last_one_missing_may_leave_instead_of_joining(driver: Driver) -> None:
     assert driver.joins[ticket].generation == 2
 
 
-# -- static members ---------------------------------------------------------------------------------
+# -- static members ------------------------------------------------------------
 
 
 def test_static_member_comes_back_without_a_rebalance(driver: Driver) -> None:
@@ -612,7 +612,7 @@ def test_old_id_of_a_static_member_is_fenced_everywhere(driver: Driver) -> None:
     assert driver.group.check_commit(old, "one", 1, driver.now) is FencedInstanceIdError
 
 
-# -- limits, commits, death --------------------------------------------------------------------------
+# -- limits, commits, death ------------------------------------------------------------
 
 
 def test_group_takes_no_more_than_its_maximum() -> None:

@@ -1,0 +1,230 @@
+"""Requests about one group, by hand, with defaults for what a test does not care about."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from aiokafka_lite.protocol.messages.consumer_protocol import (
+    ConsumerProtocolSubscription,
+    encode_versioned,
+)
+from aiokafka_lite.protocol.messages.delete_groups import DeleteGroupsRequest
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
+from aiokafka_lite.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+)
+from aiokafka_lite.protocol.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+)
+from aiokafka_lite.protocol.messages.list_groups import ListedGroup, ListGroupsRequest
+from aiokafka_lite.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from aiokafka_lite.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponsePartitions,
+)
+from aiokafka_lite.protocol.messages.sync_group import (
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+from tests.support.cluster import KafkaHandle, unique
+
+COMMIT_BY_NAME = 9
+FETCH_BY_NAME = 9
+MEMBER_ID_REQUIRED = 79
+
+
+class MemberOf(NamedTuple):
+    """A member that is in a stable group."""
+
+    member_id: str
+    generation: int
+    instance_id: str | None = None
+
+
+def subscription(*topics: str) -> bytes:
+    """What a consumer says about the topics it wants."""
+    return encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 0)
+
+
+class GroupRequests:
+    """Sends requests about a group of its own; each parked one has its own connection."""
+
+    def __init__(self, kafka: KafkaHandle, group_id: str | None = None) -> None:
+        self.kafka = kafka
+        self.group_id = unique("group") if group_id is None else group_id
+
+    async def join(
+        self,
+        member_id: str = "",
+        *,
+        version: int = 9,
+        instance_id: str | None = None,
+        protocols: Sequence[tuple[str, bytes]] | None = None,
+        protocol_type: str = "consumer",
+        session_ms: int = 30_000,
+        rebalance_ms: int = 30_000,
+    ) -> JoinGroupResponse:
+        if protocols is None:
+            protocols = [("range", subscription("some-topic"))]
+        request = JoinGroupRequest(
+            group_id=self.group_id,
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=rebalance_ms,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            protocol_type=protocol_type,
+            protocols=[JoinGroupRequestProtocol(name=n, metadata=m) for n, m in protocols],
+        )
+        async with self.kafka.raw() as client:
+            return await client.request(request, version)
+
+    async def join_with_id(
+        self, *, protocols: Sequence[tuple[str, bytes]] | None = None
+    ) -> JoinGroupResponse:
+        """Get an id and join with it, as clients do since KIP-394."""
+        refused = await self.join(protocols=protocols)
+        assert refused.error_code == MEMBER_ID_REQUIRED
+        return await self.join(refused.member_id, protocols=protocols)
+
+    async def sync(
+        self,
+        member: MemberOf,
+        assignments: Mapping[str, bytes] | None = None,
+        *,
+        version: int = 5,
+        protocol_type: str | None = "consumer",
+        protocol: str | None = "range",
+    ) -> SyncGroupResponse:
+        request = SyncGroupRequest(
+            group_id=self.group_id,
+            generation_id=member.generation,
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            protocol_type=protocol_type,
+            protocol_name=protocol,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=key, assignment=value)
+                for key, value in (assignments or {}).items()
+            ],
+        )
+        async with self.kafka.raw() as client:
+            return await client.request(request, version)
+
+    async def member(
+        self,
+        instance_id: str | None = None,
+        *,
+        protocols: Sequence[tuple[str, bytes]] | None = None,
+    ) -> MemberOf:
+        """Be the only member of a stable group."""
+        if instance_id is None:
+            joined = await self.join_with_id(protocols=protocols)
+        else:
+            joined = await self.join(instance_id=instance_id, protocols=protocols)
+        assert joined.error_code == 0
+        member = MemberOf(joined.member_id, joined.generation_id, instance_id)
+        synced = await self.sync(member, {member.member_id: b"all"}, protocol=joined.protocol_name)
+        assert (synced.error_code, bytes(synced.assignment)) == (0, b"all")
+        return member
+
+    async def heartbeat(self, member: MemberOf, *, version: int = 4) -> int:
+        request = HeartbeatRequest(
+            group_id=self.group_id,
+            generation_id=member.generation,
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+        )
+        async with self.kafka.raw() as client:
+            return (await client.request(request, version)).error_code
+
+    async def leave(self, *members: tuple[str, str | None], version: int = 5) -> LeaveGroupResponse:
+        request = LeaveGroupRequest(
+            group_id=self.group_id,
+            members=[MemberIdentity(member_id=m, group_instance_id=i) for m, i in members],
+        )
+        async with self.kafka.raw() as client:
+            return await client.request(request, version)
+
+    async def commit(
+        self,
+        topic: str,
+        offset: int,
+        *,
+        member: MemberOf | None = None,
+        partition: int = 0,
+        leader_epoch: int = -1,
+        metadata: str | None = "",
+        version: int = COMMIT_BY_NAME,
+        retention_ms: int = -1,
+    ) -> int:
+        """Commit one offset and return the error code."""
+        member = member or MemberOf("", -1)
+        request = OffsetCommitRequest(
+            group_id=self.group_id,
+            generation_id_or_member_epoch=member.generation,
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            retention_time_ms=retention_ms,
+            topics=[
+                OffsetCommitRequestTopic(
+                    name=topic,
+                    partitions=[
+                        OffsetCommitRequestPartition(
+                            partition_index=partition,
+                            committed_offset=offset,
+                            committed_leader_epoch=leader_epoch,
+                            committed_metadata=metadata,
+                        )
+                    ],
+                )
+            ],
+        )
+        async with self.kafka.raw() as client:
+            answer = await client.request(request, version)
+        return answer.topics[0].partitions[0].error_code
+
+    async def fetch(self, topic: str, partition: int = 0) -> OffsetFetchResponsePartitions:
+        """Return what the group has committed for one partition."""
+        wanted = OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])
+        request = OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup(group_id=self.group_id, topics=[wanted])]
+        )
+        async with self.kafka.raw() as client:
+            answer = await client.request(request, FETCH_BY_NAME)
+        assert answer.groups[0].error_code == 0
+        return answer.groups[0].topics[0].partitions[0]
+
+    async def listed(self) -> ListedGroup | None:
+        """Return the group's line of ListGroups."""
+        async with self.kafka.raw() as client:
+            answer = await client.request(ListGroupsRequest())
+        assert answer.error_code == 0
+        return next((g for g in answer.groups if g.group_id == self.group_id), None)
+
+    async def delete(self) -> int:
+        """Delete the group and return the error code."""
+        async with self.kafka.raw() as client:
+            answer = await client.request(DeleteGroupsRequest(groups_names=[self.group_id]))
+        return answer.results[0].error_code
+
+    async def until_state(self, state: str) -> None:
+        """Wait until the group is in a state, say because a parked request has arrived."""
+        for _ in range(500):
+            listed = await self.listed()
+            if listed is not None and listed.group_state == state:
+                return
+            await asyncio.sleep(0.01)
+        raise TimeoutError(f"{self.group_id} did not become {state}")

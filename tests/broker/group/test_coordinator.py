@@ -1,0 +1,340 @@
+"""GroupCoordinator and OffsetManager on a log in memory: timers, replay, failures, loading."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aiokafka_lite import errors
+from aiokafka_lite.broker.group import GroupCoordinator
+from aiokafka_lite.broker.group_state import GroupState
+from aiokafka_lite.broker.group_values import ErrorType, Join, Joined, Leaver, Sync
+from aiokafka_lite.broker.offsets import NOTHING_COMMITTED, OffsetToCommit
+from aiokafka_lite.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    KafkaStorageError,
+    MemberIdRequired,
+    NoError,
+    NotCoordinatorError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.structs import TopicPartition
+from tests.broker.group.fakes import Services, run_in_virtual_time
+
+TP = TopicPartition("t", 0)
+TOPIC_ID = b"\x07" * 16
+
+
+@pytest.fixture
+async def services() -> AsyncIterator[Services]:
+    services = Services()
+    yield services
+    await services.scope.close()
+
+
+@pytest.fixture
+async def coordinator(services: Services) -> AsyncIterator[GroupCoordinator]:
+    coordinator = GroupCoordinator(services)
+    coordinator.start()
+    yield coordinator
+    await coordinator.close()
+
+
+def a_join(member_id: str = "", *, instance_id: str | None = None, ms: int = 60_000) -> Join:
+    return Join(
+        protocol_type="consumer",
+        protocols=(("range", b"\x00\x00" + b"\x00" * 8),),
+        session_timeout_ms=ms,
+        rebalance_timeout_ms=60_000,
+        member_id=member_id,
+        instance_id=instance_id,
+        needs_known_member_id=False,
+    )
+
+
+async def stable(
+    coordinator: GroupCoordinator, *, instance_id: str | None = None, ms: int = 60_000
+) -> Joined:
+    joined = await coordinator.join("g", a_join(instance_id=instance_id, ms=ms))
+    sync = Sync(joined.member_id, joined.generation, assignments={joined.member_id: b"all"})
+    assert (await coordinator.sync("g", sync)).assignment == b"all"
+    return joined
+
+
+def commit(
+    coordinator: GroupCoordinator,
+    offset: int = 5,
+    *,
+    group_id: str = "g",
+    tp: TopicPartition = TP,
+    topic_id: bytes = TOPIC_ID,
+    retention_ms: int = -1,
+) -> ErrorType:
+    item = OffsetToCommit(tp, topic_id, offset, -1, "m")
+    (error,) = coordinator.commit(
+        group_id, [item], member_id="", instance_id=None, generation=-1, retention_ms=retention_ms
+    )
+    return error
+
+
+async def successor(services: Services) -> GroupCoordinator:
+    """A coordinator that reads what another has left in the log."""
+    coordinator = GroupCoordinator(services)
+    coordinator.start()
+    await coordinator.until_loaded()
+    return coordinator
+
+
+# -- offsets -----------------------------------------------------------------------------------
+
+
+async def test_commit_is_in_the_log_before_the_cache(
+    coordinator: GroupCoordinator, services: Services
+) -> None:
+    services.partition("", coordinator.partition_for("g")).failure = OSError("disk full")
+    assert commit(coordinator) is NotCoordinatorError
+    assert coordinator.committed("g", TP, ZERO_UUID) is NOTHING_COMMITTED
+    assert "g" not in coordinator.groups
+    services.partition("", coordinator.partition_for("g")).failure = None
+    assert commit(coordinator) is NoError
+    assert coordinator.committed("g", TP, ZERO_UUID).offset == 5
+
+
+async def test_fetch_before_a_commit_by_another_topic_id_gives_nothing(
+    coordinator: GroupCoordinator,
+) -> None:
+    commit(coordinator)
+    assert coordinator.committed("g", TP, TOPIC_ID).offset == 5
+    assert coordinator.committed("g", TP, b"\x08" * 16) is NOTHING_COMMITTED
+
+
+async def test_retention_asked_for_is_kept(
+    coordinator: GroupCoordinator, services: Services
+) -> None:
+    commit(coordinator, retention_ms=500)
+    assert coordinator.committed("g", TP, ZERO_UUID).expire_timestamp_ms == services.now_ms + 500
+    commit(coordinator)
+    assert coordinator.committed("g", TP, ZERO_UUID).expire_timestamp_ms == -1
+
+
+async def test_deleted_topic_takes_its_offsets_along_but_not_its_namesakes(
+    coordinator: GroupCoordinator,
+) -> None:
+    commit(coordinator)
+    commit(coordinator, group_id="other", topic_id=b"\x08" * 16)
+    commit(coordinator, group_id="unsaid", topic_id=ZERO_UUID)
+    coordinator.topic_deleted("t", TOPIC_ID)
+    offsets = [coordinator.committed(g, TP, ZERO_UUID).offset for g in ("g", "other", "unsaid")]
+    assert offsets == [-1, 5, -1]
+
+
+async def test_successor_has_the_same_offsets(
+    coordinator: GroupCoordinator, services: Services
+) -> None:
+    for number in range(20):
+        commit(coordinator, number, group_id=f"g{number}")
+    commit(coordinator, 99, group_id="g3")
+    coordinator.delete_offsets("g4", [TP])
+    coordinator.delete("g5")
+    heir = await successor(services)
+    for number in range(20):
+        expected = {3: 99, 4: -1, 5: -1}.get(number, number)
+        assert heir.committed(f"g{number}", TP, ZERO_UUID).offset == expected
+    assert set(heir.groups) == set(coordinator.groups)
+    assert "g5" not in heir.groups
+    await heir.close()
+
+
+# -- loading -----------------------------------------------------------------------------------
+
+
+async def test_requests_are_refused_while_the_log_is_read(
+    coordinator: GroupCoordinator, services: Services
+) -> None:
+    commit(coordinator)
+    joined = await stable(coordinator)
+    heir = GroupCoordinator(services)
+    heir.start()
+    assert heir.availability("g") is CoordinatorLoadInProgressError
+    assert commit(heir) is CoordinatorLoadInProgressError
+    assert (await heir.join("g", a_join())).error is CoordinatorLoadInProgressError
+    assert (await heir.sync("g", Sync("m", 1))).error is CoordinatorLoadInProgressError
+    assert heir.leave("g", [Leaver("m")]) == (CoordinatorLoadInProgressError, ())
+    assert heir.delete("g") is CoordinatorLoadInProgressError
+    assert heir.delete_offsets("g", [TP])[0] is CoordinatorLoadInProgressError
+    # A heartbeat cannot be wrong yet: sessions start when the log has been read.
+    assert heir.heartbeat("g", "whoever", None, 9) is NoError
+    await heir.until_loaded()
+    assert heir.committed("g", TP, ZERO_UUID).offset == 5
+    assert heir.heartbeat("g", joined.member_id, None, 1) is NoError
+    await heir.close()
+
+
+async def test_groups_without_records_are_served_at_once(
+    coordinator: GroupCoordinator, services: Services
+) -> None:
+    commit(coordinator, group_id="g")
+    other = next(
+        name
+        for name in map(str, range(99))
+        if coordinator.partition_for(name) != coordinator.partition_for("g")
+    )
+    heir = GroupCoordinator(services)
+    heir.start()
+    assert heir.availability(other) is NoError
+    assert heir.availability("g") is CoordinatorLoadInProgressError
+    await heir.close()
+
+
+async def test_damaged_log_is_not_served(services: Services) -> None:
+    writer = GroupCoordinator(services)
+    writer.start()
+    commit(writer)
+    partition = services.partition("", writer.partition_for("g"))
+    offset, batch = partition.batches[0]
+    partition.batches[0] = (offset, batch[:-1] + bytes([batch[-1] ^ 1]))
+    heir = GroupCoordinator(services)
+    heir.start()
+    with pytest.raises(errors.CorruptRecordException):
+        await heir.until_loaded()
+    assert isinstance(services.scope.failure, errors.CorruptRecordException)
+    assert heir.availability("g") is CoordinatorLoadInProgressError
+    await heir.close()
+    await writer.close()
+
+
+async def test_successor_restores_members_and_their_sessions(
+    coordinator: GroupCoordinator, services: Services
+) -> None:
+    joined = await stable(coordinator, instance_id="one")
+    heir = await successor(services)
+    group = heir.groups["g"]
+    assert (group.state, group.generation, group.protocol) == (GroupState.STABLE, 1, "range")
+    assert group.members.leader_id == joined.member_id
+    assert heir.heartbeat("g", joined.member_id, "one", 1) is NoError
+    synced = await heir.sync("g", Sync(joined.member_id, 1, "one"))
+    assert synced.assignment == b"all"
+    back = await heir.join("g", a_join(instance_id="one"))
+    assert (back.generation, back.skip_assignment) == (1, True)
+    await heir.close()
+
+
+def test_restored_member_that_does_not_return_is_removed() -> None:
+    async def scenario() -> None:
+        services = Services()
+        coordinator = GroupCoordinator(services)
+        coordinator.start()
+        await stable(coordinator, ms=10_000)
+        heir = await successor(services)
+        await coordinator.close()
+        await asyncio.sleep(9.9)
+        assert heir.groups["g"].state is GroupState.STABLE
+        await asyncio.sleep(0.2)
+        assert heir.groups["g"].state is GroupState.EMPTY
+        await heir.close()
+        await services.scope.close()
+
+    run_in_virtual_time(scenario())
+
+
+# -- members ------------------------------------------------------------------------------------
+
+
+def test_session_ends_by_the_loops_time() -> None:
+    async def scenario() -> None:
+        services = Services()
+        coordinator = GroupCoordinator(services)
+        coordinator.start()
+        joined = await stable(coordinator, ms=10_000)
+        for _ in range(5):
+            await asyncio.sleep(9)
+            assert coordinator.heartbeat("g", joined.member_id, None, 1) is NoError
+        await asyncio.sleep(9.9)
+        assert coordinator.groups["g"].state is GroupState.STABLE
+        await asyncio.sleep(0.2)
+        assert coordinator.groups["g"].state is GroupState.EMPTY
+        assert coordinator.heartbeat("g", joined.member_id, None, 1) is UnknownMemberIdError
+        await coordinator.close()
+        await services.scope.close()
+
+    run_in_virtual_time(scenario())
+
+
+def test_rebalance_ends_without_those_who_do_not_join() -> None:
+    async def scenario() -> None:
+        services = Services()
+        coordinator = GroupCoordinator(services)
+        coordinator.start()
+        gone = await stable(coordinator, ms=300_000)
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        joined = await coordinator.join("g", a_join())
+        assert loop.time() - begin == pytest.approx(60, abs=0.1)  # the rebalance timeout
+        assert [member.member_id for member in joined.members] == [joined.member_id]
+        assert coordinator.heartbeat("g", gone.member_id, None, 2) is UnknownMemberIdError
+        await coordinator.close()
+        await services.scope.close()
+
+    run_in_virtual_time(scenario())
+
+
+async def test_cancelled_join_leaves_nothing_parked(coordinator: GroupCoordinator) -> None:
+    joined = await stable(coordinator)
+    waiting = asyncio.create_task(coordinator.join("g", a_join()))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert not coordinator._joins
+    newcomer = next(
+        m.member_id for m in coordinator.groups["g"].members if m.member_id != joined.member_id
+    )
+    assert coordinator.leave("g", [Leaver(newcomer)]) == (NoError, [NoError])
+
+
+async def test_member_ids_come_from_the_injected_randomness() -> None:
+    answers = []
+    for _ in range(2):
+        services = Services()
+        coordinator = GroupCoordinator(services)
+        coordinator.start()
+        joined = await coordinator.join("g", a_join(instance_id="one"))
+        answers.append(joined.member_id)
+        await coordinator.close()
+        await services.scope.close()
+    assert answers[0] == answers[1]
+    assert len(answers[0]) == len("one-") + 36
+
+
+async def test_assignment_that_cannot_be_stored_is_not_handed_out(
+    coordinator: GroupCoordinator, services: Services
+) -> None:
+    joined = await coordinator.join("g", a_join())
+    partition = services.partition("", coordinator.partition_for("g"))
+    partition.failure = KafkaStorageError("no")
+    sync = Sync(joined.member_id, 1, assignments={joined.member_id: b"all"})
+    assert (await coordinator.sync("g", sync)).error is NotCoordinatorError
+    error = coordinator.heartbeat("g", joined.member_id, None, 1)
+    assert error is RebalanceInProgressError
+
+
+async def test_close_answers_what_is_parked(coordinator: GroupCoordinator) -> None:
+    await stable(coordinator)
+    waiting = asyncio.create_task(coordinator.join("g", a_join()))
+    await asyncio.sleep(0)
+    await coordinator.close()
+    assert (await waiting).error is NotCoordinatorError
+    assert (await coordinator.join("g", a_join())).error is CoordinatorNotAvailableError
+    assert coordinator.heartbeat("g", "m", None, 1) is CoordinatorNotAvailableError
+    await coordinator.close()
+
+
+async def test_pending_id_is_asked_for_when_the_client_can(coordinator: GroupCoordinator) -> None:
+    call = Join("consumer", (("range", b""),), 60_000, 60_000)
+    joined = await coordinator.join("g", call)
+    assert joined.error is MemberIdRequired

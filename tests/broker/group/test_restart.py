@@ -1,0 +1,129 @@
+"""Groups and offsets outlive a broker that keeps its data in a directory, killed or stopped."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from aiokafka_lite.broker import Broker
+from tests.broker.group.requests import GroupRequests, MemberOf
+from tests.support.cluster import KafkaHandle
+
+FENCED_INSTANCE_ID = 82
+
+
+@asynccontextmanager
+async def broker_on(data_dir: Path) -> AsyncIterator[KafkaHandle]:
+    async with Broker(data_dir=data_dir) as broker:
+        await broker.groups.until_loaded()
+        yield KafkaHandle("embedded", broker.bootstrap_servers)
+
+
+@pytest.fixture(params=["stopped", "killed"])
+def how(request: pytest.FixtureRequest) -> str:
+    """Whether the broker stops, or is gone with what it has written so far."""
+    ended: str = request.param
+    return ended
+
+
+@asynccontextmanager
+async def first_life(tmp_path: Path, how: str) -> AsyncIterator[KafkaHandle]:
+    """A broker whose directory ``tmp_path / "left"`` holds afterwards what it left behind."""
+    async with broker_on(tmp_path / "live") as kafka:
+        yield kafka
+        if how == "killed":
+            # What a process has written is in the files even when it gets no further.
+            shutil.copytree(tmp_path / "live", tmp_path / "left")
+    if how == "stopped":
+        shutil.copytree(tmp_path / "live", tmp_path / "left")
+
+
+async def test_commits_survive(tmp_path: Path, how: str) -> None:
+    async with first_life(tmp_path, how) as kafka:
+        topic = await kafka.create_topic("t", partitions=2)
+        groups = {f"g{number}": number for number in range(20)}
+        for group_id, offset in groups.items():
+            assert await GroupRequests(kafka, group_id).commit(topic, offset) == 0
+        assert await GroupRequests(kafka, "g7").commit(topic, 77, metadata="again") == 0
+    async with broker_on(tmp_path / "left") as kafka:
+        for group_id, offset in groups.items():
+            found = await GroupRequests(kafka, group_id).fetch("t")
+            assert found.committed_offset == (77 if group_id == "g7" else offset)
+        assert (await GroupRequests(kafka, "g7").fetch("t")).metadata == "again"
+        assert (await GroupRequests(kafka, "g7").fetch("t", 1)).committed_offset == -1
+
+
+async def test_members_survive(tmp_path: Path, how: str) -> None:
+    async with first_life(tmp_path, how) as kafka:
+        static = await GroupRequests(kafka, "static").member("one")
+        dynamic = await GroupRequests(kafka, "dynamic").member()
+        await kafka.create_topic("t")
+    async with broker_on(tmp_path / "left") as kafka:
+        group = GroupRequests(kafka, "dynamic")
+        assert await group.heartbeat(dynamic) == 0
+        assert bytes((await group.sync(dynamic)).assignment) == b"all"
+        assert await group.commit("t", 5, member=dynamic) == 0
+        group = GroupRequests(kafka, "static")
+        back = await group.join(instance_id="one")
+        assert (back.error_code, back.generation_id) == (0, static.generation)
+        assert bytes((await group.sync(MemberOf(back.member_id, 1, "one"))).assignment) == b"all"
+        assert await group.heartbeat(static) == FENCED_INSTANCE_ID
+
+
+async def test_static_member_is_fenced_by_its_heir_after_a_restart(
+    tmp_path: Path, how: str
+) -> None:
+    async with first_life(tmp_path, how) as kafka:
+        group = GroupRequests(kafka, "g")
+        old = await group.member("one")
+        new = await group.join(instance_id="one")
+    async with broker_on(tmp_path / "left") as kafka:
+        group = GroupRequests(kafka, "g")
+        assert await group.heartbeat(old) == FENCED_INSTANCE_ID
+        assert await group.heartbeat(MemberOf(new.member_id, 1, "one")) == 0
+
+
+async def test_generations_go_on_from_where_they_were(tmp_path: Path, how: str) -> None:
+    async with first_life(tmp_path, how) as kafka:
+        group = GroupRequests(kafka, "g")
+        member = await group.member()
+        await group.leave((member.member_id, None))
+    async with broker_on(tmp_path / "left") as kafka:
+        group = GroupRequests(kafka, "g")
+        listed = await group.listed()
+        assert listed is not None
+        assert (listed.group_state, listed.protocol_type) == ("Empty", "consumer")
+        assert (await group.member()).generation == 3
+
+
+async def test_deleted_groups_stay_deleted(tmp_path: Path, how: str) -> None:
+    async with first_life(tmp_path, how) as kafka:
+        topic = await kafka.create_topic("t")
+        group = GroupRequests(kafka, "g")
+        await group.commit(topic, 5)
+        assert await group.delete() == 0
+    async with broker_on(tmp_path / "left") as kafka:
+        group = GroupRequests(kafka, "g")
+        assert await group.listed() is None
+        assert (await group.fetch("t")).committed_offset == -1
+
+
+async def test_torn_last_write_costs_only_itself(tmp_path: Path) -> None:
+    async with first_life(tmp_path, "killed") as kafka:
+        topic = await kafka.create_topic("t")
+        group = GroupRequests(kafka, "g")
+        await group.commit(topic, 5)
+        await group.commit(topic, 6)
+    (log,) = [
+        path
+        for path in (tmp_path / "left").rglob("*")
+        if path.is_file() and b"\x00\x01\x00\x01g\x00\x01t" in path.read_bytes()
+    ]
+    with log.open("r+b") as file:
+        file.truncate(log.stat().st_size - 3)
+    async with broker_on(tmp_path / "left") as kafka:
+        assert (await GroupRequests(kafka, "g").fetch("t")).committed_offset == 5
