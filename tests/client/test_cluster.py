@@ -1,0 +1,512 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+import pytest
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client import ClientConfig, Cluster, ClusterView, Node
+from aiokafka_lite.errors import (
+    CoordinatorNotAvailableError,
+    GroupAuthorizationFailedError,
+    KafkaConfigurationError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from aiokafka_lite.structs import TopicPartition
+from tests.client.conftest import TIMEOUT_S, closed_port, quick_config
+from tests.client.scripted import Answer, Asked, Do, ScriptedBroker, offered, topic
+
+NewCluster = Callable[[ClientConfig], Cluster]
+
+TP = TopicPartition("t", 0)
+TOPIC_ID = b"t" * 16
+
+
+@pytest.fixture
+async def new_cluster(scope: TaskScope) -> AsyncIterator[NewCluster]:
+    clusters: list[Cluster] = []
+
+    def build(config: ClientConfig) -> Cluster:
+        clusters.append(Cluster(config, scope=scope, rng=random.Random(1)))
+        return clusters[-1]
+
+    yield build
+    for cluster in clusters:
+        await cluster.close()
+
+
+@pytest.fixture
+async def cluster(broker: ScriptedBroker, new_cluster: NewCluster) -> Cluster:
+    cluster = new_cluster(quick_config(broker))
+    await cluster.start()
+    return cluster
+
+
+def asked_topics(broker: ScriptedBroker) -> list[list[str | None] | None]:
+    """Return what each Metadata request asked for."""
+    requests = [a.request for a in broker.asked if isinstance(a.request, MetadataRequest)]
+    return [None if r.topics is None else [topic.name for topic in r.topics] for r in requests]
+
+
+# --- Starting --------------------------------------------------------------------------------
+@pytest.mark.every_loop
+async def test_start_finds_the_cluster(broker: ScriptedBroker, new_cluster: NewCluster) -> None:
+    broker.topics["t"] = topic("t", [1], leader_epoch=3, topic_id=TOPIC_ID)
+    cluster = new_cluster(quick_config(broker))
+    cluster.watch(["t"])
+    assert cluster.view == ClusterView()
+    await cluster.start()
+    assert cluster.view.nodes == {1: Node(1, broker.host, broker.port)}
+    assert cluster.view.cluster_id == "scripted"
+    assert cluster.view.topic_names == {TOPIC_ID: "t"}
+    assert cluster.view.leader(TP) is not None
+    assert asked_topics(broker) == [["t"]]
+    assert cluster.pool.node_ids() == [1]
+    await broker.until(lambda: broker.connections[0].is_closed)  # the bootstrap connection
+
+
+async def test_one_working_address_is_enough(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    port = await closed_port()
+    config = quick_config(bootstrap_servers=[f"127.0.0.1:{port}", broker.address])
+    cluster = new_cluster(config)
+    await cluster.start()
+    assert 1 in cluster.view.nodes
+
+
+@pytest.mark.every_loop
+async def test_start_names_every_address_and_why(new_cluster: NewCluster) -> None:
+    ports = [await closed_port(), await closed_port()]
+    config = quick_config(bootstrap_servers=[f"127.0.0.1:{port}" for port in ports])
+    cluster = new_cluster(config)
+    with pytest.raises(KafkaConnectionError) as caught:
+        await cluster.start()
+    for port in ports:
+        assert f"127.0.0.1:{port}: connection refused" in str(caught.value)
+    with pytest.raises(KafkaConnectionError, match="not started"):
+        await cluster.refresh()
+
+
+async def test_start_ends_within_its_timeout(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: Do.NOTHING
+    cluster = new_cluster(replace(quick_config(broker), request_timeout_s=0.05))
+    with pytest.raises(KafkaConnectionError, match=f"within 0.05 s.*{broker.address}"):
+        await cluster.start()
+
+
+async def test_bad_address_is_refused_before_anything_is_opened(new_cluster: NewCluster) -> None:
+    with pytest.raises(KafkaConfigurationError, match="not a port"):
+        new_cluster(ClientConfig(bootstrap_servers="host:port"))
+
+
+async def test_cluster_is_started_once(cluster: Cluster) -> None:
+    with pytest.raises(RuntimeError, match="started once"):
+        await cluster.start()
+
+
+async def test_close_fails_those_who_wait_for_a_refresh(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    waiting = asyncio.ensure_future(cluster.refresh())
+    await broker.until_asked(MetadataRequest, 2)
+    await cluster.close()
+    await cluster.close()
+    with pytest.raises(KafkaConnectionError, match="client closed"):
+        await waiting
+    with pytest.raises(KafkaConnectionError, match="closed"):
+        await cluster.refresh()
+    with pytest.raises(KafkaConnectionError, match="closed"):
+        await cluster.request(1, HeartbeatRequest())
+
+
+# --- Keeping the view fresh ------------------------------------------------------------------
+@pytest.mark.every_loop
+async def test_refresh_returns_a_view_asked_for_after_the_call(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    before = cluster.view
+    view = await cluster.refresh()
+    assert view is cluster.view
+    assert view.fetched_at > before.fetched_at
+    assert broker.count(MetadataRequest) == 2
+
+
+async def test_refresh_does_not_settle_for_a_request_already_under_way(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    held: list[Asked] = []
+
+    def hold_back(asked: Asked) -> Answer:
+        held.append(asked)
+        return Do.NOTHING
+
+    broker.scripts[MetadataRequest] = hold_back
+    cluster.invalidate()
+    await broker.until_asked(MetadataRequest, 2)
+    waiting = asyncio.ensure_future(cluster.refresh())
+    await asyncio.sleep(0)
+    broker.scripts[MetadataRequest] = broker.metadata
+    held[0].peer.transport.write(held[0].encode(broker.metadata(held[0])))
+    await waiting
+    assert broker.count(MetadataRequest) == 3
+
+
+async def test_many_invalidations_make_one_request(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    for _ in range(100):
+        cluster.invalidate()
+    views = await asyncio.gather(*(cluster.refresh() for _ in range(10)))
+    assert len({id(view) for view in views}) == 1
+    assert broker.count(MetadataRequest) == 2
+
+
+async def test_storm_of_invalidations_is_spaced_by_a_growing_backoff(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(replace(quick_config(broker), retry_backoff_max_s=0.05))
+    cluster.add_listener(lambda _: cluster.invalidate())
+    times: list[float] = []
+    cluster.add_listener(lambda view: times.append(view.fetched_at))
+    await cluster.start()
+    await broker.until_asked(MetadataRequest, 6)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert min(gaps) >= 0.008
+    assert gaps[-1] >= 0.04
+
+
+async def test_view_is_refreshed_when_it_is_too_old(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(replace(quick_config(broker), metadata_max_age_s=0.03))
+    await cluster.start()
+    await broker.until_asked(MetadataRequest, 3)
+
+
+async def test_fresh_view_is_left_alone(broker: ScriptedBroker, cluster: Cluster) -> None:
+    broker.topics["t"] = topic("t", [1])
+    await asyncio.sleep(0.05)
+    assert broker.count(MetadataRequest) == 1
+
+
+async def test_unknown_topic_is_asked_for_until_it_is_there(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    cluster.watch(["t"])
+    view = await cluster.refresh()
+    assert view.topics["t"].error is UnknownTopicOrPartitionError
+    broker.topics["t"] = topic("t", [1])
+    seen = asyncio.get_running_loop().create_future()
+    cluster.add_listener(lambda view: seen.set_result(0) if view.leader(TP) else None)
+    await seen
+    asked = broker.count(MetadataRequest)
+    await asyncio.sleep(0.05)
+    assert broker.count(MetadataRequest) == asked
+
+
+async def test_topic_that_may_not_be_read_is_not_asked_for_again(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.topics["t"] = topic("t", [], error_code=29)
+    cluster.watch(["t"])
+    await cluster.refresh()
+    asked = broker.count(MetadataRequest)
+    await asyncio.sleep(0.05)
+    assert broker.count(MetadataRequest) == asked
+
+
+async def test_newly_watched_topic_is_fetched_at_once(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.topics = {name: topic(name, [1]) for name in "ab"}
+    cluster.watch(["a"])
+    await broker.until_asked(MetadataRequest, 2)
+    cluster.watch(["b", "a"])
+    await broker.until_asked(MetadataRequest, 3)
+    cluster.watch(["b"])  # nothing new: no request
+    cluster.watch_all()
+    await cluster.refresh()
+    assert asked_topics(broker)[1:4] == [["a"], ["a", "b"], None]
+    assert set(cluster.view.topics) == {"a", "b"}
+
+
+async def test_auto_creation_is_passed_through(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    for allowed in (True, False):
+        cluster = new_cluster(replace(quick_config(broker), allow_auto_create_topics=allowed))
+        await cluster.start()
+        request = broker.asked[-1].request
+        assert isinstance(request, MetadataRequest)
+        assert request.allow_auto_topic_creation is allowed
+
+
+async def test_listener_hears_every_view_until_removed(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    views: list[ClusterView] = []
+    cluster.add_listener(views.append)
+    assert views == []
+    view = await cluster.refresh()
+    cluster.remove_listener(views.append)
+    cluster.remove_listener(views.append)
+    await cluster.refresh()
+    assert views == [view]
+
+
+async def test_failing_listener_is_the_scope_s_failure(broker: ScriptedBroker) -> None:
+    failures: list[BaseException] = []
+    scope = TaskScope("listener", on_failure=failures.append)
+    cluster = Cluster(quick_config(broker), scope=scope, rng=random.Random(1))
+    await cluster.start()
+
+    def fail(_: ClusterView) -> None:
+        raise ValueError("listener")
+
+    cluster.add_listener(fail)
+    with pytest.raises(KafkaConnectionError) as caught:
+        await cluster.refresh()
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert [type(failure) for failure in failures] == [ValueError]
+    await cluster.close()
+    await scope.close()
+
+
+async def test_empty_broker_list_is_not_believed(broker: ScriptedBroker, cluster: Cluster) -> None:
+    answers = iter([MetadataResponse(cluster_id="lost")] * 2)
+    broker.scripts[MetadataRequest] = lambda asked: next(answers, None) or broker.metadata(asked)
+    view = await cluster.refresh()
+    assert view.cluster_id == "scripted"
+    assert broker.count(MetadataRequest) == 4
+
+
+async def test_refresh_that_gets_no_answer_says_why(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(replace(quick_config(broker), request_timeout_s=0.1))
+    await cluster.start()
+    await broker.stop()
+    with pytest.raises(KafkaTimeoutError, match=f"within 0.1 s.*{broker.address}"):
+        await cluster.refresh()
+
+
+# --- Leaders ---------------------------------------------------------------------------------
+async def test_stale_metadata_does_not_bring_an_old_leader_back(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.topics["t"] = topic("t", [1], leader_epoch=5, topic_id=TOPIC_ID)
+    cluster.watch(["t"])
+    await cluster.refresh()
+    broker.topics["t"] = topic("t", [2], leader_epoch=4, topic_id=TOPIC_ID)
+    view = await cluster.refresh()
+    assert view.topics["t"].partitions[0].leader == 1
+
+
+async def test_leader_hint_is_taken_at_once_and_outlives_stale_metadata(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.topics["t"] = topic("t", [1], leader_epoch=5, topic_id=TOPIC_ID)
+    cluster.watch(["t"])
+    await cluster.refresh()
+    async with ScriptedBroker(2) as other:
+        other.scripts[HeartbeatRequest] = lambda _: HeartbeatResponse()
+        assert cluster.apply_leader_hint(TP, 2, 6, [Node(2, other.host, other.port)])
+        assert not cluster.apply_leader_hint(TP, 1, 6)
+        leader = cluster.view.leader(TP)
+        assert leader is not None
+        assert leader.leader == 2
+        await cluster.request(2, HeartbeatRequest())
+        broker.brokers = [broker.as_broker, other.as_broker]
+        view = await cluster.refresh()
+        assert view.topics["t"].partitions[0].leader_epoch == 6
+        await cluster.close()
+
+
+# --- Requests --------------------------------------------------------------------------------
+async def test_unreachable_node_makes_the_view_stale(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    with pytest.raises(NodeNotReadyError):
+        await cluster.request(9, HeartbeatRequest())
+    await broker.until_asked(MetadataRequest, 2)
+    broker.scripts[HeartbeatRequest] = lambda _: Do.CLOSE
+    with pytest.raises(KafkaConnectionError):
+        await cluster.request(1, HeartbeatRequest())
+    await broker.until_asked(MetadataRequest, 3)
+
+
+async def test_untargeted_request_goes_to_the_next_node_when_one_is_dead(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    async with ScriptedBroker(2) as other:
+        broker.brokers = [broker.as_broker, other.as_broker]
+        for node in (broker, other):
+            node.scripts[HeartbeatRequest] = lambda _: HeartbeatResponse(throttle_time_ms=1)
+        await cluster.refresh()
+        await broker.stop()
+        for _ in range(3):
+            await cluster.request_any(HeartbeatRequest())
+        assert other.count(HeartbeatRequest) == 3
+        await other.stop()
+        with pytest.raises(KafkaConnectionError, match="no broker can be used") as caught:
+            await cluster.request_any(HeartbeatRequest())
+        assert other.address in str(caught.value)
+        assert broker.address in str(caught.value)
+        await cluster.close()
+
+
+@pytest.mark.every_loop
+async def test_cluster_replaced_behind_its_bootstrap_server_is_found(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    async with ScriptedBroker(5) as old, ScriptedBroker(6) as new:
+        broker.brokers = [old.as_broker]
+        cluster = new_cluster(quick_config(broker))
+        await cluster.start()
+        assert list(cluster.view.nodes) == [5]
+        broker.brokers = [new.as_broker]
+        await old.stop()
+        view = await cluster.refresh()
+        assert list(view.nodes) == cluster.pool.node_ids() == [6]
+        await cluster.close()
+
+
+async def test_broker_may_demand_to_bootstrap_again(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    async with ScriptedBroker(5) as old, ScriptedBroker(6) as new:
+        broker.brokers = [old.as_broker]
+        cluster = new_cluster(quick_config(broker))
+        await cluster.start()
+        broker.brokers = [new.as_broker]
+        old.scripts[MetadataRequest] = lambda _: MetadataResponse(error_code=129)
+        view = await cluster.refresh()
+        assert list(view.nodes) == [6]
+        await cluster.close()
+
+
+async def test_cluster_that_comes_back_is_found_again(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    await broker.stop()
+    waiting = asyncio.ensure_future(cluster.refresh())
+    await asyncio.sleep(0.03)
+    await broker.start()
+    assert 1 in (await waiting).nodes
+
+
+# --- Coordinators ----------------------------------------------------------------------------
+def coordinator(node: ScriptedBroker, error_code: int = 0) -> FindCoordinatorResponse:
+    """Return the answer in the form of version 4 and newer."""
+    return FindCoordinatorResponse(
+        coordinators=[
+            Coordinator(
+                key="g",
+                node_id=node.node_id,
+                host=node.host,
+                port=node.port,
+                error_code=error_code,
+                error_message="because" if error_code else None,
+            )
+        ]
+    )
+
+
+async def test_coordinator_is_found(broker: ScriptedBroker, cluster: Cluster) -> None:
+    broker.scripts[FindCoordinatorRequest] = lambda _: coordinator(broker)
+    assert await cluster.find_coordinator("g") == 1
+    request = broker.asked[-1].request
+    assert isinstance(request, FindCoordinatorRequest)
+    assert (request.coordinator_keys, request.key_type) == (["g"], 0)
+
+
+@pytest.mark.parametrize("version", [0, 1, 3])
+async def test_coordinator_is_found_with_older_versions(
+    broker: ScriptedBroker, new_cluster: NewCluster, version: int
+) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: offered(
+        {3: (0, 9), 10: (0, version), 18: (0, 3)}
+    )
+    broker.scripts[FindCoordinatorRequest] = lambda _: FindCoordinatorResponse(
+        node_id=1, host=broker.host, port=broker.port
+    )
+    cluster = new_cluster(quick_config(broker))
+    await cluster.start()
+    assert await cluster.find_coordinator("g") == 1
+    request = broker.asked[-1].request
+    assert isinstance(request, FindCoordinatorRequest)
+    assert (request.key, broker.asked[-1].version) == ("g", version)
+
+
+async def test_coordinator_that_metadata_does_not_name_yet_can_be_used(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    async with ScriptedBroker(2) as other:
+        other.scripts[HeartbeatRequest] = lambda _: HeartbeatResponse()
+        broker.scripts[FindCoordinatorRequest] = lambda _: coordinator(other)
+        node_id = await cluster.find_coordinator("g")
+        await cluster.request(node_id, HeartbeatRequest())
+        assert other.count(HeartbeatRequest) == 1
+        await cluster.close()
+
+
+async def test_coordinator_not_available_yet_is_asked_for_again(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    codes = iter([15, 14])
+    broker.scripts[FindCoordinatorRequest] = lambda _: coordinator(broker, next(codes, 0))
+    assert await cluster.find_coordinator("g") == 1
+    assert broker.count(FindCoordinatorRequest) == 3
+
+
+async def test_coordinator_that_never_comes_is_given_up(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.scripts[FindCoordinatorRequest] = lambda _: coordinator(broker, 15)
+    with pytest.raises(CoordinatorNotAvailableError, match="'g': because"):
+        await cluster.find_coordinator("g", timeout_s=0.05)
+
+
+async def test_forbidden_group_is_told_at_once(broker: ScriptedBroker, cluster: Cluster) -> None:
+    broker.scripts[FindCoordinatorRequest] = lambda _: coordinator(broker, 30)
+    with pytest.raises(GroupAuthorizationFailedError):
+        await cluster.find_coordinator("g")
+    assert broker.count(FindCoordinatorRequest) == 1
+
+
+async def test_answer_about_another_group_is_not_taken(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.scripts[FindCoordinatorRequest] = lambda _: FindCoordinatorResponse()
+    with pytest.raises(KafkaError, match="leaves out 'g'"):
+        await cluster.find_coordinator("g", timeout_s=0.02)
+
+
+async def test_answers_come_within_the_timeout_of_the_request(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.scripts[HeartbeatRequest] = lambda _: Do.NOTHING
+    started = asyncio.get_running_loop().time()
+    with pytest.raises(KafkaError):
+        await cluster.request(1, HeartbeatRequest(), timeout_s=0.05)
+    assert asyncio.get_running_loop().time() - started < TIMEOUT_S / 2

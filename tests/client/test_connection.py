@@ -1,0 +1,397 @@
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import pytest
+
+from aiokafka_lite.client import Connection
+from aiokafka_lite.client.connection import MAX_THROTTLE_S
+from aiokafka_lite.errors import (
+    CorrelationIdError,
+    FrameTooLargeError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaProtocolError,
+    RequestTimedOutError,
+)
+from aiokafka_lite.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from tests.client.conftest import TIMEOUT_S
+from tests.client.scripted import Answer, Asked, Do, ScriptedBroker, topic
+
+pytestmark = pytest.mark.every_loop
+
+
+def ask_topic(name: str) -> MetadataRequest:
+    return MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+
+
+def only_topic(response: MetadataResponse) -> str | None:
+    return response.topics[0].name
+
+
+async def test_request_gets_its_decoded_answer(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    broker.topics["flights"] = topic("flights", [1])
+    response = await connection.request(ask_topic("flights"), timeout_s=TIMEOUT_S)
+    assert only_topic(response) == "flights"
+    assert response.brokers == [broker.as_broker]
+    assert broker.asked[-1].client_id == "tests"
+    assert broker.asked[-1].version == MetadataRequest.max_version
+    assert connection.in_flight_count == 0
+
+
+async def test_max_version_caps_the_negotiated_version(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    await connection.request(ask_topic("t"), timeout_s=TIMEOUT_S, max_version=7)
+    assert broker.asked[-1].version == 7
+
+
+async def test_answers_in_any_order_reach_their_requests(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    held: list[Asked] = []
+
+    def hold_back(asked: Asked) -> Answer:
+        held.append(asked)
+        if len(held) < 3:
+            return Do.NOTHING
+        return b"".join(waiting.encode(broker.metadata(waiting)) for waiting in reversed(held))
+
+    broker.scripts[MetadataRequest] = hold_back
+    responses = await asyncio.gather(
+        *(connection.request(ask_topic(name), timeout_s=TIMEOUT_S) for name in "abc")
+    )
+    assert [only_topic(response) for response in responses] == ["a", "b", "c"]
+
+
+async def test_request_is_sent_before_the_first_suspension(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    request = connection.request(ask_topic("t"), timeout_s=TIMEOUT_S)
+    request.send(None)
+    await broker.until_asked(MetadataRequest)
+    request.close()
+
+
+async def test_raw_frame_can_be_decoded_later(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    exchange = connection.send(ask_topic("t"), timeout_s=TIMEOUT_S)
+    frame = await exchange.frame
+    assert only_topic(exchange.decode(frame)) == "t"
+
+
+async def test_cancelled_request_leaves_the_connection_usable(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    task = asyncio.ensure_future(connection.request(ask_topic("a"), timeout_s=TIMEOUT_S))
+    await broker.until_asked(MetadataRequest)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    cancelled = broker.asked[-1]
+    broker.scripts[MetadataRequest] = lambda asked: (
+        cancelled.encode(broker.metadata(cancelled)) + asked.encode(broker.metadata(asked))
+    )
+    response = await connection.request(ask_topic("b"), timeout_s=TIMEOUT_S)
+    assert only_topic(response) == "b"
+    assert connection.in_flight_count == 0
+
+
+async def test_silence_beyond_the_deadline_gives_the_connection_up(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    oldest, younger = await asyncio.gather(
+        connection.request(ask_topic("a"), timeout_s=0.05),
+        connection.request(ask_topic("b"), timeout_s=TIMEOUT_S),
+        return_exceptions=True,
+    )
+    assert isinstance(oldest, RequestTimedOutError)
+    assert f"{broker.address} to Metadata v" in str(oldest)
+    assert isinstance(younger, KafkaConnectionError)
+    assert "stopped answering" in str(younger)
+    assert connection.is_closed
+    await broker.until(lambda: broker.connections[0].is_closed)
+
+
+async def test_request_that_waits_behind_another_times_out_alone(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    oldest = asyncio.ensure_future(connection.request(ask_topic("a"), timeout_s=TIMEOUT_S))
+    with pytest.raises(RequestTimedOutError):
+        await connection.request(ask_topic("b"), timeout_s=0.05)
+    assert not connection.is_closed
+    for asked in broker.asked[-2:]:  # the second one's answer comes too late: it is dropped
+        asked.peer.transport.write(asked.encode(broker.metadata(asked)))
+    assert only_topic(await oldest) == "a"
+    broker.scripts[MetadataRequest] = broker.metadata
+    assert only_topic(await connection.request(ask_topic("c"), timeout_s=TIMEOUT_S)) == "c"
+    assert connection.in_flight_count == 0
+
+
+async def test_frame_that_stalls_half_way_is_caught_by_the_deadline(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    broker.scripts[MetadataRequest] = lambda asked: asked.encode(broker.metadata(asked))[:-1]
+    with pytest.raises(RequestTimedOutError):
+        await connection.request(ask_topic("a"), timeout_s=0.05)
+    assert connection.is_closed
+
+
+async def test_trickling_bytes_do_not_prolong_the_deadline(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    loop = asyncio.get_running_loop()
+    trickle: list[asyncio.TimerHandle] = []
+
+    def send_slowly(asked: Asked) -> Answer:
+        encoded = asked.encode(broker.metadata(asked))
+        for index in range(len(encoded)):
+            byte = encoded[index : index + 1]
+            trickle.append(loop.call_later(0.02 * index, asked.peer.transport.write, byte))
+        return Do.NOTHING
+
+    broker.scripts[MetadataRequest] = send_slowly
+    started = loop.time()
+    with pytest.raises(RequestTimedOutError):
+        await connection.request(ask_topic("a"), timeout_s=0.1)
+    assert loop.time() - started < 0.02 * len(trickle)
+    for handle in trickle:
+        handle.cancel()
+
+
+@pytest.mark.parametrize("ending", [Do.CLOSE, Do.RESET])
+async def test_lost_connection_reaches_every_waiter(
+    broker: ScriptedBroker, connection: Connection, ending: Do
+) -> None:
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    broker.scripts[HeartbeatRequest] = lambda _: ending
+    outcomes = await asyncio.gather(
+        connection.request(ask_topic("a"), timeout_s=TIMEOUT_S),
+        connection.request(ask_topic("b"), timeout_s=TIMEOUT_S),
+        connection.request(HeartbeatRequest(), timeout_s=TIMEOUT_S),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [KafkaConnectionError] * 3
+    assert len({id(outcome) for outcome in outcomes}) == 3
+    assert broker.address in str(outcomes[0])
+    assert connection.is_closed
+    assert isinstance(connection.closed.result(), KafkaConnectionError)
+
+
+async def poisoned_by(
+    broker: ScriptedBroker, connection: Connection, raw: bytes
+) -> list[BaseException]:
+    """Send two requests, answer with the bytes, and return what the requests raised."""
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    broker.scripts[HeartbeatRequest] = lambda _: raw
+    outcomes = await asyncio.gather(
+        connection.request(ask_topic("a"), timeout_s=TIMEOUT_S),
+        connection.request(HeartbeatRequest(), timeout_s=TIMEOUT_S),
+        return_exceptions=True,
+    )
+    assert connection.is_closed
+    await broker.until(lambda: broker.connections[0].is_closed)
+    return [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+
+
+async def test_unknown_correlation_id_poisons(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    errors = await poisoned_by(broker, connection, struct.pack(">ii", 4, 12345))
+    assert [type(error) for error in errors] == [CorrelationIdError] * 2
+    assert isinstance(errors[0], KafkaProtocolError)
+    assert f"{broker.address} answers request 12345" in str(errors[0])
+    with pytest.raises(KafkaConnectionError, match="is closed"):
+        await connection.request(ask_topic("c"), timeout_s=TIMEOUT_S)
+
+
+async def test_second_answer_to_one_request_poisons(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    broker.scripts[MetadataRequest] = lambda asked: asked.encode(broker.metadata(asked)) * 2
+    assert only_topic(await connection.request(ask_topic("a"), timeout_s=TIMEOUT_S)) == "a"
+    assert isinstance(await connection.closed, CorrelationIdError)
+
+
+@pytest.mark.parametrize(
+    ("raw", "error_class"),
+    [
+        (struct.pack(">i", -1), KafkaProtocolError),
+        (struct.pack(">i", 0), KafkaProtocolError),
+        (struct.pack(">i", 2**31 - 1), FrameTooLargeError),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", FrameTooLargeError),
+        (b"\x15\x03\x03\x00\x02\x02\x46", FrameTooLargeError),
+    ],
+)
+async def test_impossible_frame_poisons(
+    broker: ScriptedBroker, connection: Connection, raw: bytes, error_class: type[KafkaError]
+) -> None:
+    errors = await poisoned_by(broker, connection, raw)
+    assert [type(error) for error in errors] == [error_class] * 2
+    assert broker.address in str(errors[0])
+
+
+async def test_only_answers_that_may_be_large_may_be_large(broker: ScriptedBroker) -> None:
+    claim = struct.pack(">i", 17 << 20)
+    broker.scripts[HeartbeatRequest] = lambda _: claim
+    broker.scripts[FetchRequest] = lambda _: claim
+    small = await Connection.open(broker.host, broker.port, client_id="tests")
+    with pytest.raises(FrameTooLargeError, match=f"the limit is {16 << 20}"):
+        await small.request(HeartbeatRequest(), timeout_s=TIMEOUT_S)
+    large = await Connection.open(broker.host, broker.port, client_id="tests")
+    with pytest.raises(RequestTimedOutError):  # the claim is accepted, the bytes never come
+        await large.request(FetchRequest(), timeout_s=0.05)
+    await asyncio.gather(small.wait_closed(), large.wait_closed())
+
+
+async def test_bytes_left_over_fail_the_request_not_the_connection(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    def with_a_byte_more(asked: Asked) -> Answer:
+        body = asked.encode(broker.metadata(asked))[4:] + b"\0"
+        return struct.pack(">i", len(body)) + body
+
+    broker.scripts[MetadataRequest] = with_a_byte_more
+    with pytest.raises(KafkaProtocolError, match=f"bad answer from {broker.address} to Metadata"):
+        await connection.request(ask_topic("a"), timeout_s=TIMEOUT_S)
+    broker.scripts[MetadataRequest] = broker.metadata
+    assert only_topic(await connection.request(ask_topic("b"), timeout_s=TIMEOUT_S)) == "b"
+
+
+async def test_throttle_is_noted_and_capped(broker: ScriptedBroker, connection: Connection) -> None:
+    loop = asyncio.get_running_loop()
+    for throttle_ms, expected_s in ((-5, 0.0), (5_000, 5.0), (10**9, MAX_THROTTLE_S)):
+        response = HeartbeatResponse(throttle_time_ms=throttle_ms)
+        broker.scripts[HeartbeatRequest] = lambda _, response=response: response
+        await connection.request(HeartbeatRequest(), timeout_s=TIMEOUT_S)
+        muted_s = connection.muted_until - loop.time()
+        assert muted_s <= expected_s
+        assert muted_s > expected_s - 1 or expected_s == 0.0
+
+
+async def test_retired_connection_closes_after_its_last_answer(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    request = asyncio.ensure_future(connection.request(ask_topic("a"), timeout_s=TIMEOUT_S))
+    await broker.until_asked(MetadataRequest)
+    connection.retire()
+    assert not connection.is_closed
+    with pytest.raises(KafkaConnectionError):
+        await connection.request(ask_topic("b"), timeout_s=TIMEOUT_S)
+    asked = broker.asked[-1]
+    asked.peer.transport.write(asked.encode(broker.metadata(asked)))
+    assert only_topic(await request) == "a"
+    assert connection.is_closed
+    await connection.wait_closed()
+
+
+async def test_close_fails_waiters_and_may_be_called_again(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    request = asyncio.ensure_future(connection.request(ask_topic("a"), timeout_s=TIMEOUT_S))
+    await broker.until_asked(MetadataRequest)
+    connection.close()
+    connection.close()
+    with pytest.raises(KafkaConnectionError, match="closed by this client"):
+        await request
+    await connection.wait_closed()
+
+
+async def test_error_nobody_waits_for_leaves_no_warning(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    complaints: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    broker.scripts[MetadataRequest] = lambda _: Do.CLOSE
+    connection.send(ask_topic("a"), timeout_s=TIMEOUT_S)
+    await connection.wait_closed()
+    assert not complaints
+
+
+async def test_request_waits_while_the_peer_takes_nothing(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    connection.pause_writing()
+    request = asyncio.ensure_future(connection.request(ask_topic("a"), timeout_s=TIMEOUT_S))
+    await asyncio.sleep(0)
+    assert connection.in_flight_count == 0
+    connection.resume_writing()
+    assert only_topic(await request) == "a"
+
+
+async def test_request_fails_when_the_peer_takes_nothing_in_time(connection: Connection) -> None:
+    connection.pause_writing()
+    with pytest.raises(RequestTimedOutError, match="MetadataRequest was not sent"):
+        await connection.request(ask_topic("a"), timeout_s=0.01)
+
+
+async def test_request_that_waits_to_be_sent_is_told_of_the_loss(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    connection.pause_writing()
+    request = asyncio.ensure_future(connection.request(ask_topic("a"), timeout_s=TIMEOUT_S))
+    await asyncio.sleep(0)
+    broker.connections[0].transport.abort()
+    with pytest.raises(KafkaConnectionError):
+        await request
+
+
+class BrokenTransport(asyncio.Transport):
+    """Refuses to write as uvloop's transports do once they are closed."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        raise RuntimeError("unable to perform operation on closed transport")
+
+    def abort(self) -> None:
+        pass
+
+    close = abort
+
+
+async def test_failing_write_poisons(broker: ScriptedBroker) -> None:
+    connection = await Connection.open(broker.host, broker.port, client_id="tests")
+    broker.connections[0].transport.abort()
+    await connection.wait_closed()
+    fresh = await Connection.open(broker.host, broker.port, client_id="tests")
+    real = broker.connections[1].transport
+    fresh.connection_made(BrokenTransport())
+    with pytest.raises(KafkaConnectionError, match="closed transport"):
+        await fresh.request(ask_topic("a"), timeout_s=TIMEOUT_S)
+    assert fresh.is_closed
+    real.abort()
+    await fresh.wait_closed()
+
+
+async def test_fetched_record_set_is_a_slice_of_the_received_frame(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    partition = PartitionData(partition_index=0, records=b"r" * 1000)
+    broker.scripts[FetchRequest] = lambda _: FetchResponse(
+        responses=[FetchableTopicResponse(topic_id=b"0123456789abcdef", partitions=[partition])]
+    )
+    exchange = connection.send(FetchRequest(), timeout_s=TIMEOUT_S)
+    frame = await exchange.frame
+    records = exchange.decode(frame).responses[0].partitions[0].records
+    assert isinstance(records, memoryview)
+    assert bytes(records) == b"r" * 1000
+    assert records.obj is frame.obj

@@ -1,0 +1,271 @@
+"""Opening a connection: names and addresses, versions, authentication, strangers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+
+import pytest
+
+from aiokafka_lite.client import Connection
+from aiokafka_lite.client.versions import MAX_TRIES
+from aiokafka_lite.errors import (
+    AuthenticationFailedError,
+    ClusterAuthorizationFailedError,
+    FrameTooLargeError,
+    IncompatibleBrokerVersion,
+    KafkaConnectionError,
+    KafkaProtocolError,
+)
+from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from tests.client.conftest import TIMEOUT_S, closed_port
+from tests.client.scripted import Answer, Asked, Do, ScriptedBroker, all_versions, offered
+
+KEY = ApiVersionsRequest.api_key
+
+
+async def open_connection(broker: ScriptedBroker, **arguments: object) -> Connection:
+    return await Connection.open(broker.host, broker.port, client_id="tests", **arguments)  # type: ignore[arg-type]
+
+
+async def close(connection: Connection) -> None:
+    connection.close()
+    await connection.wait_closed()
+
+
+# --- Versions --------------------------------------------------------------------------------
+@pytest.mark.every_loop
+async def test_versions_are_negotiated_once_on_opening(broker: ScriptedBroker) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: offered({KEY: (0, 4), 3: (0, 9), 32_000: (0, 1)})
+    connection = await open_connection(broker)
+    assert [type(asked.request) for asked in broker.asked] == [ApiVersionsRequest]
+    assert dict(connection.api_versions) == {KEY: (0, 4), 3: (0, 9), 32_000: (0, 1)}
+    assert connection.api_versions.choose(MetadataRequest) == 9
+    assert connection.api_versions.choose(MetadataRequest, 4) == 4
+    with pytest.raises(IncompatibleBrokerVersion, match=f"{broker.address}.*HeartbeatRequest"):
+        await connection.request(HeartbeatRequest(), timeout_s=TIMEOUT_S)
+    with pytest.raises(IncompatibleBrokerVersion, match=broker.address):
+        connection.api_versions.choose(MetadataRequest, -1)
+    await close(connection)
+
+
+async def test_the_client_names_itself(broker: ScriptedBroker) -> None:
+    await close(await open_connection(broker))
+    request = broker.asked[0].request
+    assert isinstance(request, ApiVersionsRequest)
+    assert request.client_software_name == "aiokafka-lite"
+    assert request.client_software_version
+
+
+@pytest.mark.parametrize(("range_named", "next_version"), [({KEY: (0, 2)}, 2), ({}, 0)])
+async def test_refused_version_falls_back_to_what_the_broker_names(
+    broker: ScriptedBroker, range_named: dict[int, tuple[int, int]], next_version: int
+) -> None:
+    def script(asked: Asked) -> Answer:
+        if asked.version <= next_version:
+            return all_versions()
+        body = offered(range_named, error_code=35)
+        asked_as_v0 = Asked(asked.request, 0, asked.correlation_id, None, asked.peer)
+        return asked_as_v0.encode(body)
+
+    broker.scripts[ApiVersionsRequest] = script
+    connection = await open_connection(broker)
+    assert [asked.version for asked in broker.asked] == [
+        ApiVersionsRequest.max_version,
+        next_version,
+    ]
+    assert len(connection.api_versions) > 1
+    await close(connection)
+
+
+async def test_endless_refusal_ends_after_a_few_tries(broker: ScriptedBroker) -> None:
+    def refuse(asked: Asked) -> Answer:
+        newest_again = offered({KEY: (0, ApiVersionsRequest.max_version)}, error_code=35)
+        return Asked(asked.request, 0, asked.correlation_id, None, asked.peer).encode(newest_again)
+
+    broker.scripts[ApiVersionsRequest] = refuse
+    with pytest.raises(KafkaProtocolError, match="refuses every version"):
+        await open_connection(broker)
+    assert 1 < len(broker.asked) <= MAX_TRIES
+    await broker.until(lambda: broker.connections[0].is_closed)
+
+
+async def test_empty_version_range_is_a_protocol_error(broker: ScriptedBroker) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: offered({KEY: (0, 4), 3: (5, 2)})
+    with pytest.raises(KafkaProtocolError, match="versions 5 to 2 of MetadataRequest"):
+        await open_connection(broker)
+
+
+async def test_hundred_thousand_apis_are_too_many(broker: ScriptedBroker) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: offered(
+        {key % 32_000: (0, 1) for key in range(32_000)}
+    )
+    with pytest.raises(FrameTooLargeError):
+        await open_connection(broker)
+
+
+async def test_other_error_code_is_raised(broker: ScriptedBroker) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: offered({}, error_code=31)
+    with pytest.raises(ClusterAuthorizationFailedError, match=broker.address):
+        await open_connection(broker)
+
+
+# --- Strangers -------------------------------------------------------------------------------
+@pytest.mark.every_loop
+@pytest.mark.parametrize(
+    ("greeting", "guess"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP server"),
+        (b"\x15\x03\x01\x00\x02\x02\x16", "TLS listener.*ssl_context"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "SSH server"),
+        (struct.pack(">i", -1), "does not speak Kafka's protocol"),
+    ],
+)
+async def test_stranger_is_recognised(broker: ScriptedBroker, greeting: bytes, guess: str) -> None:
+    broker.greeting = greeting
+    with pytest.raises(KafkaProtocolError, match=f"{broker.address}.*{guess}"):
+        await open_connection(broker)
+    await broker.until(lambda: broker.connections[0].is_closed)
+
+
+@pytest.mark.every_loop
+@pytest.mark.parametrize("ending", [Do.CLOSE, Do.RESET])
+async def test_peer_that_hangs_up_on_opening_is_named(broker: ScriptedBroker, ending: Do) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: ending
+    with pytest.raises(KafkaConnectionError, match=f"{broker.address}.*security_protocol"):
+        await open_connection(broker)
+
+
+async def test_peer_that_says_nothing_is_given_up(broker: ScriptedBroker) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: Do.NOTHING
+    with pytest.raises(KafkaConnectionError, match=r"no answer.*in 0.05 s"):
+        await open_connection(broker, connect_timeout_s=0.05)
+    await broker.until(lambda: broker.connections[0].is_closed)
+
+
+async def test_cancelled_opening_leaves_nothing_open(broker: ScriptedBroker) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: Do.NOTHING
+    opening = asyncio.ensure_future(open_connection(broker))
+    await broker.until_asked(ApiVersionsRequest)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await broker.until(lambda: broker.connections[0].is_closed)
+
+
+# --- Authentication --------------------------------------------------------------------------
+async def test_authentication_runs_after_negotiation_and_before_use(
+    broker: ScriptedBroker,
+) -> None:
+    broker.scripts[HeartbeatRequest] = lambda _: HeartbeatResponse()
+
+    async def authenticate(connection: Connection) -> None:
+        await connection.request(HeartbeatRequest(member_id="me"), timeout_s=TIMEOUT_S)
+
+    await close(await open_connection(broker, authenticate=authenticate))
+    assert [type(asked.request) for asked in broker.asked] == [ApiVersionsRequest, HeartbeatRequest]
+
+
+async def test_failed_authentication_closes_the_connection(broker: ScriptedBroker) -> None:
+    async def refuse(_: Connection) -> None:
+        raise AuthenticationFailedError("wrong password")
+
+    with pytest.raises(AuthenticationFailedError, match="wrong password"):
+        await open_connection(broker, authenticate=refuse)
+    await broker.until(lambda: broker.connections[0].is_closed)
+
+
+async def test_endless_authentication_is_given_up(broker: ScriptedBroker) -> None:
+    async def wait(_: Connection) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(KafkaConnectionError, match=r"authentication within 0.05 s"):
+        await open_connection(broker, authenticate=wait, connect_timeout_s=0.05)
+
+
+async def test_answers_are_small_until_authenticated(broker: ScriptedBroker) -> None:
+    broker.scripts[MetadataRequest] = lambda _: struct.pack(">i", 64 * 1024 + 1)
+
+    async def authenticate(connection: Connection) -> None:
+        await connection.request(MetadataRequest(topics=[]), timeout_s=TIMEOUT_S)
+
+    with pytest.raises(FrameTooLargeError, match=f"the limit is {64 * 1024}"):
+        await open_connection(broker, authenticate=authenticate)
+
+
+# --- Names and addresses ---------------------------------------------------------------------
+@pytest.mark.every_loop
+async def test_refused_connection_says_where_and_what_to_do() -> None:
+    port = await closed_port()
+    with pytest.raises(KafkaConnectionError, match=f"127.0.0.1:{port}.*refused.*broker") as caught:
+        await Connection.open("127.0.0.1", port, client_id="tests")
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+
+
+class Resolver:
+    """Stands in for the loop's resolver; works like a hosts file that can be edited."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hosts: dict[str, list[str]] = {}
+        self.calls = 0
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", self.resolve)
+
+    async def resolve(
+        self,
+        host: str,
+        port: int,
+        *,
+        family: int = 0,
+        type: int = 0,
+        proto: int = 0,
+        flags: int = 0,
+    ) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        self.calls += 1
+        if host not in self.hosts:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
+            for address in self.hosts[host]
+        ]
+
+
+@pytest.fixture
+async def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
+    return Resolver(monkeypatch)
+
+
+async def test_every_address_of_a_name_is_tried(broker: ScriptedBroker, resolver: Resolver) -> None:
+    resolver.hosts["kafka.test"] = ["127.0.0.2", "127.0.0.3", "127.0.0.1"]
+    await close(await Connection.open("kafka.test", broker.port, client_id="tests"))
+    assert len(broker.connections) == 1
+
+
+async def test_name_is_resolved_again_for_each_connection(
+    broker: ScriptedBroker, resolver: Resolver
+) -> None:
+    resolver.hosts["kafka.test"] = ["127.0.0.2"]
+    with pytest.raises(KafkaConnectionError, match=r"kafka.test.*127.0.0.2: connection refused"):
+        await Connection.open("kafka.test", broker.port, client_id="tests")
+    resolver.hosts["kafka.test"] = ["127.0.0.1"]
+    await close(await Connection.open("kafka.test", broker.port, client_id="tests"))
+
+
+async def test_all_addresses_failing_are_all_named(resolver: Resolver) -> None:
+    resolver.hosts["kafka.test"] = ["127.0.0.2", "127.0.0.1"]
+    port = await closed_port()
+    with pytest.raises(KafkaConnectionError, match=r"127.0.0.2: .*; 127.0.0.1: "):
+        await Connection.open("kafka.test", port, client_id="tests")
+
+
+async def test_unknown_name_is_retriable_and_says_what_to_check(resolver: Resolver) -> None:
+    with pytest.raises(KafkaConnectionError, match=r"no-such.test:9092.*not known.*bootstrap_serv"):
+        await Connection.open("no-such.test", 9092, client_id="tests")
+    assert KafkaConnectionError.retriable
+
+
+async def test_ip_address_is_not_resolved(broker: ScriptedBroker, resolver: Resolver) -> None:
+    await close(await open_connection(broker))
+    assert resolver.calls == 0

@@ -1,0 +1,376 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from aiokafka_lite.client import ClientConfig, Lane, Node, Pool
+from aiokafka_lite.errors import (
+    ClusterAuthorizationFailedError,
+    KafkaConnectionError,
+    NodeNotReadyError,
+)
+from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tests.client.conftest import FIRST_BACKOFF_S, TIMEOUT_S, closed_port, quick_config
+from tests.client.scripted import Answer, Asked, Do, ScriptedBroker, offered
+
+NewPool = Callable[[ClientConfig], Pool]
+
+HEARTBEAT = HeartbeatRequest()
+FETCH = FetchRequest()
+
+
+def nodes(*brokers: ScriptedBroker) -> dict[int, Node]:
+    return {broker.node_id: Node(broker.node_id, broker.host, broker.port) for broker in brokers}
+
+
+@pytest.fixture
+async def pool(broker: ScriptedBroker, new_pool: NewPool) -> Pool:
+    broker.scripts[HeartbeatRequest] = lambda _: HeartbeatResponse()
+    broker.scripts[FetchRequest] = lambda _: FetchResponse()
+    pool = new_pool(quick_config())
+    pool.update_nodes(nodes(broker))
+    return pool
+
+
+async def beat(pool: Pool, node_id: int = 1) -> HeartbeatResponse:
+    return await pool.request(node_id, HEARTBEAT, timeout_s=TIMEOUT_S)
+
+
+# --- Opening ---------------------------------------------------------------------------------
+@pytest.mark.every_loop
+async def test_requests_share_one_connection_per_lane(broker: ScriptedBroker, pool: Pool) -> None:
+    assert not broker.connections
+    await asyncio.gather(*(beat(pool) for _ in range(10)))
+    assert len(broker.connections) == 1
+    await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+    assert len(broker.connections) == 2
+    assert broker.asked[-1].peer is broker.connections[1]
+
+
+@pytest.mark.every_loop
+async def test_long_poll_does_not_hold_up_the_other_lanes(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    broker.scripts[FetchRequest] = lambda _: Do.NOTHING
+    fetch = asyncio.ensure_future(pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S))
+    await broker.until_asked(FetchRequest)
+    await beat(pool)
+    assert not fetch.done()
+    assert pool.in_flight_request_count(1) == pool.in_flight_request_count() == 1
+    fetch.cancel()
+
+
+async def test_ready_starts_connecting_and_tells_when_done(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    assert not pool.is_ready(1)
+    assert not pool.ready(1)
+    await broker.until_asked(ApiVersionsRequest)
+    await pool.connect(1)
+    assert pool.is_ready(1)
+    assert pool.ready(1)
+    assert not pool.is_ready(1, Lane.FETCH)
+    assert pool.connection_delay(1) == 0
+    assert not pool.connection_failed(1)
+    assert len(broker.connections) == 1
+
+
+async def test_request_on_an_open_connection_is_sent_before_the_first_suspension(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    await pool.connect(1)
+    request = pool.request(1, HEARTBEAT, timeout_s=TIMEOUT_S)
+    request.send(None)
+    await broker.until_asked(HeartbeatRequest)
+    request.close()
+
+
+async def test_unknown_node_is_not_ready(pool: Pool) -> None:
+    with pytest.raises(NodeNotReadyError, match="node 7 is not in the cluster's metadata"):
+        await beat(pool, 7)
+    assert not pool.ready(7)
+    assert pool.connection_delay(7) == 0
+    assert not pool.connection_failed(7)
+    assert pool.in_flight_request_count(7) == 0
+
+
+async def test_cancelled_waiter_leaves_the_attempt_going_on(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    held: list[Asked] = []
+    answer = broker.scripts[ApiVersionsRequest]
+
+    def hold_back(asked: Asked) -> Answer:
+        held.append(asked)
+        return Do.NOTHING
+
+    broker.scripts[ApiVersionsRequest] = hold_back
+    first, second = (asyncio.ensure_future(beat(pool)) for _ in range(2))
+    await broker.until_asked(ApiVersionsRequest)
+    first.cancel()
+    await asyncio.wait([first])
+    response = answer(held[0])
+    assert not isinstance(response, (bytes, Do))
+    held[0].peer.transport.write(held[0].encode(response))
+    await second
+    assert len(broker.connections) == 1
+
+
+# --- Failing and backing off -----------------------------------------------------------------
+@pytest.mark.every_loop
+async def test_failed_attempt_starts_a_backoff(new_pool: NewPool) -> None:
+    pool = new_pool(replace(quick_config(), reconnect_backoff_s=60.0))
+    pool.update_nodes({1: Node(1, "127.0.0.1", await closed_port())})
+    with pytest.raises(KafkaConnectionError, match="refused"):
+        await beat(pool)
+    assert pool.connection_failed(1)
+    assert 40 < pool.connection_delay(1) <= 72
+    assert not pool.ready(1)
+    assert pool.least_loaded_node() is None
+    waiting = asyncio.ensure_future(beat(pool))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    waiting.cancel()
+
+
+async def test_waiters_share_one_attempt_and_get_an_error_each(new_pool: NewPool) -> None:
+    pool = new_pool(quick_config())
+    pool.update_nodes({1: Node(1, "127.0.0.1", await closed_port())})
+    errors = await asyncio.gather(*(beat(pool) for _ in range(5)), return_exceptions=True)
+    assert {type(error) for error in errors} == {KafkaConnectionError}
+    assert len({id(error) for error in errors}) == 5
+    first_delay_s = pool.connection_delay(1)
+    assert 0 < first_delay_s <= FIRST_BACKOFF_S * 1.2
+
+
+async def test_delays_grow_while_attempts_fail(new_pool: NewPool) -> None:
+    pool = new_pool(quick_config())
+    pool.update_nodes({1: Node(1, "127.0.0.1", await closed_port())})
+    delays: list[float] = []
+    for _ in range(4):
+        with pytest.raises(KafkaConnectionError):
+            await beat(pool)
+        delays.append(pool.connection_delay(1))
+    assert delays == sorted(delays)
+    assert delays[-1] > 4 * FIRST_BACKOFF_S
+
+
+@pytest.mark.every_loop
+async def test_lost_connection_is_replaced_by_the_next_request(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    await beat(pool)
+    broker.connections[0].transport.abort()
+    connection = pool.usable(1)
+    assert connection is not None
+    await connection.wait_closed()
+    assert not pool.is_ready(1)
+    assert pool.connection_failed(1)
+    await beat(pool)
+    assert len(broker.connections) == 2
+    assert not pool.connection_failed(1)
+
+
+async def test_node_that_hangs_up_soon_is_connected_to_ever_more_slowly(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    broker.scripts[HeartbeatRequest] = lambda _: Do.CLOSE
+    delays: list[float] = []
+    for _ in range(4):
+        with pytest.raises(KafkaConnectionError):
+            await beat(pool)
+        delays.append(pool.connection_delay(1))
+    assert delays[-1] > 4 * FIRST_BACKOFF_S
+
+
+async def test_connection_that_lived_long_starts_the_backoff_over(
+    broker: ScriptedBroker, new_pool: NewPool
+) -> None:
+    broker.scripts[HeartbeatRequest] = lambda _: Do.CLOSE
+    pool = new_pool(replace(quick_config(), reconnect_backoff_max_s=FIRST_BACKOFF_S))
+    pool.update_nodes(nodes(broker))
+    for _ in range(3):
+        connection = await pool.connect(1)
+        await asyncio.sleep(FIRST_BACKOFF_S * 1.5)  # real time: how long a connection lived
+        with pytest.raises(KafkaConnectionError):
+            await connection.request(HEARTBEAT, timeout_s=TIMEOUT_S)
+        assert pool.connection_delay(1) <= FIRST_BACKOFF_S * 1.2
+
+
+async def test_one_log_line_per_change_of_state(
+    broker: ScriptedBroker, pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "aiokafka_lite.client")
+    await broker.stop()
+    for _ in range(4):
+        with pytest.raises(KafkaConnectionError):
+            await beat(pool)
+    await broker.start()
+    await beat(pool)
+    await beat(pool)
+    messages = [record.message for record in caplog.records]
+    assert len(messages) == 2
+    assert f"node 1 at {broker.address} is not reachable" in messages[0]
+    assert f"connected to node 1 at {broker.address} again" in messages[1]
+
+
+# --- Choosing a node -------------------------------------------------------------------------
+async def test_least_loaded_node_is_connected_and_has_least_in_flight(
+    broker: ScriptedBroker, new_pool: NewPool
+) -> None:
+    async with ScriptedBroker(2) as second, ScriptedBroker(3) as third:
+        pool = new_pool(quick_config())
+        pool.update_nodes(nodes(broker, second, third))
+        assert pool.least_loaded_node() in (1, 2, 3)
+        await pool.connect(1)
+        assert pool.least_loaded_node() == 1
+        await pool.connect(2)
+        broker.scripts[HeartbeatRequest] = lambda _: Do.NOTHING
+        waiting = asyncio.ensure_future(beat(pool, 1))
+        await broker.until_asked(HeartbeatRequest)
+        assert pool.least_loaded_node() == 2
+        assert pool.least_loaded_node(exclude=frozenset({2})) == 1
+        assert pool.least_loaded_node(exclude=frozenset({1, 2, 3})) is None
+        waiting.cancel()
+        await pool.close()
+
+
+# --- Throttling ------------------------------------------------------------------------------
+async def test_throttle_mutes_fetching_not_heartbeats(broker: ScriptedBroker, pool: Pool) -> None:
+    broker.scripts[FetchRequest] = lambda _: FetchResponse(throttle_time_ms=5_000)
+    broker.scripts[HeartbeatRequest] = lambda _: HeartbeatResponse(throttle_time_ms=5_000)
+    await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+    assert not pool.is_ready(1, Lane.FETCH)
+    assert 4 < pool.connection_delay(1, Lane.FETCH) <= 5
+    muted = asyncio.ensure_future(pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S))
+    await beat(pool)
+    await beat(pool)
+    assert pool.is_ready(1)
+    assert broker.count(FetchRequest) == 1
+    muted.cancel()
+
+
+async def test_request_goes_out_when_the_throttle_is_over(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    broker.scripts[FetchRequest] = lambda _: FetchResponse(throttle_time_ms=20)
+    started = asyncio.get_running_loop().time()
+    for _ in range(2):
+        await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+    assert asyncio.get_running_loop().time() - started >= 0.019
+
+
+# --- Nodes that move, connections that idle --------------------------------------------------
+async def test_node_that_moved_is_followed_and_the_old_connection_drained(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    broker.scripts[HeartbeatRequest] = lambda _: Do.NOTHING
+    old = asyncio.ensure_future(beat(pool))
+    await broker.until_asked(HeartbeatRequest)
+    async with ScriptedBroker(1) as moved:
+        moved.scripts[HeartbeatRequest] = lambda _: HeartbeatResponse()
+        pool.update_nodes(nodes(moved))
+        await beat(pool)
+        assert moved.count(HeartbeatRequest) == 1
+        assert not old.done()
+        asked = broker.asked[-1]
+        asked.peer.transport.write(asked.encode(HeartbeatResponse()))
+        await old
+        await broker.until(lambda: broker.connections[0].is_closed)
+        await pool.close()
+
+
+async def test_node_that_left_is_closed_and_unknown(broker: ScriptedBroker, pool: Pool) -> None:
+    await beat(pool)
+    pool.update_nodes({})
+    await broker.until(lambda: broker.connections[0].is_closed)
+    with pytest.raises(NodeNotReadyError):
+        await beat(pool)
+
+
+async def test_node_that_moved_while_connecting_is_not_used_at_the_old_place(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    waiting = asyncio.ensure_future(pool.connect(1))
+    await broker.until_asked(ApiVersionsRequest)
+    pool.update_nodes({})
+    with pytest.raises((KafkaConnectionError, NodeNotReadyError)):
+        await waiting
+    await broker.until(lambda: broker.connections[0].is_closed)
+
+
+async def test_same_endpoint_keeps_its_connection(broker: ScriptedBroker, pool: Pool) -> None:
+    await beat(pool)
+    pool.update_nodes({1: Node(1, broker.host, broker.port, "rack")})
+    await beat(pool)
+    assert len(broker.connections) == 1
+
+
+async def test_idle_connection_is_closed_and_opened_again_when_needed(
+    broker: ScriptedBroker, new_pool: NewPool
+) -> None:
+    broker.scripts[HeartbeatRequest] = lambda _: HeartbeatResponse()
+    pool = new_pool(replace(quick_config(), connections_max_idle_s=0.03))
+    pool.update_nodes(nodes(broker))
+    await beat(pool)
+    await broker.until(lambda: broker.connections[0].is_closed)
+    assert not pool.connection_failed(1)
+    assert pool.connection_delay(1) == 0
+    await beat(pool)
+    assert len(broker.connections) == 2
+
+
+async def test_connection_that_waits_for_an_answer_is_not_idle(
+    broker: ScriptedBroker, new_pool: NewPool
+) -> None:
+    loop = asyncio.get_running_loop()
+
+    def answer_later(asked: Asked) -> Answer:
+        loop.call_later(0.08, asked.peer.transport.write, asked.encode(HeartbeatResponse()))
+        return Do.NOTHING
+
+    broker.scripts[HeartbeatRequest] = answer_later
+    pool = new_pool(replace(quick_config(), connections_max_idle_s=0.02))
+    pool.update_nodes(nodes(broker))
+    await beat(pool)
+
+
+# --- Closing ---------------------------------------------------------------------------------
+@pytest.mark.every_loop
+async def test_close_fails_waiters_and_stays_closed(broker: ScriptedBroker, pool: Pool) -> None:
+    broker.scripts[HeartbeatRequest] = lambda _: Do.NOTHING
+    waiting = asyncio.ensure_future(beat(pool))
+    await broker.until_asked(HeartbeatRequest)
+    await pool.close()
+    await pool.close()
+    with pytest.raises(KafkaConnectionError):
+        await waiting
+    with pytest.raises(KafkaConnectionError, match="client is closed"):
+        await beat(pool)
+
+
+async def test_close_ends_attempts_to_connect(broker: ScriptedBroker, pool: Pool) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: Do.NOTHING
+    waiting = asyncio.ensure_future(beat(pool))
+    await broker.until_asked(ApiVersionsRequest)
+    await pool.close()
+    with pytest.raises(KafkaConnectionError, match="client is closed"):
+        await waiting
+    await broker.until(lambda: broker.connections[0].is_closed)
+
+
+async def test_refused_credentials_are_not_tried_again_in_a_hurry(
+    broker: ScriptedBroker, new_pool: NewPool
+) -> None:
+    pool = new_pool(replace(quick_config(), reconnect_backoff_max_s=30.0))
+    pool.update_nodes(nodes(broker))
+    broker.scripts[ApiVersionsRequest] = lambda _: offered({}, error_code=31)
+    with pytest.raises(ClusterAuthorizationFailedError):
+        await beat(pool)
+    assert pool.connection_delay(1) > 20

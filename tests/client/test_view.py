@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import pytest
+
+from aiokafka_lite.client import ClusterView, Node
+from aiokafka_lite.errors import (
+    LeaderNotAvailableError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponseTopic,
+)
+from aiokafka_lite.structs import TopicPartition
+from tests.client.scripted import topic
+
+ID_1, ID_2 = b"1" * 16, b"2" * 16
+TP = TopicPartition("t", 0)
+
+
+def answered(*topics: MetadataResponseTopic, nodes: tuple[int, ...] = (1, 2)) -> MetadataResponse:
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=n, host=f"h{n}", port=9092) for n in nodes],
+        controller_id=nodes[0],
+        cluster_id="c",
+        topics=list(topics),
+    )
+
+
+def view_of(*topics: MetadataResponseTopic) -> ClusterView:
+    return ClusterView().updated(answered(*topics), 1.0)
+
+
+def leader_of(view: ClusterView) -> tuple[int, int] | None:
+    leader = view.leader(TP)
+    return None if leader is None else (leader.leader, leader.leader_epoch)
+
+
+def test_view_tells_what_was_answered() -> None:
+    view = view_of(topic("t", [1, 2], leader_epoch=5, topic_id=ID_1))
+    assert view.nodes == {1: Node(1, "h1", 9092), 2: Node(2, "h2", 9092)}
+    assert (view.controller_id, view.cluster_id, view.fetched_at) == (1, "c", 1.0)
+    assert view.topic_names == {ID_1: "t"}
+    assert view.topic_id("t") == ID_1
+    assert view.partitions_for_topic("t") == {0, 1}
+    assert leader_of(view) == (1, 5)
+    assert view.topics["t"].partitions[1].replicas == (2,)
+    assert view.topics["t"].error is None
+    assert view.incomplete_topics() == []
+
+
+def test_unknown_things_are_none() -> None:
+    view = view_of(topic("old", [1]))
+    assert view.topic_id("old") is None  # a cluster without topic ids
+    assert view.topic_id("new") is None
+    assert view.partitions_for_topic("new") is None
+    assert view.available_partitions_for_topic("new") is None
+    assert view.leader(TopicPartition("old", 1)) is None
+    assert view.partition(TP) is None
+
+
+def test_partition_without_leader_is_not_available() -> None:
+    view = view_of(topic("t", [1, -1]))
+    assert view.leader(TopicPartition("t", 1)) is None
+    assert view.available_partitions_for_topic("t") == {0}
+    assert view.partitions_for_topic("t") == {0, 1}
+    assert view.topics["t"].partitions[1].error is LeaderNotAvailableError
+    assert view.incomplete_topics() == ["t"]
+
+
+def test_leader_that_is_no_node_is_not_offered() -> None:
+    assert view_of(topic("t", [9])).leader(TP) is None
+
+
+@pytest.mark.parametrize(
+    ("error_code", "error_class", "may_pass"),
+    [
+        (3, UnknownTopicOrPartitionError, True),
+        (29, TopicAuthorizationFailedError, False),
+    ],
+)
+def test_topic_error_is_kept(error_code: int, error_class: type, may_pass: bool) -> None:
+    view = view_of(topic("t", [], error_code=error_code))
+    assert view.topics["t"].error is error_class
+    assert view.partitions_for_topic("t") is None
+    assert view.incomplete_topics() == (["t"] if may_pass else [])
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"), [(4, (1, 5)), (5, (2, 5)), (6, (2, 6)), (-1, (2, -1))]
+)
+def test_older_leader_epoch_does_not_bring_a_leader_back(
+    epoch: int, expected: tuple[int, int]
+) -> None:
+    view = view_of(topic("t", [1], leader_epoch=5, topic_id=ID_1))
+    newer = view.updated(answered(topic("t", [2], leader_epoch=epoch, topic_id=ID_1)), 2.0)
+    assert leader_of(newer) == expected
+    assert newer.fetched_at == 2.0
+
+
+def test_recreated_topic_starts_over_with_its_epochs() -> None:
+    view = view_of(topic("t", [1], leader_epoch=5, topic_id=ID_1))
+    newer = view.updated(answered(topic("t", [2], leader_epoch=0, topic_id=ID_2)), 2.0)
+    assert leader_of(newer) == (2, 0)
+    assert newer.topic_names == {ID_2: "t"}
+
+
+def test_topics_left_out_are_dropped() -> None:
+    view = view_of(topic("t", [1]), topic("u", [1]))
+    assert list(view.updated(answered(topic("u", [1])), 2.0).topics) == ["u"]
+
+
+def test_topic_asked_for_by_an_unknown_id_has_no_name_and_is_left_out() -> None:
+    nameless = MetadataResponseTopic(name=None, topic_id=ID_1, error_code=100)
+    assert not view_of(nameless).topics
+
+
+def test_newer_leader_hint_is_taken_with_its_node() -> None:
+    view = view_of(topic("t", [1, 1], leader_epoch=5, topic_id=ID_1))
+    hinted = view.with_leader(TP, 3, 6, [Node(3, "h3", 9092, "rack")])
+    assert leader_of(hinted) == (3, 6)
+    assert hinted.nodes[3].rack == "rack"
+    assert hinted.topics["t"].partitions[1].leader == 1
+    assert hinted.topic_names == view.topic_names
+    assert leader_of(view) == (1, 5)  # the snapshot before stays as it was
+
+
+@pytest.mark.parametrize("epoch", [4, 5])
+def test_hint_that_is_not_newer_changes_nothing(epoch: int) -> None:
+    view = view_of(topic("t", [1], leader_epoch=5))
+    assert view.with_leader(TP, 2, epoch) is view
+
+
+def test_hint_for_an_unknown_partition_changes_nothing() -> None:
+    view = view_of()
+    assert view.with_leader(TP, 2, 9) is view
+
+
+def test_view_cannot_be_changed() -> None:
+    view = view_of(topic("t", [1]))
+    with pytest.raises(TypeError):
+        view.nodes[5] = Node(5, "h", 1)  # type: ignore[index]
+    with pytest.raises(AttributeError):
+        view.controller_id = 3  # type: ignore[misc]
