@@ -1,6 +1,6 @@
 """Compare the CPU time and the wall time a record costs with those of other Kafka clients.
 
-`python -m benchmarks` runs it; `docs/benchmarks.md` in the project says how to read the figures.
+`python -m benchmarks` runs it, `--quick` in less than three minutes, `--list` says what there is.
 
 What is measured, for every contestant in the same way:
 

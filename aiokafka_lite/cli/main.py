@@ -43,11 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     try:
+        code: int = 0
         if options.command is None:
             print(overview(summaries))
-            return 0
-        code = options.run(options)
-        assert isinstance(code, int)  # noqa: S101 - a namespace is untyped
+        else:
+            code = options.run(options)
         sys.stdout.flush()
         return code
     except (CommandError, KafkaError) as error:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import astuple
 from io import StringIO
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from benchmarks.machine import Machine, describe_machine
 from benchmarks.measure import Measurement
 from benchmarks.plot import plot
 from benchmarks.report import show
-from benchmarks.results import Failure, Sample, Spread, summarize, write_json
+from benchmarks.results import Failure, Sample, summarize, write_json
 from benchmarks.scenarios import PARTITION_COUNT, Scenario, scenarios
 
 MACHINE = Machine("Test CPU", 2, "Linux 6", "3.11", 0.5)
@@ -36,7 +37,7 @@ SAMPLES = [
 def test_summary_keeps_best_median_and_worst_in_ns_per_record() -> None:
     summary = summarize(SAMPLES)["plain", "lite poll"]
     assert summary.runs == 3
-    assert summary.cpu_ns == Spread(*(pytest.approx(each) for each in (100, 200, 400)))
+    assert astuple(summary.cpu_ns) == pytest.approx((100, 200, 400))
 
 
 def test_goals_compare_the_best_of_each() -> None:

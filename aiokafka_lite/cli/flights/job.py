@@ -20,7 +20,7 @@ from aiokafka_lite.cli.flights.scoreboard import OffsetRange, Scoreboard
 from aiokafka_lite.cli.flights.statistics import differences
 from aiokafka_lite.cli.flights.topic import TopicAdmin
 from aiokafka_lite.cli.flights.workers import Group
-from aiokafka_lite.client.cluster import ClientConfig, Cluster
+from aiokafka_lite.client import ClientConfig, Cluster
 
 _REBALANCE_DELAY_MS = 100
 """Long enough for all workers to be in the group's first generation."""

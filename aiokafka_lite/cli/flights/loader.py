@@ -20,7 +20,7 @@ from aiokafka_lite.cli.flights.partitioner import partition_for_key
 from aiokafka_lite.cli.flights.problems import ForeignTopicError, LoadError
 from aiokafka_lite.cli.flights.scoreboard import OffsetRange
 from aiokafka_lite.cli.flights.topic import Topic, TopicAdmin
-from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client import Cluster
 from aiokafka_lite.errors import KafkaError, for_code
 from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from aiokafka_lite.protocol.messages.produce import (

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from aiokafka_lite import errors
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.cli.flights.scoreboard import OffsetRange
-from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client import Cluster
 from aiokafka_lite.errors import KafkaTimeoutError, for_code
 from aiokafka_lite.protocol.messages.create_topics import (
     CreatableTopic,

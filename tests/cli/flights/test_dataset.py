@@ -62,7 +62,7 @@ def test_flight_has_typed_columns(tmp_path: Path) -> None:
         2013, 1, 1, 517, 515, 2, 830, 819, 11, "UA", 1545, "N14228", "EWR", "IAH", 227, 1400, 5,
         15, "2013-01-01T10:00:00Z",
     )  # fmt: skip
-    assert cancelled.dep_time is cancelled.dep_delay is cancelled.tailnum is None
+    assert (cancelled.dep_time, cancelled.dep_delay, cancelled.tailnum) == (None, None, None)
 
 
 def test_record_is_keyed_by_carrier_at_event_time_with_null_for_missing(tmp_path: Path) -> None:

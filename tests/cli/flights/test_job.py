@@ -1,0 +1,201 @@
+"""The job from end to end, on the embedded broker and on a real Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.cli.flights import loader as loader_module
+from aiokafka_lite.cli.flights.dataset import FlightRecord, read_flights
+from aiokafka_lite.cli.flights.expectation import compute_expectation
+from aiokafka_lite.cli.flights.job import JobOptions, run_job
+from aiokafka_lite.cli.flights.loader import Loader
+from aiokafka_lite.cli.flights.partitioner import partition_for_key
+from aiokafka_lite.cli.flights.problems import ForeignTopicError, StalledError
+from aiokafka_lite.cli.flights.report import Reporter, figures
+from aiokafka_lite.cli.flights.scoreboard import OffsetRange, Scoreboard
+from aiokafka_lite.cli.flights.topic import TopicAdmin
+from aiokafka_lite.cli.flights.workers import Group
+from aiokafka_lite.client import ClientConfig, Cluster
+from aiokafka_lite.errors import KafkaConnectionError
+from tests.support.cluster import KafkaHandle, unique
+
+FLIGHTS = 2500
+PARTITIONS = 3
+
+
+class Output(Reporter):
+    """A reporter whose text can be read."""
+
+    def __init__(self) -> None:
+        self.stream = StringIO()
+        super().__init__(Console(file=self.stream, width=120, highlight=False))
+
+    @property
+    def text(self) -> str:
+        return self.stream.getvalue()
+
+
+@pytest.fixture
+async def topic(kafka: KafkaHandle) -> AsyncIterator[str]:
+    """A topic name; what was loaded under it is deleted in the end."""
+    name = unique("flights")
+    yield name
+    async with topic_admin(kafka, name) as (_, admin):
+        await admin.delete()
+
+
+@asynccontextmanager
+async def topic_admin(kafka: KafkaHandle, name: str) -> AsyncIterator[tuple[Cluster, TopicAdmin]]:
+    scope = TaskScope("test")
+    config = ClientConfig(bootstrap_servers=kafka.bootstrap_servers)
+    cluster = Cluster(config, scope=scope, rng=random.Random(1))
+    try:
+        await cluster.start()
+        yield cluster, TopicAdmin(cluster, name)
+    finally:
+        await cluster.close()
+        await scope.close()
+
+
+def options(kafka: KafkaHandle, topic: str) -> JobOptions:
+    return JobOptions(
+        bootstrap_servers=kafka.bootstrap_servers,
+        topic=topic,
+        partition_count=PARTITIONS,
+        limit=FLIGHTS,
+        stall_timeout_s=30.0,
+    )
+
+
+async def test_every_run_prints_the_checked_table_and_only_the_first_one_loads(
+    kafka: KafkaHandle, topic: str, tmp_path: Path
+) -> None:
+    with_plot = replace(options(kafka, topic), plot_directory=tmp_path / "out")
+    expectation = compute_expectation(PARTITIONS, FLIGHTS)
+    for is_first in (True, False):
+        output = Output()
+        assert await run_job(with_plot, output)
+        lines = output.text.splitlines()
+        for carrier, tally in expectation.carriers.items():
+            (line,) = (line for line in lines if line.startswith(f"│ {carrier} "))
+            assert [cell.strip() for cell in line.split("│")[3:7]] == list(figures(tally))
+        assert f"Checked: the figures equal those of the data set ({FLIGHTS:,})" in output.text
+        assert ("holds the data set already" not in output.text) == is_first
+        assert (f"Loading '{topic}'" in output.text) == is_first
+    assert (tmp_path / "out" / "flights.png").read_bytes().startswith(b"\x89PNG")
+
+
+async def test_interrupted_load_is_made_good(kafka: KafkaHandle, topic: str) -> None:
+    expectation = compute_expectation(PARTITIONS, FLIGHTS)
+    loaded_some = asyncio.Event()
+    async with topic_admin(kafka, topic) as (cluster, admin):
+        # Small batches, so that something is there when the load is cut off.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loader_module, "BATCH_BYTES", 20_000)
+            loading = asyncio.ensure_future(
+                Loader(cluster, admin, expectation, FLIGHTS).load(lambda count: loaded_some.set())
+            )
+            await loaded_some.wait()
+            loading.cancel()
+            await asyncio.wait([loading])
+        description = await admin.describe()
+        assert description is not None
+        ranges = await admin.offset_ranges(description)
+        assert 0 < sum(each.record_count for each in ranges.values()) < FLIGHTS
+    output = Output()
+    assert await run_job(options(kafka, topic), output)
+    assert "Checked" in output.text
+
+
+async def test_topic_with_more_partitions_than_asked_for_is_made_anew(
+    kafka: KafkaHandle, topic: str
+) -> None:
+    assert await run_job(replace(options(kafka, topic), partition_count=5), Output())
+    output = Output()
+    assert await run_job(options(kafka, topic), output)
+    assert f"Loading '{topic}'" in output.text
+
+
+async def test_other_peoples_topic_is_left_alone(kafka: KafkaHandle) -> None:
+    name = await kafka.create_topic(partitions=2)
+    await kafka.produce(name, 1, [(b"UA", b'{"somebody": "else"}')])
+    with pytest.raises(ForeignTopicError, match="--topic"):
+        await run_job(options(kafka, name), Output())
+    async with topic_admin(kafka, name) as (_, admin):
+        description = await admin.describe()
+        assert description is not None
+        assert (await admin.offset_ranges(description))[1] == OffsetRange(0, 1)
+
+
+async def test_wrong_figure_fails_loudly(kafka: KafkaHandle) -> None:
+    name = await kafka.create_topic(partitions=PARTITIONS, configs={"retention.ms": "-1"})
+    rows: dict[int, list[FlightRecord]] = {number: [] for number in range(PARTITIONS)}
+    tampered = False
+    for flight in read_flights(FLIGHTS):
+        if flight.carrier == "UA" and flight.dep_delay is not None and not tampered:
+            flight = flight._replace(dep_delay=flight.dep_delay + 1)
+            tampered = True
+        record = flight.to_record()
+        rows[partition_for_key(record.key, PARTITIONS)].append(record)
+    for number, records in rows.items():
+        await kafka.produce(name, number, [(each.key, each.value) for each in records])
+    output = Output()
+    assert not await run_job(options(kafka, name), output)
+    assert "THE FIGURES ARE WRONG" in output.text
+    assert "UA: departure_delay_min" in output.text
+    assert "Checked" not in output.text
+
+
+async def test_members_that_join_on_the_way_do_not_change_the_figures(
+    kafka: KafkaHandle, topic: str
+) -> None:
+    count = 20_000
+    expectation = compute_expectation(PARTITIONS, count)
+    async with topic_admin(kafka, topic) as (cluster, admin):
+        ranges = await Loader(cluster, admin, expectation, count).load(lambda done: None)
+    board = Scoreboard(ranges, clock=asyncio.get_running_loop().time)
+    first = Group(kafka.bootstrap_servers, topic, board, worker_count=1)
+    second = Group(kafka.bootstrap_servers, topic, board, worker_count=2, group_id=first.group_id)
+    has_begun = asyncio.Event()
+
+    def begin(done: int) -> None:
+        if done:
+            has_begun.set()
+
+    async def join_later() -> None:
+        await has_begun.wait()
+        await second.run(lambda done: None)
+
+    await asyncio.gather(first.run(begin), join_later())
+    assert board.counted == count
+    assert board.carriers() == expectation.carriers
+
+
+async def test_job_gives_up_when_no_record_comes(kafka: KafkaHandle) -> None:
+    name = await kafka.create_topic(partitions=1)
+    board = Scoreboard({0: OffsetRange(0, 10)}, clock=asyncio.get_running_loop().time)
+    group = Group(kafka.bootstrap_servers, name, board, stall_timeout_s=0.5)
+    with pytest.raises(StalledError, match=r"0 \(10 records\).*still up"):
+        await group.run(lambda done: None)
+
+
+async def test_wrong_bootstrap_address_is_named() -> None:
+    with pytest.raises(KafkaConnectionError, match=r"127\.0\.0\.1:1\b"):
+        await run_job(JobOptions(bootstrap_servers="127.0.0.1:1", limit=5), Output())
+
+
+async def test_embedded_broker_is_started_when_no_address_is_given() -> None:
+    output = Output()
+    assert await run_job(JobOptions(limit=500), output)
+    assert "Embedded broker at 127.0.0.1:" in output.text
+    assert "Checked" in output.text
