@@ -112,6 +112,11 @@ class GroupMembership:
         return self._coordinator.node_id
 
     @property
+    def group_topics(self) -> frozenset[str]:
+        """Topics that this member shares out as the leader: metadata has to cover them."""
+        return frozenset(self._shared_out)
+
+    @property
     def is_stable(self) -> bool:
         """Whether the assignment answers to the present subscription, and the listener knows."""
         return self._assigned_version == self._state.subscription_version

@@ -24,6 +24,7 @@ class NoGroup:
     member_id: str = NO_MEMBER_ID
     generation: int = NO_GENERATION
     coordinator_id: int | None = None
+    group_topics: frozenset[str] = frozenset()
 
     def __init__(
         self,

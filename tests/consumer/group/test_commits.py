@@ -517,7 +517,9 @@ async def test_a_partition_left_out_is_asked_for_again(broker: ScriptedBroker) -
 
     assert found == {TP: OffsetAndMetadata(7, ""), OTHER: OffsetAndMetadata(8, "")}
     _, again = broker.asked(OffsetFetchRequest)
-    assert (again.groups[0].topics or ())[0].partition_indexes == [0]
+    topics = again.groups[0].topics
+    assert topics is not None
+    assert topics[0].partition_indexes == [0]
 
 
 @pytest.mark.parametrize(
