@@ -1,0 +1,80 @@
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar, overload
+
+from aiokafka_lite.protocol.schema import Records, Struct
+from aiokafka_lite.protocol.wire import VersionRange, Wire
+
+T = TypeVar("T")
+S = TypeVar("S", bound=Struct)
+
+class Declaration(NamedTuple):
+    wire: Wire
+    versions: VersionRange
+    nullable: VersionRange
+    default: object
+    ignorable: bool
+    tag: int | None
+
+def int8(
+    versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None
+) -> int: ...
+def int16(
+    versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None
+) -> int: ...
+def int32(
+    versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None
+) -> int: ...
+def int64(
+    versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None
+) -> int: ...
+def boolean(
+    versions: str, *, default: bool = False, ignorable: bool = False, tag: int | None = None
+) -> bool: ...
+def uuid(versions: str, *, ignorable: bool = False, tag: int | None = None) -> bytes: ...
+@overload
+def string(
+    versions: str, *, default: str = "", ignorable: bool = False, tag: int | None = None
+) -> str: ...
+@overload
+def string(
+    versions: str,
+    *,
+    nullable: str,
+    default: str | None = "",
+    ignorable: bool = False,
+    tag: int | None = None,
+) -> str | None: ...
+@overload
+def blob(versions: str, *, ignorable: bool = False) -> bytes: ...
+@overload
+def blob(
+    versions: str, *, nullable: str, default: bytes | None = b"", ignorable: bool = False
+) -> bytes | None: ...
+def record_set(versions: str, *, nullable: str) -> Records | None: ...
+@overload
+def array(
+    element: type[S], versions: str, *, ignorable: bool = False, tag: int | None = None
+) -> list[S]: ...
+@overload
+def array(
+    element: Callable[[str], T], versions: str, *, ignorable: bool = False, tag: int | None = None
+) -> list[T]: ...
+@overload
+def array(
+    element: type[S], versions: str, *, nullable: str, default: None = None, ignorable: bool = False
+) -> list[S] | None: ...
+@overload
+def array(
+    element: Callable[[str], T],
+    versions: str,
+    *,
+    nullable: str,
+    default: None = None,
+    ignorable: bool = False,
+) -> list[T] | None: ...
+@overload
+def nested(
+    struct: type[S], versions: str, *, ignorable: bool = False, tag: int | None = None
+) -> S: ...
+@overload
+def nested(struct: type[S], versions: str, *, nullable: str, default: None) -> S | None: ...

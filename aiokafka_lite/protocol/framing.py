@@ -1,0 +1,183 @@
+"""Headers and size prefixes: from a message to the bytes of a socket, and back.
+
+A *frame* is what follows the 4-byte size prefix: a header and a message. Encoders here return
+bytes with the prefix; decoders take frames, which must stay unchanged as long as record sets in
+the message are in use.
+
+Messages pass through `for_version` and `from_version`, so that callers on either side fill and
+read the newest layout whatever the version on the wire.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, TypeVar, cast
+
+from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
+from aiokafka_lite.protocol import codec, varint
+from aiokafka_lite.protocol.encoding import Part
+from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
+from aiokafka_lite.protocol.registry import REQUESTS, request_class
+from aiokafka_lite.protocol.schema import Request, Response
+
+R = TypeVar("R", bound=Response)
+
+_SIZE: Final = struct.Struct(">i")
+_REQUEST_HEAD: Final = struct.Struct(">ihhih")  # size, API key, version, correlation, client id
+_FRAME_HEAD: Final = struct.Struct(">hhih")
+_RESPONSE_HEAD: Final = struct.Struct(">ii")
+_CORRELATION_ID: Final = struct.Struct(">i")
+_ERROR_CODE: Final = struct.Struct(">h")
+
+_NO_TAGGED_FIELDS: Final = b"\0"
+_LARGE_PART_BYTES: Final = 4096
+"""Parts from this size on are sent as they are; smaller ones are cheaper to copy together."""
+
+
+# --- Requests --------------------------------------------------------------------------------
+def encode_request(
+    request: Request[Response], version: int, correlation_id: int, client_id: str | None
+) -> bytes:
+    """Encode a request with its header (v1, or v2 where flexible) and the size prefix.
+
+    Raises:
+        UnsupportedVersionError: The version does not exist, or cannot carry the content.
+        IllegalArgumentError: A value does not fit its field.
+    """
+    name = b"" if client_id is None else client_id.encode()
+    tags = _NO_TAGGED_FIELDS if request.flexible.covers(version) else b""
+    parts = codec.encode_parts(request.for_version(version), version)
+    head_size = _REQUEST_HEAD.size - _SIZE.size + len(name) + len(tags)
+    head = _REQUEST_HEAD.pack(
+        head_size + sum(map(len, parts)),
+        request.api_key,
+        version,
+        correlation_id,
+        -1 if client_id is None else len(name),
+    )
+    return b"".join((head, name, tags, *parts))
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFrame:
+    """A request whose header is read and whose body is still bytes."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body: memoryview
+
+    def decode(self) -> Request[Response]:
+        """Decode the body.
+
+        Raises:
+            UnsupportedVersionError: The API or the version is not known. To ApiVersions a broker
+                answers that in version 0 (KIP-511); otherwise it closes the connection.
+            KafkaProtocolError: The body is not such a request.
+        """
+        cls = request_class(self.api_key)
+        return codec.decode(cls, self.version, self.body).from_version(self.version)
+
+
+def decode_request(frame: memoryview) -> RequestFrame:
+    """Read a request's header.
+
+    Raises:
+        KafkaProtocolError: The bytes are no request header.
+    """
+    try:
+        api_key, version, correlation_id, size = _FRAME_HEAD.unpack_from(frame)
+        pos = _FRAME_HEAD.size
+        client_id = None
+        if size != -1:
+            if not 0 <= size <= len(frame) - pos:
+                raise varint.bad_length("client_id", size, len(frame) - pos)
+            client_id = str(frame[pos : pos + size], "utf-8")
+            pos += size
+        cls = REQUESTS.get(api_key)
+        if cls is not None and cls.flexible.covers(version):
+            pos = varint.skip_tagged_fields(frame, pos)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise KafkaProtocolError(f"{len(frame)} bytes are no request: {error}") from error
+    return RequestFrame(api_key, version, correlation_id, client_id, frame[pos:])
+
+
+# --- Responses -------------------------------------------------------------------------------
+def _has_tagged_header(cls: type[Response], version: int) -> bool:
+    return cls.flexible.covers(version) and not cls.has_plain_header
+
+
+def encode_response(response: Response, version: int, correlation_id: int) -> bytes:
+    """Encode a response with its header (v0, or v1 where flexible) and the size prefix.
+
+    Raises: as `encode_request`.
+    """
+    return b"".join(encode_response_parts(response, version, correlation_id))
+
+
+def encode_response_parts(response: Response, version: int, correlation_id: int) -> list[Part]:
+    """Encode a response as buffers to be sent in a row; large record sets are not copied.
+
+    Raises: as `encode_request`.
+    """
+    tags = _NO_TAGGED_FIELDS if _has_tagged_header(type(response), version) else b""
+    parts = codec.encode_parts(response.for_version(version), version)
+    size = _CORRELATION_ID.size + len(tags) + sum(map(len, parts))
+    small: list[Part] = [_RESPONSE_HEAD.pack(size, correlation_id), tags]
+    buffers: list[Part] = []
+    for part in parts:
+        if len(part) < _LARGE_PART_BYTES:
+            small.append(part)
+            continue
+        if small:
+            buffers.append(b"".join(small))
+            small.clear()
+        buffers.append(part)
+    if small:
+        buffers.append(b"".join(small))
+    return buffers
+
+
+def response_correlation_id(frame: memoryview) -> int:
+    """Return the correlation id of a response.
+
+    Raises:
+        KafkaProtocolError: The frame is too short to have one.
+    """
+    if len(frame) < _CORRELATION_ID.size:
+        raise KafkaProtocolError(f"a response of {len(frame)} bytes has no correlation id")
+    correlation_id: int = _CORRELATION_ID.unpack_from(frame)[0]
+    return correlation_id
+
+
+def decode_response(request_cls: type[Request[R]], version: int, frame: memoryview) -> R:
+    """Decode the response to a request of that class and version.
+
+    A broker that does not know a version of ApiVersions says so in version 0 (KIP-511).
+
+    Raises:
+        KafkaProtocolError: The bytes are not such a response.
+        UnsupportedVersionError: The class has no such version.
+    """
+    cls = cast("type[R]", request_cls.response)
+    pos = _CORRELATION_ID.size
+    if _has_tagged_header(cls, version):
+        try:
+            pos = varint.skip_tagged_fields(frame, pos)
+        except IndexError:
+            raise KafkaProtocolError(f"a response of {len(frame)} bytes has no header") from None
+    elif len(frame) < pos:
+        raise KafkaProtocolError(f"a response of {len(frame)} bytes has no header")
+    body = frame[pos:]
+    if request_cls is ApiVersionsRequest and _is_unsupported_version(body):
+        version = 0
+    return codec.decode(cls, version, body).from_version(version)
+
+
+def _is_unsupported_version(api_versions_body: memoryview) -> bool:
+    """Every version of the answer to ApiVersions starts with its error code."""
+    if len(api_versions_body) < _ERROR_CODE.size:
+        return False
+    return bool(_ERROR_CODE.unpack_from(api_versions_body)[0] == UnsupportedVersionError.errno)

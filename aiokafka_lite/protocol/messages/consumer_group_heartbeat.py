@@ -1,0 +1,69 @@
+"""ConsumerGroupHeartbeat (key 68): the whole membership protocol of KIP-848 in one request.
+
+v1 subscriptions by a regular expression evaluated at the broker, and member ids made by the client
+(KIP-1082).
+"""
+
+from __future__ import annotations
+
+from aiokafka_lite.protocol.schema import (
+    Request,
+    Response,
+    Route,
+    Struct,
+    array,
+    int16,
+    int32,
+    nested,
+    string,
+    uuid,
+)
+
+
+class TopicPartitions(Struct):
+    """Partitions of one topic."""
+
+    topic_id: bytes = uuid("0+")  # KIP-516
+    partitions: list[int] = array(int32, "0+")
+
+
+class Assignment(Struct):
+    """Partitions by topic."""
+
+    topic_partitions: list[TopicPartitions] = array(TopicPartitions, "0+")
+
+
+class ConsumerGroupHeartbeatResponse(Response):
+    """The member's epoch, and its assignment if that changed."""
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    member_id: str | None = string("0+", nullable="0+", default=None)
+    member_epoch: int = int32("0+")
+    heartbeat_interval_ms: int = int32("0+")
+    assignment: Assignment | None = nested(Assignment, "0+", nullable="0+", default=None)
+
+
+class ConsumerGroupHeartbeatRequest(
+    Request[ConsumerGroupHeartbeatResponse],
+    key=68,
+    versions="0-1",
+    flexible="0+",
+    route=Route.COORDINATOR,
+):
+    """Join (epoch 0), stay, or leave (epoch -1, static members -2). Null means unchanged."""
+
+    group_id: str = string("0+")
+    member_id: str = string("0+")
+    member_epoch: int = int32("0+")
+    instance_id: str | None = string("0+", nullable="0+", default=None)
+    rack_id: str | None = string("0+", nullable="0+", default=None)
+    rebalance_timeout_ms: int = int32("0+", default=-1)
+    subscribed_topic_names: list[str] | None = array(string, "0+", nullable="0+", default=None)
+    # KIP-848; RE2 syntax
+    subscribed_topic_regex: str | None = string("1+", nullable="1+", default=None)
+    server_assignor: str | None = string("0+", nullable="0+", default=None)
+    topic_partitions: list[TopicPartitions] | None = array(
+        TopicPartitions, "0+", nullable="0+", default=None
+    )

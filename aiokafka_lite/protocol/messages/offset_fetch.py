@@ -1,0 +1,113 @@
+"""OffsetFetch (key 9): read a group's stored positions.
+
+v2 null for all topics, and an error for the whole group; v5 leader epochs (KIP-320); v6 is
+flexible; v7 stable offsets only (KIP-447); v8 several groups at once (KIP-709), which moved the
+group's fields into a list; v9 members of KIP-848; v10 names topics by id (KIP-848).
+"""
+
+from __future__ import annotations
+
+from aiokafka_lite.protocol.schema import (
+    Request,
+    Response,
+    Route,
+    Struct,
+    array,
+    boolean,
+    int16,
+    int32,
+    int64,
+    string,
+    uuid,
+)
+
+
+class OffsetFetchResponsePartition(Struct):
+    """The position in one partition, -1 if there is none (up to v7)."""
+
+    partition_index: int = int32("0-7")
+    committed_offset: int = int64("0-7")
+    committed_leader_epoch: int = int32("5-7", default=-1, ignorable=True)  # KIP-320
+    metadata: str | None = string("0-7", nullable="0-7")
+    error_code: int = int16("0-7")
+
+
+class OffsetFetchResponseTopic(Struct):
+    """A topic of the only group (up to v7)."""
+
+    name: str = string("0-7")
+    partitions: list[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition, "0-7")
+
+
+class OffsetFetchResponsePartitions(Struct):
+    """The position in one partition, -1 if there is none."""
+
+    partition_index: int = int32("8+")
+    committed_offset: int = int64("8+")
+    committed_leader_epoch: int = int32("8+", default=-1, ignorable=True)  # KIP-320
+    metadata: str | None = string("8+", nullable="8+")
+    error_code: int = int16("8+")
+
+
+class OffsetFetchResponseTopics(Struct):
+    """A topic by name, from v10 on by id."""
+
+    name: str = string("8-9", ignorable=True)
+    topic_id: bytes = uuid("10+", ignorable=True)  # KIP-516
+    partitions: list[OffsetFetchResponsePartitions] = array(OffsetFetchResponsePartitions, "8+")
+
+
+class OffsetFetchResponseGroup(Struct):
+    """A group and its topics (KIP-709)."""
+
+    group_id: str = string("8+")
+    topics: list[OffsetFetchResponseTopics] = array(OffsetFetchResponseTopics, "8+")
+    error_code: int = int16("8+")
+
+
+class OffsetFetchResponse(Response):
+    """Positions by group."""
+
+    throttle_time_ms: int = int32("3+", ignorable=True)
+    topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, "0-7")
+    error_code: int = int16("2-7", ignorable=True)
+    groups: list[OffsetFetchResponseGroup] = array(OffsetFetchResponseGroup, "8+")  # KIP-709
+
+
+class OffsetFetchRequestTopic(Struct):
+    """A topic of the only group (up to v7)."""
+
+    name: str = string("0-7")
+    partition_indexes: list[int] = array(int32, "0-7")
+
+
+class OffsetFetchRequestTopics(Struct):
+    """A topic by name, from v10 on by id."""
+
+    name: str = string("8-9", ignorable=True)
+    topic_id: bytes = uuid("10+", ignorable=True)  # KIP-516
+    partition_indexes: list[int] = array(int32, "8+")
+
+
+class OffsetFetchRequestGroup(Struct):
+    """A group and its topics (KIP-709)."""
+
+    group_id: str = string("8+")
+    member_id: str | None = string("9+", nullable="9+", default=None, ignorable=True)  # KIP-848
+    member_epoch: int = int32("9+", default=-1, ignorable=True)  # KIP-848
+    topics: list[OffsetFetchRequestTopics] | None = array(
+        OffsetFetchRequestTopics, "8+", nullable="8+"
+    )
+
+
+class OffsetFetchRequest(
+    Request[OffsetFetchResponse], key=9, versions="1-10", flexible="6+", route=Route.COORDINATOR
+):
+    """Read positions of groups; with null topics all that are stored."""
+
+    group_id: str = string("0-7")
+    topics: list[OffsetFetchRequestTopic] | None = array(
+        OffsetFetchRequestTopic, "0-7", nullable="2-7"
+    )
+    groups: list[OffsetFetchRequestGroup] = array(OffsetFetchRequestGroup, "8+")  # KIP-709
+    require_stable: bool = boolean("7+")  # KIP-447

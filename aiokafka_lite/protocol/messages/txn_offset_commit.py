@@ -1,0 +1,73 @@
+"""TxnOffsetCommit (key 28): commit a group's offsets within a transaction (KIP-98).
+
+v2 leader epochs (KIP-320); v3 is flexible and fences members (KIP-447); v4 abortable errors, v5
+also adds the group to the transaction (KIP-890).
+"""
+
+from __future__ import annotations
+
+from aiokafka_lite.protocol.schema import (
+    Request,
+    Response,
+    Route,
+    Struct,
+    array,
+    int16,
+    int32,
+    int64,
+    string,
+)
+
+
+class TxnOffsetCommitResponsePartition(Struct):
+    """The outcome for one partition."""
+
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+
+
+class TxnOffsetCommitResponseTopic(Struct):
+    """A topic that was committed."""
+
+    name: str = string("0+")
+    partitions: list[TxnOffsetCommitResponsePartition] = array(
+        TxnOffsetCommitResponsePartition, "0+"
+    )
+
+
+class TxnOffsetCommitResponse(Response):
+    """The outcome by partition."""
+
+    throttle_time_ms: int = int32("0+")
+    topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic, "0+")
+
+
+class TxnOffsetCommitRequestPartition(Struct):
+    """The position in one partition."""
+
+    partition_index: int = int32("0+")
+    committed_offset: int = int64("0+")
+    committed_leader_epoch: int = int32("2+", default=-1, ignorable=True)  # KIP-320
+    committed_metadata: str | None = string("0+", nullable="0+")
+
+
+class TxnOffsetCommitRequestTopic(Struct):
+    """A topic to commit."""
+
+    name: str = string("0+")
+    partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition, "0+")
+
+
+class TxnOffsetCommitRequest(
+    Request[TxnOffsetCommitResponse], key=28, versions="0-5", flexible="3+", route=Route.COORDINATOR
+):
+    """Store positions that count once the transaction commits."""
+
+    transactional_id: str = string("0+")
+    group_id: str = string("0+")
+    producer_id: int = int64("0+")
+    producer_epoch: int = int16("0+")
+    generation_id: int = int32("3+", default=-1)  # KIP-447
+    member_id: str = string("3+")  # KIP-447
+    group_instance_id: str | None = string("3+", nullable="3+", default=None)  # KIP-345
+    topics: list[TxnOffsetCommitRequestTopic] = array(TxnOffsetCommitRequestTopic, "0+")

@@ -1,0 +1,289 @@
+"""How a Kafka message is declared: one class for all its versions, one line a field.
+
+::
+
+    class FetchPartition(Struct):
+        partition: int = int32("0+")
+        current_leader_epoch: int = int32("9+", default=-1, ignorable=True)  # KIP-320
+        high_watermark: int = int64("18+", default=2**63 - 1, tag=1, ignorable=True)  # KIP-1166
+
+    class FetchRequest(
+        Request[FetchResponse], key=1, versions="4-18", flexible="12+", route=Route.LEADER
+    ):
+        topics: list[FetchTopic] = array(FetchTopic, "0+")
+
+The words are those of Kafka's message definitions (``common/message/*.json`` in the kafka-clients
+jar): the *versions* in which a field is on the wire, those in which it is *nullable*, its
+*default*, its *tag* if it is a tagged field (KIP-482), and whether it is *ignorable*: setting any
+other field makes encoding fail in a version that lacks it.
+
+A declaration becomes a slotted class with a keyword-only constructor in which every field has a
+default. Importing one compiles nothing: constructors and codecs are generated on first use.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeAlias, TypeVar
+
+from aiokafka_lite._compat import Self, dataclass_transform
+from aiokafka_lite.protocol import wire
+from aiokafka_lite.protocol.fields import (
+    Declaration,
+    array,
+    blob,
+    boolean,
+    int8,
+    int16,
+    int32,
+    int64,
+    nested,
+    record_set,
+    string,
+    uuid,
+)
+from aiokafka_lite.protocol.source import compile_function
+from aiokafka_lite.protocol.wire import (
+    NO_VERSIONS,
+    UNSET,
+    ZERO_UUID,
+    Field,
+    VersionRange,
+    uuid_from_str,
+    uuid_to_str,
+)
+
+__all__ = [
+    "ZERO_UUID",
+    "Blob",
+    "Message",
+    "Records",
+    "Request",
+    "Response",
+    "Route",
+    "Struct",
+    "VersionRange",
+    "array",
+    "blob",
+    "boolean",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "nested",
+    "record_set",
+    "string",
+    "uuid",
+    "uuid_from_str",
+    "uuid_to_str",
+]
+
+Records: TypeAlias = bytes | bytearray | memoryview
+"""A record set: what a decoder finds is a memoryview, an encoder takes any of these."""
+
+
+# --- Structs ---------------------------------------------------------------------------------
+class _StructType(type):
+    """Turns the declarations in a class body into slots.
+
+    A field whose default is a struct of its own (all such fields are tagged and rare) keeps it
+    behind a property, so that decoding a partition does not make three objects nobody asks for.
+    """
+
+    def __new__(
+        mcls, name: str, bases: tuple[type, ...], namespace: dict[str, object], **options: object
+    ) -> _StructType:
+        declared = {k: v for k, v in namespace.items() if isinstance(v, Declaration)}
+        fields = tuple(Field(name, *declaration) for name, declaration in declared.items())
+        for field in fields:
+            del namespace[field.name]
+            if field.is_lazy:
+                namespace[field.name] = _lazy_property(field)
+        namespace["__slots__"] = tuple(field.slot for field in fields)
+        namespace["schema"] = fields
+        return super().__new__(mcls, name, bases, namespace, **options)
+
+
+def _lazy_property(field: Field) -> property:
+    def get(self: Struct) -> object:
+        value = getattr(self, field.slot)
+        if value is None:
+            value = field.new_default()
+            setattr(self, field.slot, value)
+        return value
+
+    def put(self: Struct, value: object) -> None:
+        setattr(self, field.slot, value)
+
+    return property(get, put)
+
+
+_REPR_ITEMS: Final = 16
+
+
+def _repr_value(field: Field, value: object) -> str:
+    """Shorten what is long, and keep bytes (credentials, records) out of logs."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return uuid_to_str(bytes(value)) if field.wire == wire.UUID else f"<{len(value)} bytes>"
+    if isinstance(value, list) and len(value) > _REPR_ITEMS:
+        shown = ", ".join(map(repr, value[:_REPR_ITEMS]))
+        return f"[{shown}, ... {len(value) - _REPR_ITEMS} more]"
+    return repr(value)
+
+
+@dataclass_transform(kw_only_default=True)
+class Struct(metaclass=_StructType):
+    """Base of everything that is declared: slotted, mutable, equal by value."""
+
+    schema: ClassVar[tuple[Field, ...]] = ()
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, **values):
+            cls = type(self)
+            cls.__init__ = _compile_constructor(cls)
+            cls.__init__(self, **values)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, field.name) == getattr(other, field.name) for field in self.schema)
+
+    __hash__ = None  # type: ignore[assignment] # mutable, compared by value
+
+    def __repr__(self) -> str:
+        """Show the fields that differ from their defaults."""
+        shown = ", ".join(
+            f"{field.name}={_repr_value(field, getattr(self, field.name))}"
+            for field in self.schema
+            if getattr(self, field.name) != field.new_default()
+        )
+        return f"{type(self).__name__}({shown})"
+
+
+def _compile_constructor(cls: type[Struct]) -> Callable[..., None]:
+    constants: dict[str, object] = {"UNSET": UNSET}
+    parameters, body = [], []
+    for field in cls.schema:
+        constants[f"default_{field.name}"] = None if field.is_lazy else field.default
+        parameters.append(f"{field.name}=default_{field.name}")
+        value = f"[] if {field.name} is UNSET else {field.name}" if field.is_list else field.name
+        body.append(f"    self.{field.slot} = {value}")
+    signature = f"def __init__(self, {'*, ' if parameters else ''}{', '.join(parameters)}):"
+    return compile_function(f"{cls.__name__}()", [signature, *(body or ["    pass"])], constants)
+
+
+# --- Messages --------------------------------------------------------------------------------
+class Route(enum.Enum):
+    """Which node a request must go to."""
+
+    ANY = "any"
+    LEADER = "leader"
+    COORDINATOR = "coordinator"
+    CONTROLLER = "controller"
+
+
+class Message(Struct):
+    """A struct with versions of its own.
+
+    Attributes:
+        versions: The versions that can be encoded and decoded.
+        flexible: Those with compact lengths and tagged fields (KIP-482).
+    """
+
+    versions: ClassVar[VersionRange] = NO_VERSIONS
+    flexible: ClassVar[VersionRange] = NO_VERSIONS
+
+    def for_version(self, version: int) -> Self:
+        """Return the message laid out as `version` wants it.
+
+        Messages whose fields moved between versions (a group that became a list of groups)
+        override this and `from_version`; everyone else fills and reads the newest layout only.
+
+        Raises:
+            UnsupportedVersionError: The version cannot carry the content.
+        """
+        return self
+
+    def from_version(self, version: int) -> Self:
+        """Return a message that was decoded in `version` in the newest layout."""
+        return self
+
+
+class Blob(Message):
+    """A message embedded in a field of another, or in a record: no header, no API key."""
+
+    def __init_subclass__(cls, *, versions: str, flexible: str = "none") -> None:
+        super().__init_subclass__()
+        cls.versions = VersionRange.parse(versions)
+        cls.flexible = VersionRange.parse(flexible)
+
+
+class Response(Message):
+    """A broker's answer. Its versions are those of the request that names it.
+
+    Attributes:
+        api_key: The request's.
+        has_plain_header: Its header has no tagged fields in any version: a client must be able
+            to read the answer to ApiVersions before it knows what the broker speaks.
+    """
+
+    api_key: ClassVar[int] = -1
+    has_plain_header: ClassVar[bool] = False
+
+    def __init_subclass__(cls, *, has_plain_header: bool = False) -> None:
+        super().__init_subclass__()
+        cls.has_plain_header = has_plain_header
+
+
+R_co = TypeVar("R_co", bound=Response, covariant=True)
+
+
+class Request(Message, Generic[R_co]):
+    """A request, generic in the class of its answer.
+
+    Attributes:
+        api_key: Kafka's number of the API.
+        min_version: The oldest version.
+        max_version: The newest stable version: newer ones are encoded, but never negotiated.
+        flexible_from: The first flexible version, None where there is none.
+        route: Which node it must go to.
+        response: The class of its answer.
+    """
+
+    api_key: ClassVar[int] = -1
+    min_version: ClassVar[int] = 0
+    max_version: ClassVar[int] = -1
+    flexible_from: ClassVar[int | None] = None
+    route: ClassVar[Route] = Route.ANY
+    response: ClassVar[type[Response]] = Response
+
+    def __init_subclass__(
+        cls,
+        *,
+        key: int,
+        versions: str,
+        flexible: str = "none",
+        route: Route = Route.ANY,
+        is_newest_unstable: bool = False,
+    ) -> None:
+        super().__init_subclass__()
+        cls.response = cls.__orig_bases__[0].__args__[0]  # type: ignore[attr-defined] # Generic's
+        cls.api_key = cls.response.api_key = key
+        cls.versions = cls.response.versions = VersionRange.parse(versions)
+        cls.flexible = cls.response.flexible = VersionRange.parse(flexible)
+        cls.min_version = cls.versions.first
+        cls.max_version = cls.versions.last - is_newest_unstable
+        cls.flexible_from = None if cls.flexible == NO_VERSIONS else cls.flexible.first
+        cls.route = route
+
+    @property
+    def expects_response(self) -> bool:
+        """Whether the broker answers at all: not a Produce with acks=0."""
+        return True
+
+    @property
+    def usable_max_version(self) -> int:
+        """The newest stable version that can carry this content: less where topic ids lack."""
+        return self.max_version

@@ -1,0 +1,85 @@
+"""Variable-length integers, and what decoders raise (the slow paths of generated code)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiokafka_lite.errors import KafkaProtocolError
+
+ONE_BYTE: Final = tuple(bytes([n]) for n in range(128))
+"""Varints below 128, ready to append."""
+
+_MAX_UINT32: Final = 0xFFFF_FFFF
+
+
+def encode_uvarint(value: int) -> bytes:
+    """Encode an unsigned 32-bit integer, seven bits a byte, least significant first."""
+    if value < 128:
+        return ONE_BYTE[value]
+    groups = bytearray()
+    while value > 127:
+        groups.append(value & 127 | 128)
+        value >>= 7
+    groups.append(value)
+    return bytes(groups)
+
+
+def read_uvarint(view: memoryview, pos: int) -> tuple[int, int]:
+    """Decode an unsigned 32-bit integer and return it with the position behind it.
+
+    Raises:
+        IndexError: The view ends within it.
+        KafkaProtocolError: It is longer than five bytes, or larger than 32 bits.
+    """
+    value = view[pos]
+    if value < 128:
+        return value, pos + 1
+    value &= 127
+    for shift in (7, 14, 21, 28):
+        pos += 1
+        byte = view[pos]
+        value |= (byte & 127) << shift
+        if byte < 128:
+            if value > _MAX_UINT32:
+                break
+            return value, pos + 1
+    raise KafkaProtocolError("a varint is longer than 32 bits")
+
+
+def skip_tagged_fields(view: memoryview, pos: int) -> int:
+    """Skip a section of tagged fields none of which is known; return the position behind it.
+
+    Raises:
+        IndexError: The view ends within it.
+        KafkaProtocolError: The tags are not in ascending order, or a size is wrong.
+    """
+    count, pos = read_uvarint(view, pos)
+    previous = -1
+    for _ in range(count):  # each takes two bytes at least, so a false count soon runs out
+        tag, size, pos = read_tag(view, pos, previous)
+        previous = tag
+        pos += size
+    return pos
+
+
+def read_tag(view: memoryview, pos: int, previous: int) -> tuple[int, int, int]:
+    """Read the head of a tagged field: its tag, its size, and the position behind the head."""
+    tag, pos = read_uvarint(view, pos)
+    size, pos = read_uvarint(view, pos)
+    if tag <= previous:
+        raise KafkaProtocolError(f"tag {tag} follows tag {previous}: tags must ascend")
+    if size > len(view) - pos:
+        raise KafkaProtocolError(f"tag {tag} claims {size} bytes, {len(view) - pos} are left")
+    return tag, size, pos
+
+
+def bad_length(field: str, length: int, left: int) -> KafkaProtocolError:
+    """Make the error for a length or count that is negative or more than the bytes left hold."""
+    if length < 0:
+        return KafkaProtocolError(f"{field} cannot be null in this version (length {length})")
+    return KafkaProtocolError(f"{field} claims {length}, but only {left} bytes are left")
+
+
+def wrong_tag_size(field: str) -> KafkaProtocolError:
+    """Make the error for a tagged field whose value does not end where its size says."""
+    return KafkaProtocolError(f"tagged field {field} is not as long as it claims")
