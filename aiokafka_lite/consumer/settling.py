@@ -82,9 +82,9 @@ class Settling:
         partition.high_watermark = answer.high_watermark
         partition.last_stable_offset = answer.last_stable_offset
         partition.log_start_offset = answer.log_start_offset
-        view = answer.records
-        if not view:
+        if not answer.records:
             return None
+        view = memoryview(answer.records)
         return FetchedPartition(
             partition,
             response=response,
