@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 KT = TypeVar("KT", covariant=True)
 VT = TypeVar("VT", covariant=True)
@@ -42,13 +42,5 @@ class ConsumerRecord(Generic[KT, VT]):
 
 
 # Both classes are found under their public name, so that a record pickled by an interpreter with
-# the extension is read by one without it.
+# the extension is read by one without it, and the other way round.
 ConsumerRecord.__module__ = "aiokafka_lite.structs"
-
-
-def restore(*values: object) -> ConsumerRecord[object, object]:
-    """Make a record of the class in use from its fields in order: how records are unpickled."""
-    from aiokafka_lite import structs  # the class in use is chosen above this module
-
-    make = cast("type[ConsumerRecord[object, object]]", structs.ConsumerRecord)
-    return make(*values)  # type: ignore[arg-type]

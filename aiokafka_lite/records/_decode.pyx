@@ -1,0 +1,464 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Records from the bytes of a batch, compiled. What it must do is told in `_decode_py`.
+
+All reading goes through four functions on one checked cursor (`byte`, `varint`, `int32`, `slice_`):
+each compares what it needs with what is left, `n > end - pos`, and never adds to a pointer first.
+A record is parsed to its end before an object is made of it; keys and values are copied, so
+nothing points into the buffer once `take` has returned.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from aiokafka_lite._record cimport ConsumerRecord, untracked_record
+
+from aiokafka_lite.errors import CorruptRecordException
+
+# Its length, attributes, timestamp delta, offset delta, two lengths of -1 and a count of headers.
+cdef enum:
+    MIN_RECORD_BYTES = 7
+    MIN_HEADER_BYTES = 2
+    LOG_OVERHEAD = 12
+    MESSAGE_HEADER = 18
+    CODEC_MASK = 0x07
+
+cdef int64_t MAX_OFFSET = INT64_MAX - 1  # so that the offset after it is one, too
+
+
+# --- one checked cursor --------------------------------------------------------------------------
+
+cdef struct Bytes:
+    const uint8_t *pos
+    const uint8_t *end
+
+
+cdef struct Slice:
+    const uint8_t *start  # NULL stands for None
+    Py_ssize_t size
+
+
+cdef inline bint byte(Bytes *left, uint8_t *out) noexcept nogil:
+    if left.end - left.pos < 1:
+        return False
+    out[0] = left.pos[0]
+    left.pos += 1
+    return True
+
+
+cdef inline bint int32(Bytes *left, int32_t *out) noexcept nogil:
+    if left.end - left.pos < 4:
+        return False
+    out[0] = read_int32(left.pos)
+    left.pos += 4
+    return True
+
+
+cdef inline bint varint(Bytes *left, int32_t *out) noexcept nogil:
+    """Read a zigzag varint of 32 bits."""
+    cdef uint64_t raw
+    if left.pos < left.end and left.pos[0] < 0x80:
+        raw = left.pos[0]
+        left.pos += 1
+    elif not long_varint(left, &raw, 5, 0x0F):
+        return False
+    out[0] = <int32_t> (raw >> 1) ^ -<int32_t> (raw & 1)
+    return True
+
+
+cdef inline bint varlong(Bytes *left, int64_t *out) noexcept nogil:
+    """Read a zigzag varint of 64 bits."""
+    cdef uint64_t raw
+    if left.pos < left.end and left.pos[0] < 0x80:
+        raw = left.pos[0]
+        left.pos += 1
+    elif not long_varint(left, &raw, 10, 0x01):
+        return False
+    out[0] = <int64_t> (raw >> 1) ^ -<int64_t> (raw & 1)
+    return True
+
+
+cdef bint long_varint(
+    Bytes *left, uint64_t *out, int max_bytes, uint8_t max_last_byte
+) noexcept nogil:
+    """Read at most `max_bytes`, of which the last, if it is reached, is small enough to fit."""
+    cdef uint64_t raw = 0
+    cdef int index
+    cdef uint8_t next_byte
+    for index in range(max_bytes):
+        if not byte(left, &next_byte):
+            return False
+        raw |= <uint64_t> (next_byte & 0x7F) << (7 * index)
+        if next_byte < 0x80:
+            out[0] = raw
+            return index < max_bytes - 1 or next_byte <= max_last_byte
+    return False
+
+
+cdef inline bint slice_(Bytes *left, int32_t size, Slice *out) noexcept nogil:
+    """Take `size` bytes, or None for -1."""
+    if size == -1:
+        out.start = NULL
+        out.size = -1
+        return True
+    if size < 0 or size > left.end - left.pos:
+        return False
+    out.start = left.pos
+    out.size = size
+    left.pos += size
+    return True
+
+
+cdef inline bint varint_slice(Bytes *left, Slice *out) noexcept nogil:
+    cdef int32_t size
+    return varint(left, &size) and slice_(left, size, out)
+
+
+cdef inline bint int32_slice(Bytes *left, Slice *out) noexcept nogil:
+    cdef int32_t size
+    return int32(left, &size) and slice_(left, size, out)
+
+
+# What these read has been checked to be there.
+
+cdef inline int32_t read_int32(const uint8_t *at) noexcept nogil:
+    return <int32_t> (
+        <uint32_t> at[0] << 24 | <uint32_t> at[1] << 16 | <uint32_t> at[2] << 8 | <uint32_t> at[3]
+    )
+
+
+cdef inline int64_t read_int64(const uint8_t *at) noexcept nogil:
+    return <int64_t> (
+        <uint64_t> <uint32_t> read_int32(at) << 32 | <uint64_t> <uint32_t> read_int32(at + 4)
+    )
+
+
+cdef inline object as_bytes(Slice content):
+    if content.start is NULL:
+        return None
+    return PyBytes_FromStringAndSize(<const char *> content.start, content.size)
+
+
+cdef object corrupt(str why):
+    return CorruptRecordException(why)
+
+
+# --- magic 2 -------------------------------------------------------------------------------------
+
+cdef struct Parsed:
+    int64_t timestamp_delta
+    int32_t offset_delta
+    Slice key
+    Slice value
+
+
+cdef class BatchCursor:
+    cdef object topic
+    cdef object partition
+    cdef object append_time
+    cdef Py_buffer buffer
+    cdef bint has_buffer
+    cdef Bytes left
+    cdef Py_ssize_t records_left
+    cdef int64_t base_offset
+    cdef int64_t base_timestamp
+    cdef int64_t previous_delta
+    cdef int64_t last_delta
+    cdef int64_t floor
+
+    def __init__(
+        self,
+        topic not None,
+        partition not None,
+        records,
+        *,
+        Py_ssize_t count,
+        int64_t base_offset,
+        int64_t last_offset_delta,
+        int64_t base_timestamp,
+        append_time,
+        int64_t floor,
+    ):
+        if self.has_buffer:
+            raise TypeError("a cursor goes through its records once")
+        PyObject_GetBuffer(records, &self.buffer, PyBUF_SIMPLE)
+        self.has_buffer = True
+        self.left.pos = <const uint8_t *> self.buffer.buf
+        self.left.end = self.left.pos + self.buffer.len
+        if count < 0 or count > self.buffer.len // MIN_RECORD_BYTES:
+            raise corrupt(f"a batch claims to hold {count} records in {self.buffer.len} bytes")
+        self.topic = topic
+        self.partition = partition
+        self.records_left = count
+        self.base_offset = base_offset
+        self.previous_delta = -1
+        self.last_delta = last_offset_delta
+        self.base_timestamp = base_timestamp
+        self.append_time = append_time
+        self.floor = floor
+
+    def __dealloc__(self):
+        if self.has_buffer:
+            PyBuffer_Release(&self.buffer)
+
+    def take(self, list into not None, Py_ssize_t limit):
+        cdef Bytes record
+        cdef Parsed parsed
+        cdef int32_t size
+        cdef object headers
+        while self.records_left and limit > 0:
+            record = self.left
+            if not varint(&record, &size) or size < 1 or size > record.end - record.pos:
+                raise corrupt("a record does not fit its batch")
+            record.end = record.pos + size
+            self.left.pos = record.end
+            if not parse(&record, &parsed):
+                raise corrupt("a record is cut short, or a length in it is not possible")
+            headers = parse_headers(&record)
+            if record.pos != record.end:
+                raise corrupt("a record is longer than what is in it")
+            if not self.previous_delta < parsed.offset_delta <= self.last_delta:
+                raise corrupt(
+                    f"offset delta {parsed.offset_delta} follows {self.previous_delta}"
+                    f" in a batch that ends at {self.last_delta}"
+                )
+            if is_overflow(self.base_timestamp, parsed.timestamp_delta):
+                raise corrupt("a timestamp is none")
+            self.previous_delta = parsed.offset_delta
+            self.records_left -= 1
+            if self.base_offset + parsed.offset_delta >= self.floor:
+                into.append(self.record(&parsed, headers))
+                limit -= 1
+        if self.records_left:
+            return False
+        if self.left.pos != self.left.end:
+            raise corrupt("a batch has bytes behind its last record")
+        return True
+
+    cdef inline ConsumerRecord record(self, Parsed *parsed, object headers):
+        cdef ConsumerRecord record = untracked_record()
+        record.topic = self.topic
+        record.partition = self.partition
+        record.c_offset = self.base_offset + parsed.offset_delta
+        if self.append_time is None:
+            record.timestamp_type = 0
+            record.c_timestamp = self.base_timestamp + parsed.timestamp_delta
+        else:
+            record.timestamp_type = 1
+            record.c_timestamp = self.append_time
+        record.key = as_bytes(parsed.key)
+        record.value = as_bytes(parsed.value)
+        record.c_key_size = parsed.key.size
+        record.c_value_size = parsed.value.size
+        record.headers = headers
+        return record
+
+
+cdef inline bint parse(Bytes *record, Parsed *out) noexcept nogil:
+    """Read a record as far as its headers."""
+    cdef uint8_t attributes  # none are defined
+    return (
+        byte(record, &attributes)
+        and varlong(record, &out.timestamp_delta)
+        and varint(record, &out.offset_delta)
+        and varint_slice(record, &out.key)
+        and varint_slice(record, &out.value)
+    )
+
+
+cdef tuple parse_headers(Bytes *record):
+    cdef int32_t count
+    cdef Slice name
+    cdef Slice value
+    cdef list headers
+    if not varint(record, &count):
+        raise corrupt("a record is cut short")
+    if count == 0:
+        return ()
+    if count < 0 or count > (record.end - record.pos) // MIN_HEADER_BYTES:
+        raise corrupt(f"a record claims to have {count} headers")
+    headers = []
+    for _ in range(count):
+        if not varint_slice(record, &name) or not varint_slice(record, &value):
+            raise corrupt("a header does not fit its record")
+        if name.start is NULL:
+            raise corrupt("a header has no name")
+        # As Java's client does: a name that is not UTF-8 must not hold up the partition.
+        text = PyUnicode_DecodeUTF8(<char *> name.start, name.size, "replace")
+        headers.append((text, as_bytes(value)))
+    return tuple(headers)
+
+
+cdef inline bint is_overflow(int64_t base, int64_t delta) noexcept nogil:
+    if delta >= 0:
+        return base > INT64_MAX - delta
+    return base < INT64_MIN - delta
+
+
+# --- magic 0 and 1 -------------------------------------------------------------------------------
+
+cdef class MessageCursor:
+    cdef object topic
+    cdef object partition
+    cdef object append_time
+    cdef Py_buffer buffer
+    cdef bint has_buffer
+    cdef Bytes left
+    cdef int magic
+    cdef int64_t base_offset
+    cdef int64_t previous_offset
+    cdef int64_t last_offset
+    cdef int64_t floor
+
+    def __init__(
+        self,
+        topic not None,
+        partition not None,
+        messages,
+        *,
+        int magic,
+        wrapper_offset,
+        append_time,
+        int64_t floor,
+    ):
+        cdef int64_t outer
+        if self.has_buffer:
+            raise TypeError("a cursor goes through its messages once")
+        PyObject_GetBuffer(messages, &self.buffer, PyBUF_SIMPLE)
+        self.has_buffer = True
+        self.left.pos = <const uint8_t *> self.buffer.buf
+        self.left.end = self.left.pos + self.buffer.len
+        self.topic = topic
+        self.partition = partition
+        self.magic = magic
+        self.append_time = append_time
+        self.floor = floor
+        self.previous_offset = -1
+        self.base_offset = 0
+        self.last_offset = last_inner_offset(self.left)
+        if not 0 <= self.last_offset <= MAX_OFFSET:
+            raise corrupt(f"offset {self.last_offset} of a message is none")
+        if wrapper_offset is not None and magic == 1:
+            outer = wrapper_offset
+            if self.last_offset > outer:
+                raise corrupt(
+                    f"the last message in the one at offset {outer} has {self.last_offset}"
+                )
+            self.base_offset = outer - self.last_offset
+
+    def __dealloc__(self):
+        if self.has_buffer:
+            PyBuffer_Release(&self.buffer)
+
+    def take(self, list into not None, Py_ssize_t limit):
+        while self.left.pos < self.left.end and limit > 0:
+            if self.take_one(into):
+                limit -= 1
+        return self.left.pos == self.left.end
+
+    cdef bint take_one(self, list into) except -1:
+        """Append the next message's record, if it is not below the floor."""
+        cdef const uint8_t *start = self.left.pos  # last_inner_offset has seen a whole message here
+        cdef int64_t offset = read_int64(start)
+        cdef Bytes message
+        cdef object timestamp = None
+        cdef object timestamp_type = None
+        cdef Slice key
+        cdef Slice value
+        message.pos = start + MESSAGE_HEADER
+        message.end = start + LOG_OVERHEAD + read_int32(start + 8)
+        if <int8_t> start[16] != self.magic or start[17] & CODEC_MASK:
+            raise corrupt("a message inside another is compressed or of another age")
+        if self.magic == 1:
+            if message.end - message.pos < 8:
+                raise corrupt("a message ends inside its timestamp")
+            timestamp = read_int64(message.pos)
+            timestamp_type = 0
+            message.pos += 8
+            if self.append_time is not None:
+                timestamp = self.append_time
+                timestamp_type = 1
+        if not int32_slice(&message, &key) or not int32_slice(&message, &value):
+            raise corrupt("a key or value does not fit its message")
+        if message.pos != message.end:
+            raise corrupt("a message is longer than what is in it")
+        if not self.previous_offset < offset <= self.last_offset:
+            raise corrupt(
+                f"offset {offset} follows {self.previous_offset}"
+                f" in messages that end at {self.last_offset}"
+            )
+        self.previous_offset = offset
+        self.left.pos = message.end
+        if self.base_offset + offset < self.floor:
+            return False
+        into.append(
+            ConsumerRecord(
+                self.topic,
+                self.partition,
+                self.base_offset + offset,
+                timestamp,
+                timestamp_type,
+                as_bytes(key),
+                as_bytes(value),
+                <uint32_t> read_int32(start + 12),
+                key.size,
+                value.size,
+                (),
+            )
+        )
+        return True
+
+
+cdef int64_t last_inner_offset(Bytes left) except? -1:
+    """Walk over a message set, which must hold whole messages only, to the last one's offset."""
+    cdef int64_t offset = -1
+    cdef int32_t size
+    if left.pos == left.end:
+        raise corrupt("a compressed message has no messages in it")
+    while left.pos < left.end:
+        if left.end - left.pos < MESSAGE_HEADER:
+            raise corrupt("a message inside another is cut short")
+        offset = read_int64(left.pos)
+        size = read_int32(left.pos + 8)
+        if size < 14 or size > left.end - left.pos - LOG_OVERHEAD:
+            raise corrupt(f"a message of {size} bytes does not fit the one it is in")
+        left.pos += LOG_OVERHEAD + size
+    return offset
+
+
+# --- ahead of decoding ---------------------------------------------------------------------------
+
+def end_offset(view):
+    cdef Py_buffer buffer
+    cdef int64_t end
+    PyObject_GetBuffer(view, &buffer, PyBUF_SIMPLE)
+    try:
+        end = find_end(<const uint8_t *> buffer.buf, buffer.len)
+    finally:
+        PyBuffer_Release(&buffer)
+    return None if end < 0 else end
+
+
+cdef int64_t find_end(const uint8_t *at, Py_ssize_t left) noexcept nogil:
+    """The offset after the last whole batch, -1 if there is none."""
+    cdef int64_t end = -1
+    cdef int64_t base_offset
+    cdef int32_t length
+    cdef int32_t last_offset_delta
+    while left > 16:
+        base_offset = read_int64(at)
+        length = read_int32(at + 8)
+        if length < 14 or length > left - LOG_OVERHEAD or base_offset < 0:
+            break
+        last_offset_delta = 0
+        if at[16] == 2:
+            if length < 49:
+                break
+            last_offset_delta = read_int32(at + 23)
+        if last_offset_delta < 0 or base_offset >= INT64_MAX - last_offset_delta:
+            break
+        end = base_offset + last_offset_delta + 1
+        at += LOG_OVERHEAD + length
+        left -= LOG_OVERHEAD + length
+    return end
