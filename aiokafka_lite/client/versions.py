@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final, TypeVar
 
-from aiokafka_lite import __version__
+from aiokafka_lite._version import __version__
 from aiokafka_lite.errors import (
     IncompatibleBrokerVersion,
     KafkaProtocolError,
@@ -19,9 +19,9 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol import registry
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from aiokafka_lite.protocol.schema import Request
+from aiokafka_lite.protocol.schema import Request, Response
 
-R = TypeVar("R")
+R = TypeVar("R", bound=Response)
 
 MAX_TRIES: Final = 3
 SOFTWARE_NAME: Final = "aiokafka-lite"
