@@ -108,8 +108,8 @@ class Commits:
         self._sequence = 0
         # The latest commit that succeeded, by partition.
         self._latest: dict[TopicPartition, int] = {}
-        # Commits that wait for the end of a rebalance.
-        self._parked = 0
+        # Commits that waited for the end of a rebalance, until they are done.
+        self._waiting: set[_Commit] = set()
 
     # --- Committing -----------------------------------------------------------------------
     async def commit(self, offsets: object = None, *, timeout_s: float | None = None) -> None:
@@ -197,9 +197,17 @@ class Commits:
         }
 
     async def _commit(self, offsets: Offsets, *, deadline: float, may_wait: bool) -> None:
-        """Try until all is committed, or overtaken by later commits, or the deadline."""
         self._sequence += 1
         commit = _Commit(self._sequence, offsets, self._member)
+        try:
+            await self._carry_through(commit, deadline=deadline, may_wait=may_wait)
+        finally:
+            if commit in self._waiting:
+                self._waiting.discard(commit)
+                self._member.notify()
+
+    async def _carry_through(self, commit: _Commit, *, deadline: float, may_wait: bool) -> None:
+        """Try until all is committed, or overtaken by later commits, or the deadline."""
         backoff = self._backoff()
         last_error: KafkaError | None = None
         while True:
@@ -319,6 +327,7 @@ class Commits:
         recovery = recovery_for(error)
         if recovery is Recovery.REJOIN and may_wait and not is_in_callback():
             commit.was_put_off = True
+            self._waiting.add(commit)
             return True
         if recovery in INTERRUPTION_BY_RECOVERY:
             raise CommitFailedError from error
@@ -328,14 +337,11 @@ class Commits:
 
     async def _wait_until_taken(self, commit: _Commit) -> None:
         """Wait for the end of a rebalance in which the commit would be refused (again)."""
-        if not is_in_callback():  # the rebalance waits for the callback
-            self._parked += 1
-            try:
-                while self._is_refused_now(commit):
-                    await self._member.wait_for_change()
-            finally:
-                self._parked -= 1
-                self._member.notify()
+        if is_in_callback():  # the rebalance waits for the callback
+            return
+        while self._is_refused_now(commit):
+            self._waiting.add(commit)
+            await self._member.wait_for_change()
 
     def _is_refused_now(self, commit: _Commit) -> bool:
         member = self._member
@@ -372,7 +378,7 @@ class Commits:
         while left:
             try:
                 async with timeout_at(deadline):
-                    while self._parked:
+                    while self._waiting:
                         await self._member.wait_for_change()
                     answers = await self._fetch(left, deadline)
             except asyncio.TimeoutError:

@@ -68,7 +68,7 @@ R = TypeVar("R", bound=Message)
 
 NODE_ID = 7
 
-Answer = Message | Callable[[Message], "Message | Awaitable[Message] | None"] | None
+Answer = Message | Callable[[Message], "Message | Awaitable[Message | None] | None"] | None
 
 
 class ScriptedBroker:
@@ -152,7 +152,7 @@ class ScriptedBroker:
     async def _answer(self, frame: memoryview) -> bytes | None:
         head = framing.decode_request(frame)
         request = head.decode()
-        self.requests.append((request, head.api_version))
+        self.requests.append((request, head.version))
         scripted = self._script[type(request)]
         response: Message | None
         if scripted:
@@ -163,7 +163,7 @@ class ScriptedBroker:
             response = self._usual(request)
         if response is None:
             return None
-        return framing.encode_response(response, head.api_version, head.correlation_id)
+        return framing.encode_response(response, head.version, head.correlation_id)
 
     def _usual(self, request: Message) -> Message:
         method = getattr(self, f"_on_{type(request).__name__}")

@@ -340,12 +340,13 @@ async def test_a_callback_can_commit_and_read_what_is_committed(broker: Scripted
 
 
 async def test_a_commit_ends_in_time_when_nobody_answers(broker: ScriptedBroker) -> None:
-    forever: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-    broker.script(OffsetCommitRequest, lambda _: forever)
+    held: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
+    broker.script(OffsetCommitRequest, lambda _: held)
 
     async with worker_of(broker) as worker:
         with pytest.raises(KafkaTimeoutError):
             await worker.commits.commit({TP: 5}, timeout_s=0.1)
+        held.set_result(None)
 
 
 async def test_a_commit_to_a_deleted_topic_ends_in_time_and_says_why(
@@ -551,11 +552,12 @@ async def test_an_error_of_one_partition_is_raised_with_its_place(broker: Script
 
 
 async def test_reading_ends_in_time(broker: ScriptedBroker) -> None:
-    forever: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-    broker.script(OffsetFetchRequest, lambda _: forever)
+    held: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
+    broker.script(OffsetFetchRequest, lambda _: held)
     async with worker_of(broker) as worker:
         with pytest.raises(KafkaTimeoutError):
             await worker.commits.committed([TP], timeout_s=0.1)
+        held.set_result(None)
 
 
 async def test_a_commit_made_while_joining_waits_for_the_new_generation(
