@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite._version import __version__
 from aiokafka_lite.consumer.state import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 Deserializer = Callable[[bytes | None], object]
 
-DEFAULT_CLIENT_ID: Final = "aiokafka-lite"
+DEFAULT_CLIENT_ID: Final = f"aiokafka-lite-{__version__}"
 DEFAULT_MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
