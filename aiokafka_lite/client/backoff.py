@@ -22,7 +22,7 @@ class Backoff:
     def next_delay_s(self) -> float:
         """Count one more failure and return the delay it earns."""
         # The exponent is capped: 2 ** failures of a node that is down for days overflows floats.
-        delay_s = min(self._first_s * 2 ** min(self.failures, 30), self._last_s)
+        delay_s = min(self._first_s * 2.0 ** min(self.failures, 30), self._last_s)
         self.failures += 1
         return delay_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
 

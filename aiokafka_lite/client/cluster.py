@@ -35,7 +35,6 @@ from aiokafka_lite.errors import (
     RebootstrapRequiredError,
     RequestTimedOutError,
     TLSError,
-    UnsupportedVersionError,
     for_code,
 )
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -44,12 +43,12 @@ from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
 )
-from aiokafka_lite.protocol.schema import Request
+from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-R = TypeVar("R")
+R = TypeVar("R", bound=Response)
 
 # A broker that takes longer for metadata is passed over, another is asked.
 MAX_METADATA_WAIT_S: Final = 10.0
@@ -271,7 +270,8 @@ class Cluster:
         is_tls = bool(failures) and all(isinstance(error, TLSError) for error in failures)
         reasons = "; ".join(_reason(error) for error in failures) or "no broker is known"
         error_class = TLSError if is_tls else KafkaConnectionError
-        raise error_class(f"no broker can be used: {reasons}") from (failures or [None])[-1]
+        last = failures[-1] if failures else None
+        raise error_class(f"no broker can be used: {reasons}") from last
 
     def _next_to_ask(self, excluded: frozenset[int]) -> int | None:
         node_id = self.pool.least_loaded_node(exclude=excluded)
@@ -304,22 +304,19 @@ class Cluster:
             await asyncio.sleep(delay_s)
 
     async def _find_coordinator_once(self, key: str, key_type: int) -> int:
-        try:
-            batched = await self.request_any(
-                FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
-            )
-            answers = [answer for answer in batched.coordinators if answer.key == key]
-            if not answers:
-                raise KafkaProtocolError(f"the answer to FindCoordinator leaves out {key!r}")
-            found = answers[0]
-            code, reason = found.error_code, found.error_message
-            node = Node(found.node_id, found.host, found.port)
-        except UnsupportedVersionError:  # the broker's version has one key, no list (KIP-699)
-            single = await self.request_any(FindCoordinatorRequest(key=key, key_type=key_type))
-            code, reason = single.error_code, single.error_message
-            node = Node(single.node_id, single.host, single.port)
-        if code != NoError.errno:
-            raise for_code(code)(f"no coordinator for {key!r}: {reason or for_code(code).message}")
+        response = await self.request_any(
+            FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+        )
+        # Before version 4 an answer names no key: it is about the one that was asked for.
+        answers = [answer for answer in response.coordinators if answer.key in (key, "")]
+        if not answers:
+            raise KafkaProtocolError(f"the answer to FindCoordinator leaves out {key!r}")
+        found = answers[0]
+        if found.error_code != NoError.errno:
+            error_class = for_code(found.error_code)
+            reason = found.error_message or error_class.message
+            raise error_class(f"no coordinator for {key!r}: {reason}")
+        node = Node(found.node_id, found.host, found.port)
         if node.id not in self._view.nodes:
             self._swap(self._view.with_nodes([node]))
         return node.id
@@ -365,17 +362,17 @@ class Cluster:
         is_changed, self._is_watched_changed = self._is_watched_changed, False
         try:
             response = await self._ask_for_metadata(failures)
+            now = self._loop.time()
+            if now - self._view.fetched_at > 2 * self.config.retry_backoff_max_s:
+                self._spacing.reset()
+            self._spacing_s = self._spacing.next_delay_s()
+            self._swap(self._view.updated(response, now))
         except BaseException:
             self._waiters = waiters + self._waiters
             self._is_stale |= is_stale
             self._is_watched_changed |= is_changed
             raise
-        now = self._loop.time()
-        if now - self._view.fetched_at > 2 * self.config.retry_backoff_max_s:
-            self._spacing.reset()
-        self._spacing_s = self._spacing.next_delay_s()
         self._last_error = None
-        self._swap(self._view.updated(response, now))
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(self._view)

@@ -41,6 +41,7 @@ from aiokafka_lite.client.frames import UNCHECKED_BYTES, FrameReader
 from aiokafka_lite.client.versions import ApiVersions, ask_api_versions
 from aiokafka_lite.errors import (
     CorrelationIdError,
+    IllegalArgumentError,
     KafkaConnectionError,
     KafkaError,
     KafkaProtocolError,
@@ -50,12 +51,13 @@ from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from aiokafka_lite.protocol.schema import Request
+from aiokafka_lite.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
     Frame = asyncio.Future[memoryview]
 
-R = TypeVar("R")
+R = TypeVar("R", bound=Response)
+R_co = TypeVar("R_co", bound=Response, covariant=True)
 
 MAX_CORRELATION_ID: Final = 2**31 - 1
 MAX_SMALL_ANSWER_BYTES: Final = 16 * 1024 * 1024
@@ -66,7 +68,7 @@ LARGE_ANSWERS: Final = (FetchRequest, MetadataRequest)
 Authenticate = Callable[["Connection"], Awaitable[None]]
 
 
-class Exchange(Generic[R]):
+class Exchange(Generic[R_co]):
     """A request on the wire and the answer it waits for.
 
     ``await exchange`` gives the decoded answer. Who wants the raw frame first, to decode it when
@@ -79,7 +81,7 @@ class Exchange(Generic[R]):
     def __init__(
         self,
         connection: Connection,
-        request_class: type[Request[R]],
+        request_class: type[Request[R_co]],
         version: int,
         frame: Frame,
         timeout_s: float,
@@ -92,11 +94,11 @@ class Exchange(Generic[R]):
         self.timeout_s = timeout_s
         self.deadline = deadline
 
-    def __await__(self) -> Generator[object, None, R]:
+    def __await__(self) -> Generator[object, None, R_co]:
         frame = yield from self.frame.__await__()
         return self.decode(frame)
 
-    def decode(self, frame: memoryview) -> R:
+    def decode(self, frame: memoryview) -> R_co:
         """Decode the answer's frame; byte fields of record sets stay slices of it.
 
         Raises:
@@ -114,10 +116,7 @@ class Exchange(Generic[R]):
     def fail(self, error: KafkaError) -> None:
         """Give the waiter an error of its own; nothing happens when nobody waits any more."""
         if not self.frame.done():
-            # A copy: an exception raised in two tasks would mix their tracebacks.
-            own = copy.copy(error)
-            own.__cause__ = error.__cause__
-            self.frame.set_exception(own)
+            self.frame.set_exception(_own(error))
             self.frame.exception()  # seen: no warning when the waiter is gone
 
     def __str__(self) -> str:
@@ -158,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
         self._can_write = asyncio.Event()
         self._can_write.set()
         self._reader = FrameReader(self.peer, self._frame_limit_bytes)
-        self._in_flight: dict[int, Exchange[object]] = {}
+        self._in_flight: dict[int, Exchange[Response]] = {}
         self._last_correlation_id = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -299,13 +298,20 @@ class Connection(asyncio.BufferedProtocol):
         self, request: Request[R], *, timeout_s: float, max_version: int | None = None
     ) -> Exchange[R]:
         """Send a request at once, whatever is still buffered, and return its exchange."""
-        version = self.api_versions.choose(type(request), max_version)
+        if not request.expects_response:
+            raise IllegalArgumentError(f"{request!r} gets no answer: ask for one (acks)")
+        newest = request.usable_max_version  # what it says may need an older one than we know
+        if max_version is not None and max_version < newest:
+            newest = max_version
+        version = self.api_versions.choose(type(request), newest)
         return self._send(request, version, timeout_s)
 
     def _send(self, request: Request[R], version: int, timeout_s: float) -> Exchange[R]:
         transport = self._transport
-        if transport is None or self._poison is not None or self._is_retired:
-            raise KafkaConnectionError(f"the connection to {self.peer} is closed") from self._poison
+        if self._poison is not None:
+            raise _own(self._poison)
+        if transport is None or self._is_retired:
+            raise KafkaConnectionError(f"the connection to {self.peer} is being closed: try again")
         correlation_id = self._next_correlation_id()
         encoded = framing.encode_request(request, version, correlation_id, self._client_id)
         self.last_used = now = self._loop.time()
@@ -421,6 +427,13 @@ class Connection(asyncio.BufferedProtocol):
         if any(issubclass(e.request_class, LARGE_ANSWERS) for e in self._in_flight.values()):
             return self._max_frame_bytes
         return min(MAX_SMALL_ANSWER_BYTES, self._max_frame_bytes)
+
+
+def _own(error: KafkaError) -> KafkaError:
+    """Return a copy to raise: one exception raised in several tasks would mix tracebacks."""
+    own = copy.copy(error)
+    own.__cause__ = error.__cause__
+    return own
 
 
 def _lost(peer: str, error: BaseException | None) -> KafkaConnectionError:

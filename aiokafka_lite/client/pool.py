@@ -27,11 +27,11 @@ from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.connection import Authenticate, Connection
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import KafkaConnectionError, KafkaError, NodeNotReadyError
-from aiokafka_lite.protocol.schema import Request
+from aiokafka_lite.protocol.schema import Request, Response
 
 log = logging.getLogger(__name__)
 
-R = TypeVar("R")
+R = TypeVar("R", bound=Response)
 
 
 class Lane(enum.Enum):

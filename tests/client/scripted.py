@@ -23,7 +23,7 @@ from aiokafka_lite.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from aiokafka_lite.protocol.schema import Message, Request
+from aiokafka_lite.protocol.schema import Message, Request, Response
 
 
 class Do(enum.Enum):
@@ -38,7 +38,7 @@ class Do(enum.Enum):
 class Asked:
     """A request as it arrived, and the connection it arrived on."""
 
-    request: Request[Message]
+    request: Request[Response]
     version: int
     correlation_id: int
     client_id: str | None
@@ -121,7 +121,7 @@ class ScriptedBroker:
 
     def __init__(self, node_id: int = 1) -> None:
         self.node_id = node_id
-        self.scripts: dict[type[Request[Message]], Script] = {
+        self.scripts: dict[type[Request[Response]], Script] = {
             ApiVersionsRequest: lambda _: all_versions(),
             MetadataRequest: self.metadata,
         }
@@ -178,7 +178,7 @@ class ScriptedBroker:
     def changed(self) -> None:
         self._changed.set()
 
-    def count(self, request_class: type[Request[Message]]) -> int:
+    def count(self, request_class: type[Request[Response]]) -> int:
         return sum(isinstance(asked.request, request_class) for asked in self.asked)
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -187,7 +187,7 @@ class ScriptedBroker:
             self._changed.clear()
             await self._changed.wait()
 
-    async def until_asked(self, request_class: type[Request[Message]], times: int = 1) -> None:
+    async def until_asked(self, request_class: type[Request[Response]], times: int = 1) -> None:
         await self.until(lambda: self.count(request_class) >= times)
 
     def metadata(self, asked: Asked) -> MetadataResponse:

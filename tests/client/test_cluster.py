@@ -329,6 +329,7 @@ async def test_leader_hint_is_taken_at_once_and_outlives_stale_metadata(
     cluster.watch(["t"])
     await cluster.refresh()
     async with ScriptedBroker(2) as other:
+        other.topics = broker.topics  # as stale as the first node's
         other.scripts[HeartbeatRequest] = lambda _: HeartbeatResponse()
         assert cluster.apply_leader_hint(TP, 2, 6, [Node(2, other.host, other.port)])
         assert not cluster.apply_leader_hint(TP, 1, 6)
@@ -336,7 +337,7 @@ async def test_leader_hint_is_taken_at_once_and_outlives_stale_metadata(
         assert leader is not None
         assert leader.leader == 2
         await cluster.request(2, HeartbeatRequest())
-        broker.brokers = [broker.as_broker, other.as_broker]
+        broker.brokers = other.brokers = [broker.as_broker, other.as_broker]
         view = await cluster.refresh()
         assert view.topics["t"].partitions[0].leader_epoch == 6
         await cluster.close()
@@ -417,7 +418,7 @@ async def test_cluster_that_comes_back_is_found_again(
 
 # --- Coordinators ----------------------------------------------------------------------------
 def coordinator(node: ScriptedBroker, error_code: int = 0) -> FindCoordinatorResponse:
-    """Return the answer in the form of version 4 and newer."""
+    """Return the answer about the group "g"."""
     return FindCoordinatorResponse(
         coordinators=[
             Coordinator(
@@ -447,15 +448,13 @@ async def test_coordinator_is_found_with_older_versions(
     broker.scripts[ApiVersionsRequest] = lambda _: offered(
         {3: (0, 9), 10: (0, version), 18: (0, 3)}
     )
-    broker.scripts[FindCoordinatorRequest] = lambda _: FindCoordinatorResponse(
-        node_id=1, host=broker.host, port=broker.port
-    )
+    broker.scripts[FindCoordinatorRequest] = lambda _: coordinator(broker)
     cluster = new_cluster(quick_config(broker))
     await cluster.start()
     assert await cluster.find_coordinator("g") == 1
     request = broker.asked[-1].request
     assert isinstance(request, FindCoordinatorRequest)
-    assert (request.key, broker.asked[-1].version) == ("g", version)
+    assert (request.coordinator_keys, broker.asked[-1].version) == (["g"], version)
 
 
 async def test_coordinator_that_metadata_does_not_name_yet_can_be_used(

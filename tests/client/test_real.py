@@ -1,0 +1,79 @@
+"""The client against a real Kafka, on both loops."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+
+import pytest
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client import ClientConfig, Cluster, Connection, Lane
+from aiokafka_lite.client.config import parse_address
+from aiokafka_lite.errors import KafkaConnectionError
+from aiokafka_lite.protocol import registry
+from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.fetch import FetchRequest
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
+from aiokafka_lite.structs import TopicPartition
+from tests.client.conftest import TIMEOUT_S
+
+pytestmark = [pytest.mark.real_kafka, pytest.mark.every_loop]
+
+
+async def test_every_api_has_a_version_in_common(real_kafka: str) -> None:
+    host, port = parse_address(real_kafka)
+    connection = await Connection.open(host, port, client_id="tests")
+    for api_key, request_class in registry.REQUESTS.items():
+        if api_key in connection.api_versions:
+            assert connection.api_versions.choose(request_class) >= request_class.min_version
+    response = await connection.request(ApiVersionsRequest(), timeout_s=TIMEOUT_S)
+    assert {key.api_key for key in response.api_keys} == set(connection.api_versions)
+    connection.close()
+    await connection.wait_closed()
+
+
+async def test_cluster_is_found_topics_created_and_coordinators_named(real_kafka: str) -> None:
+    topic = f"client-{uuid.uuid4().hex}"
+    scope = TaskScope("tests")
+    config = ClientConfig(bootstrap_servers=real_kafka, retry_backoff_max_s=0.2)
+    cluster = Cluster(config, scope=scope, rng=random.Random(1))
+    cluster.watch([topic])
+    await cluster.start()
+    try:
+        while cluster.view.leader(TopicPartition(topic, 0)) is None:
+            await cluster.refresh()
+        topic_id = cluster.view.topic_id(topic)
+        assert topic_id is not None
+        assert cluster.view.topic_names[topic_id] == topic
+        coordinator = await cluster.find_coordinator(f"group-{topic}")
+        assert coordinator in cluster.view.nodes
+        response = await cluster.request(
+            coordinator, HeartbeatRequest(group_id=f"group-{topic}", member_id="nobody")
+        )
+        assert response.error_code == 25  # UNKNOWN_MEMBER_ID
+    finally:
+        await cluster.close()
+        await scope.close()
+    scope.raise_if_failed()
+
+
+async def test_long_poll_holds_up_nothing_else(real_kafka: str) -> None:
+    scope = TaskScope("tests")
+    config = ClientConfig(bootstrap_servers=real_kafka)
+    cluster = Cluster(config, scope=scope, rng=random.Random(1))
+    await cluster.start()
+    node_id = next(iter(cluster.view.nodes))
+    poll = asyncio.ensure_future(
+        cluster.request(
+            node_id, FetchRequest(max_wait_ms=3_000, min_bytes=1), lane=Lane.FETCH, timeout_s=10
+        )
+    )
+    for _ in range(5):
+        await cluster.request_any(ApiVersionsRequest())
+    assert not poll.done()
+    await cluster.close()
+    with pytest.raises(KafkaConnectionError):
+        await poll
+    await scope.close()
