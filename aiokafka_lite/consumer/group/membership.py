@@ -179,15 +179,18 @@ class GroupMembership:
         member = self._member
         reason = "the consumer starts"
         while True:
-            while not is_subscribed(self._state):
-                await member.wait_for_change()
+            if not is_subscribed(self._state):
+                if member.state is not MemberState.UNJOINED:
+                    await self._withdraw("the consumer unsubscribed")
+                    member.lose_membership()
+                    member.enter(MemberState.UNJOINED)
+                else:
+                    await member.wait_for_change()
+                continue
             if member.state is MemberState.UNJOINED:
                 await self._give_back()
             share = await self._join(reason)
             if share is None:
-                await self._withdraw("the consumer unsubscribed")
-                member.lose_membership()
-                member.enter(MemberState.UNJOINED)
                 continue
             reason = await self._hold(share)
             await self._give_back()

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.group import MemberState
 from aiokafka_lite.errors import CommitFailedError, FencedInstanceIdError
@@ -72,12 +73,21 @@ async def test_members_that_start_at_once_share_everything(kafka: KafkaHandle) -
     await asyncio.gather(*(worker.close() for worker in workers))
 
 
-async def test_the_partitions_of_a_dead_member_go_to_the_others(kafka: KafkaHandle) -> None:
+@pytest.mark.every_loop
+async def test_the_partitions_of_a_dead_member_go_to_the_others() -> None:
+    async with Broker(group_min_session_timeout_ms=100) as broker:
+        await lose_a_member(KafkaHandle("embedded", broker.bootstrap_servers), session_ms=500)
+
+
+@pytest.mark.real_kafka
+async def test_the_partitions_of_a_dead_member_go_to_the_others_on_kafka(real_kafka: str) -> None:
+    # The shortest session that Kafka allows by default: once for both loops is enough.
+    await lose_a_member(KafkaHandle("real", real_kafka), session_ms=6000)
+
+
+async def lose_a_member(kafka: KafkaHandle, session_ms: int) -> None:
     topic = await kafka.create_topic(partitions=2)
-    group = unique("g")
-    # A real broker's shortest session is 6 s by default.
-    session_ms = 6000 if kafka.kind == "real" else 1000
-    settings = {"session_timeout_ms": session_ms}
+    group, settings = unique("g"), {"session_timeout_ms": session_ms}
 
     async with Worker(kafka.bootstrap_servers, group, [topic], settings) as survivor:
         victim = await Worker(kafka.bootstrap_servers, group, [topic], settings).start()
