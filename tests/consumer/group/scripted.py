@@ -62,13 +62,13 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from aiokafka_lite.protocol.schema import ZERO_UUID, Message
+from aiokafka_lite.protocol.schema import ZERO_UUID, Message, Response
 
 R = TypeVar("R", bound=Message)
 
 NODE_ID = 7
 
-Answer = Message | Callable[[Message], "Message | Awaitable[Message | None] | None"] | None
+Answer = Response | Callable[[Message], "Response | Awaitable[Response | None] | None"] | None
 
 
 class ScriptedBroker:
@@ -154,7 +154,7 @@ class ScriptedBroker:
         request = head.decode()
         self.requests.append((request, head.version))
         scripted = self._script[type(request)]
-        response: Message | None
+        response: Response | None
         if scripted:
             answer = scripted.popleft()
             result = answer(request) if callable(answer) else answer
@@ -165,9 +165,9 @@ class ScriptedBroker:
             return None
         return framing.encode_response(response, head.version, head.correlation_id)
 
-    def _usual(self, request: Message) -> Message:
+    def _usual(self, request: Message) -> Response:
         method = getattr(self, f"_on_{type(request).__name__}")
-        return cast(Message, method(request))
+        return cast(Response, method(request))
 
     def _on_ApiVersionsRequest(self, _: ApiVersionsRequest) -> ApiVersionsResponse:
         return ApiVersionsResponse(

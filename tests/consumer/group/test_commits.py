@@ -24,7 +24,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest
-from aiokafka_lite.protocol.schema import Message
+from aiokafka_lite.protocol.schema import Message, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.consumer.group.scripted import ScriptedBroker, commit_answer, refused_commit
 from tests.consumer.group.worker import Calls, Worker, tps, until
@@ -226,7 +226,7 @@ async def test_a_commit_of_a_lost_generation_fails_and_has_the_member_rejoin(
 async def test_a_late_answer_about_an_older_generation_leaves_the_new_one_alone(
     broker: ScriptedBroker,
 ) -> None:
-    held: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    held: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
     broker.script(OffsetCommitRequest, lambda _: held)
 
     async with worker_of(broker) as worker:
@@ -262,7 +262,7 @@ async def test_positions_of_the_next_generation_wait_for_a_commit_that_met_a_reb
 ) -> None:
     held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def slowly(request: Message) -> Message:
+    async def slowly(request: Message) -> Response:
         await held
         assert isinstance(request, SyncGroupRequest)
         return broker._on_SyncGroupRequest(request)
@@ -285,7 +285,7 @@ async def test_a_commit_during_a_rebalance_fails_when_the_partition_is_gone(
     broker.topics["u"] = 1
     async with worker_of(broker) as worker:
 
-        def unsubscribe_t(request: Message) -> Message:
+        def unsubscribe_t(request: Message) -> Response:
             worker.state.subscribe(["u"])
             worker.cluster.watch(["u"])
             return refused_commit(errors.RebalanceInProgressError)(request)
@@ -340,7 +340,7 @@ async def test_a_callback_can_commit_and_read_what_is_committed(broker: Scripted
 
 
 async def test_a_commit_ends_in_time_when_nobody_answers(broker: ScriptedBroker) -> None:
-    held: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
+    held: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
     broker.script(OffsetCommitRequest, lambda _: held)
 
     async with worker_of(broker) as worker:
@@ -363,7 +363,7 @@ async def test_a_commit_to_a_deleted_topic_ends_in_time_and_says_why(
 
 
 async def test_only_what_was_refused_is_sent_again(broker: ScriptedBroker) -> None:
-    def refuse_one(request: Message) -> Message:
+    def refuse_one(request: Message) -> Response:
         assert isinstance(request, OffsetCommitRequest)
         answer = commit_answer(request)
         answer.topics[0].partitions[1].error_code = errors.UnknownTopicOrPartitionError.errno
@@ -400,7 +400,7 @@ async def test_a_commit_tried_again_does_not_undo_a_later_one(broker: ScriptedBr
 
 
 async def test_a_cancelled_commit_does_not_block_the_next(broker: ScriptedBroker) -> None:
-    held: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    held: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
     broker.script(OffsetCommitRequest, lambda _: held)
 
     async with worker_of(broker) as worker:
@@ -460,8 +460,8 @@ async def test_auto_commit_reports_what_the_application_must_know(broker: Script
 # --- Reading -------------------------------------------------------------------------------------
 def fetched(
     change: Callable[[OffsetFetchResponse], None], broker: ScriptedBroker
-) -> Callable[[Message], Message]:
-    def answer(request: Message) -> Message:
+) -> Callable[[Message], Response]:
+    def answer(request: Message) -> Response:
         assert isinstance(request, OffsetFetchRequest)
         response = broker._on_OffsetFetchRequest(request)
         change(response)
@@ -552,7 +552,7 @@ async def test_an_error_of_one_partition_is_raised_with_its_place(broker: Script
 
 
 async def test_reading_ends_in_time(broker: ScriptedBroker) -> None:
-    held: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
+    held: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
     broker.script(OffsetFetchRequest, lambda _: held)
     async with worker_of(broker) as worker:
         with pytest.raises(KafkaTimeoutError):
@@ -566,7 +566,7 @@ async def test_a_commit_made_while_joining_waits_for_the_new_generation(
     async with worker_of(broker) as worker:
         held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        async def slowly(request: Message) -> Message:
+        async def slowly(request: Message) -> Response:
             await held
             assert isinstance(request, JoinGroupRequest)
             return broker._on_JoinGroupRequest(request)

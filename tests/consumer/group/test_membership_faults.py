@@ -22,7 +22,7 @@ from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest, JoinGro
 from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from aiokafka_lite.protocol.schema import Message
+from aiokafka_lite.protocol.schema import Message, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.consumer.group.scripted import ScriptedBroker
 from tests.consumer.group.worker import Calls, Worker, tps, until
@@ -40,7 +40,7 @@ def worker_of(broker: ScriptedBroker, **settings: object) -> Worker:
     return Worker(f"127.0.0.1:{broker.port}", "g", ["t"], {"heartbeat_interval_ms": 20, **settings})
 
 
-def refused(kind: type[BrokerResponseError]) -> dict[type[Message], Message]:
+def refused(kind: type[BrokerResponseError]) -> dict[type[Message], Response]:
     code = kind.errno
     return {
         JoinGroupRequest: JoinGroupResponse(error_code=code, protocol_name=""),
@@ -64,9 +64,12 @@ async def test_requests_carry_the_instance_id(broker: ScriptedBroker) -> None:
         await worker.commits.commit({TP: 1})
         await until(lambda: broker.asked(HeartbeatRequest), worker)
 
-    kinds = (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, OffsetCommitRequest)
-    for kind in kinds:
-        assert {request.group_instance_id for request in broker.asked(kind)} == {"static"}
+    assert {request.group_instance_id for request in broker.asked(JoinGroupRequest)} == {"static"}
+    assert {request.group_instance_id for request in broker.asked(SyncGroupRequest)} == {"static"}
+    assert {request.group_instance_id for request in broker.asked(HeartbeatRequest)} == {"static"}
+    assert [request.group_instance_id for request in broker.asked(OffsetCommitRequest)] == [
+        "static"
+    ]
     assert broker.asked(LeaveGroupRequest) == []
 
 
@@ -335,7 +338,7 @@ async def test_the_second_answer_counts_when_the_subscription_changes_while_join
     broker.topics["u"] = 1
     worker = worker_of(broker)
 
-    def change(request: Message) -> Message:
+    def change(request: Message) -> Response:
         worker.state.subscribe(["u"])
         worker.cluster.watch(["u"])
         assert isinstance(request, SyncGroupRequest)
@@ -350,7 +353,7 @@ async def test_the_second_answer_counts_when_the_subscription_changes_while_join
 async def test_an_unreadable_subscription_of_a_peer_does_not_stop_the_leader(
     broker: ScriptedBroker,
 ) -> None:
-    def with_a_broken_peer(request: Message) -> Message:
+    def with_a_broken_peer(request: Message) -> Response:
         assert isinstance(request, JoinGroupRequest)
         answer = broker._on_JoinGroupRequest(request)
         peer = type(answer.members[0])(member_id="peer", metadata=b"\x00\x00\xff\xff")
@@ -384,7 +387,7 @@ async def test_stop_is_bounded_and_says_what_was_not_committed_when_the_broker_i
 async def test_stop_is_bounded_when_the_broker_does_not_answer(broker: ScriptedBroker) -> None:
     worker = await worker_of(broker).start()
     worker.work(TP, 5)
-    forever: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    forever: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
     for kind in (OffsetCommitRequest, LeaveGroupRequest, HeartbeatRequest):
         broker.script(kind, *[lambda _: forever] * 50)
     loop = asyncio.get_running_loop()
@@ -397,7 +400,7 @@ async def test_stop_is_bounded_when_the_broker_does_not_answer(broker: ScriptedB
 
 
 async def test_stopping_while_the_join_is_held_leaves_the_group(broker: ScriptedBroker) -> None:
-    forever: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    forever: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
     broker.script(JoinGroupRequest, broker._usual, lambda _: forever)
     worker = worker_of(broker)
     await worker.connect()
