@@ -8,7 +8,7 @@ and none waits for anything but the page cache.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from aiokafka_lite._compat import Buffer
@@ -43,21 +43,16 @@ class TimedOffset(NamedTuple):
     timestamp: int
 
 
-def run_inline(work: Callable[[], None]) -> None:
-    """Do slow work at once: for logs that live outside an event loop, and for memory."""
-    work()
-
-
 class PartitionLog:
     """The segments of a partition, its leader epochs and its producers' newest batches.
 
     Args:
         store: Where segments come from: memory or a folder.
-        run_slowly: Runs work that blocks on the disk without holding up the loop.
+        run_slowly: Runs work that blocks on the disk, in order, without holding up the loop.
     """
 
     def __init__(
-        self, store: LogStore, *, run_slowly: Callable[[Callable[[], None]], None] = run_inline
+        self, store: LogStore, *, run_slowly: Callable[[Callable[[], None]], None]
     ) -> None:
         self._store = store
         self._run_slowly = run_slowly
@@ -69,6 +64,7 @@ class PartitionLog:
         self.epochs: LeaderEpochs = loaded.epochs
         self.producers: ProducerStates = loaded.producers
         self.was_clean = loaded.was_clean
+        self._is_saved = loaded.was_clean
 
     # Offsets
 
@@ -128,19 +124,14 @@ class PartitionLog:
             self.producers.check(header)
         base_offset = self._end_offset
         writable = _writable(batch)
-        if append_time_ms is None:
-            patch_batch(writable, 0, base_offset=base_offset, leader_epoch=leader_epoch)
-        else:
-            patch_batch(
-                writable,
-                0,
-                base_offset=base_offset,
-                leader_epoch=leader_epoch,
-                log_append_time_ms=append_time_ms,
-            )
+        patch_batch(
+            writable, base_offset=base_offset, leader_epoch=leader_epoch,
+            append_time_ms=append_time_ms,
+        )
         newest = header.max_timestamp if append_time_ms is None else append_time_ms
         self._segment_for(len(writable)).append(base_offset, newest, writable)
         self._end_offset = base_offset + header.last_offset_delta + 1
+        self._is_saved = False
         self.epochs.begin(leader_epoch, base_offset)
         if is_idempotent:
             self.producers.note(header, base_offset)
@@ -177,6 +168,7 @@ class PartitionLog:
             )
         if offset > self._start_offset:
             self._start_offset = offset
+            self._is_saved = False
             # The last segment stays: with it the log remembers where it ends.
             keep = max(bisect_right(self._base_offsets, offset) - 1, 0)
             gone = self._segments[:keep]
@@ -292,16 +284,17 @@ class PartitionLog:
         """Make everything durable and let go of files. Blocks on the disk. Idempotent."""
         for segment in self._segments:
             segment.close()
-        self._store.save(self.state())
+        if not self._is_saved:
+            self._store.save(self.state())
+            self._is_saved = True
 
     def delete(self) -> None:
-        """Drop all that is stored; views handed out stay valid. Blocks on the disk."""
-        segments: Sequence[Segment] = self._segments
+        """Drop all that is stored; views handed out stay valid."""
+        for segment in self._segments:
+            self._run_slowly(segment.delete)
         self._segments, self._base_offsets = [], []
         self._start_offset = self._end_offset
-        for segment in segments:
-            segment.delete()
-        self._store.delete()
+        self._is_saved = True
 
 
 def _writable(batch: Buffer) -> memoryview:

@@ -120,6 +120,7 @@ class FileSegment(Segment):
         self._max_bytes = max_bytes
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._mapped: memoryview | None = None
+        self._flushed_size = 0
         # Held while the file descriptor is used by a checkpoint or closed: checkpoints of sealed
         # segments run in an executor.
         self._fd_lock = threading.Lock()
@@ -162,10 +163,11 @@ class FileSegment(Segment):
                 self._close_file()
 
     def _checkpoint(self) -> None:
-        if self._fd >= 0:
+        if self._fd >= 0 and self.size != self._flushed_size:
             os.fsync(self._fd)
             header = _INDEX_HEADER.pack(_INDEX_MAGIC, self.size)
             replace_file(self._index_path, header + self.index.to_bytes())
+            self._flushed_size = self.size
 
     def close(self) -> None:
         with self._fd_lock:
@@ -206,6 +208,7 @@ class FileSegment(Segment):
             index = BatchIndex.from_bytes(stored[_INDEX_HEADER.size :], indexed_size)
             if index is not None:
                 self.index = index
+                self._flushed_size = indexed_size
         return file_size
 
     def stored(self, start: int, end: int) -> memoryview:

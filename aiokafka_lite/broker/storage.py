@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -80,10 +79,6 @@ class LogStore(ABC):
     def save(self, state: LogState) -> None:
         """Keep the state. Blocks on the disk."""
 
-    @abstractmethod
-    def delete(self) -> None:
-        """Drop everything. Blocks on the disk."""
-
 
 class MemoryStore(LogStore):
     """Keeps nothing beyond the process."""
@@ -101,9 +96,6 @@ class MemoryStore(LogStore):
     def save(self, state: LogState) -> None:
         pass
 
-    def delete(self) -> None:
-        pass
-
 
 class FolderStore(LogStore):
     """Keeps a log in a folder of its own."""
@@ -113,17 +105,14 @@ class FolderStore(LogStore):
         self._segment_bytes = segment_bytes
 
     def new_segment(self, base_offset: int, size: int, segments_before: int) -> Segment:
+        self._folder.mkdir(parents=True, exist_ok=True)
         return FileSegment(self._folder, base_offset, self._segment_bytes)
 
     def save(self, state: LogState) -> None:
         if self._folder.exists():  # a state saved late must not bring back a deleted log
             replace_file(self._folder / STATE_FILE, state.to_json())
 
-    def delete(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
-
     def load(self) -> LoadedLog:
-        self._folder.mkdir(parents=True, exist_ok=True)
         state = self._load_state()
         segments = [
             FileSegment(self._folder, int(path.stem), self._segment_bytes)

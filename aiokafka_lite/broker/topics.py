@@ -71,7 +71,7 @@ class Partition:
     """One partition: who leads it, and its log.
 
     Attributes:
-        on_append: Called after every append, with the partition's key.
+        on_change: Called after every append and deletion, with the partition's key.
     """
 
     topic: str
@@ -154,16 +154,20 @@ class Partition:
 
 @dataclass
 class Topic:
-    """A topic: its id says which of the topics that ever had the name."""
+    """A topic; its id tells it from others that had the name before it."""
 
     name: str
-    id: bytes
+    topic_id: bytes
     config: TopicConfig
     partitions: list[Partition] = field(default_factory=list)
 
     @property
     def is_internal(self) -> bool:
         return self.name in INTERNAL_TOPICS
+
+    @property
+    def partition_count(self) -> int:
+        return len(self.partitions)
 
     def partition(self, index: int) -> Partition | None:
         """Return a partition, None where there is none of that number."""

@@ -1,11 +1,11 @@
-"""One module per API; importing this package fills the registry."""
+"""One module per API, each headed by its versions and what they changed."""
 
 from __future__ import annotations
 
 import importlib
+from typing import Final
 
-# Until all of them exist, the ones that do.
-_MODULES = (
+MODULES: Final = (
     "api_versions",
     "create_partitions",
     "create_topics",
@@ -31,9 +31,8 @@ _MODULES = (
     "sync_group",
 )
 
-for _name in _MODULES:
-    try:
-        importlib.import_module(f"{__name__}.{_name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"{__name__}.{_name}":
-            raise
+
+def load() -> None:
+    """Import every handler, which fills the registry; handlers may import the broker's types."""
+    for name in MODULES:
+        importlib.import_module(f"{__name__}.{name}")

@@ -1,0 +1,9 @@
+"""An embedded Kafka broker: the server half of what Kafka consumers rely on, in this process."""
+
+from __future__ import annotations
+
+from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.broker.server import Broker
+from aiokafka_lite.broker.topics import Node, Partition, Topic
+
+__all__ = ["Broker", "BrokerConfig", "Node", "Partition", "Topic"]

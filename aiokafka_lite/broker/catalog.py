@@ -1,0 +1,323 @@
+"""The topics of the cluster: found by name and id, created, deleted, kept across restarts.
+
+`cluster.json` in the data directory names every topic with its id, its configuration and the
+leader and replicas of each partition; it is replaced as a whole. Beside it each topic has a folder
+whose name ends with its id, so that a topic never meets what another of its name left behind; in
+it, each partition has one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, TypedDict
+
+from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.broker.disk import DiskQueue
+from aiokafka_lite.broker.files import replace_file
+from aiokafka_lite.broker.log import PartitionLog
+from aiokafka_lite.broker.storage import FolderStore, LogStore, MemoryStore
+from aiokafka_lite.broker.topic_config import TopicConfig
+from aiokafka_lite.broker.topics import (
+    NewTopic,
+    Partition,
+    PartitionKey,
+    Topic,
+    check_topic_name,
+)
+from aiokafka_lite.errors import (
+    InvalidPartitionsError,
+    InvalidTopicError,
+    KafkaStorageError,
+    PolicyViolationError,
+)
+from aiokafka_lite.protocol.schema import uuid_from_str, uuid_to_str
+
+CATALOG_FILE: Final = "cluster.json"
+LOCK_FILE: Final = ".lock"
+# Of a topic name in a folder's: with the id behind it, it stays below 255 bytes.
+FOLDER_NAME_LENGTH: Final = 200
+FORMAT: Final = 1
+
+# Producer ids are reserved in blocks, so that handing one out needs no write.
+PRODUCER_ID_BLOCK: Final = 1_000
+
+
+class _StoredPartition(TypedDict):
+    leader_id: int
+    leader_epoch: int
+    replicas: list[int]
+    isr: list[int]
+
+
+class _StoredTopic(TypedDict):
+    id: str
+    configs: dict[str, str]
+    partitions: list[_StoredPartition]
+
+
+class _StoredCatalog(TypedDict):
+    format: int
+    cluster_id: str
+    next_producer_id: int
+    topics: dict[str, _StoredTopic]
+
+
+class TopicCatalog:
+    """All topics. Written only from the broker's loop; `load` runs before there is one."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: DiskQueue,
+        rng: random.Random,
+        on_change: Callable[[PartitionKey], None],
+    ) -> None:
+        self._config = config
+        self._disk = disk
+        self._rng = rng
+        self._on_change = on_change
+        self._topics: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
+        self._partition_count = 0
+        self._lock_fd = -1
+        self._next_producer_id = self._producer_ids_end = 0
+        self.cluster_id = uuid_to_str(rng.randbytes(16))
+
+    # Looking up
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        """Every topic by name, in the order of creation."""
+        return MappingProxyType(self._topics)
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of all topics together."""
+        return self._partition_count
+
+    def by_name(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
+    def by_id(self, topic_id: bytes) -> Topic | None:
+        return self._by_id.get(topic_id)
+
+    def parse_config(self, overrides: Mapping[str, str]) -> TopicConfig:
+        """Check a topic's configuration and complete it from the broker's.
+
+        Raises:
+            InvalidConfigurationError: A name or a value is not one of Kafka's.
+        """
+        return TopicConfig.parse(
+            overrides,
+            message_max_bytes=self._config.message_max_bytes,
+            segment_bytes=self._config.segment_bytes,
+        )
+
+    def check_name(self, name: str) -> None:
+        """Check that a topic of this name may be created, whether or not it exists.
+
+        Raises:
+            InvalidTopicError: It breaks a rule, or another topic's name is too much like it.
+        """
+        check_topic_name(name)
+        plain = name.replace(".", "_")
+        if plain != name or "_" in name:
+            for other in self._topics:
+                if other != name and other.replace(".", "_") == plain:
+                    raise InvalidTopicError(f"topic {name!r} collides with topic {other!r}")
+
+    def check_growth(self, more: int) -> None:
+        """Check that so many partitions may be created.
+
+        Raises:
+            InvalidPartitionsError: It is not a positive number.
+            PolicyViolationError: This broker would have too many.
+        """
+        if more < 1:
+            raise InvalidPartitionsError(f"a topic needs at least 1 partition, not {more}")
+        limit = self._config.max_partitions
+        if self._partition_count + more > limit:
+            raise PolicyViolationError(
+                f"{more} more partitions are too many: this broker has {self._partition_count} "
+                f"of at most {limit} (max_partitions)"
+            )
+
+    # Changing
+
+    def create(self, new: NewTopic) -> Topic:
+        """Create a topic that was validated; `DiskQueue.settled` says when it is durable."""
+        topic = Topic(new.name, self._rng.randbytes(16), new.config)
+        for replicas in new.replicas:
+            self._add_partition(topic, replicas)
+        self._topics[topic.name] = self._by_id[topic.topic_id] = topic
+        self._save()
+        return topic
+
+    def add_partitions(self, topic: Topic, replicas: Sequence[Sequence[int]]) -> None:
+        """Add partitions, one for each replica list, at the end of a topic."""
+        for nodes in replicas:
+            self._add_partition(topic, nodes)
+        self._save()
+
+    def _add_partition(self, topic: Topic, replicas: Sequence[int]) -> None:
+        stored = _StoredPartition(
+            leader_id=replicas[0], leader_epoch=0, replicas=[*replicas], isr=[*replicas]
+        )
+        topic.partitions.append(self._open(topic, len(topic.partitions), stored))
+        self._partition_count += 1
+
+    def _open(self, topic: Topic, index: int, stored: _StoredPartition) -> Partition:
+        log = PartitionLog(self._store(topic, index), run_slowly=self._run_slowly)
+        log.begin_epoch(stored["leader_epoch"])
+        return Partition(
+            topic=topic.name,
+            key=PartitionKey(topic.topic_id, index),
+            log=log,
+            node_id=self._config.node_id,
+            on_change=self._on_change,
+            **stored,
+        )
+
+    def delete(self, topic: Topic) -> None:
+        """Delete a topic with all its records and wake who waits for any."""
+        del self._topics[topic.name], self._by_id[topic.topic_id]
+        self._partition_count -= len(topic.partitions)
+        self._save()
+        for partition in topic.partitions:
+            partition.log.delete()
+            self._on_change(partition.key)
+        folder = self._folder(topic)
+        if folder is not None:
+            self._disk.submit(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+    def next_producer_id(self) -> int:
+        """Return an id that no producer ever had."""
+        if self._next_producer_id == self._producer_ids_end:
+            self._producer_ids_end += PRODUCER_ID_BLOCK
+            self._save()
+        self._next_producer_id += 1
+        return self._next_producer_id - 1
+
+    # Keeping
+
+    def _run_slowly(self, work: Callable[[], None]) -> None:
+        if self._config.data_dir is None:
+            work()  # memory is not slow
+        else:
+            self._disk.submit(work)
+
+    def _folder(self, topic: Topic) -> Path | None:
+        data_dir = self._config.data_dir
+        if data_dir is None:
+            return None
+        return data_dir / f"{topic.name[:FOLDER_NAME_LENGTH]}.{uuid_to_str(topic.topic_id)}"
+
+    def _store(self, topic: Topic, index: int) -> LogStore:
+        folder = self._folder(topic)
+        if folder is None:
+            return MemoryStore(topic.config.segment_bytes)
+        return FolderStore(folder / str(index), topic.config.segment_bytes)
+
+    def _save(self) -> None:
+        if self._config.data_dir is None:
+            return
+        path, stored = self._config.data_dir / CATALOG_FILE, self._stored()
+        self._disk.submit(lambda: replace_file(path, json.dumps(stored, indent=1).encode()))
+
+    def _stored(self) -> _StoredCatalog:
+        return _StoredCatalog(
+            format=FORMAT,
+            cluster_id=self.cluster_id,
+            next_producer_id=self._producer_ids_end,
+            topics={
+                topic.name: _StoredTopic(
+                    id=uuid_to_str(topic.topic_id),
+                    configs=dict(topic.config.overrides),
+                    partitions=[
+                        _StoredPartition(
+                            leader_id=partition.leader_id,
+                            leader_epoch=partition.leader_epoch,
+                            replicas=list(partition.replicas),
+                            isr=list(partition.isr),
+                        )
+                        for partition in topic.partitions
+                    ],
+                )
+                for topic in self._topics.values()
+            },
+        )
+
+    def load(self) -> None:
+        """Take hold of the data directory and load what is in it. Blocks on the disk.
+
+        Raises:
+            KafkaStorageError: Another broker uses the directory, or it cannot be understood.
+        """
+        data_dir = self._config.data_dir
+        if data_dir is None:
+            return
+        try:
+            data_dir.mkdir(parents=True, exist_ok=True)
+            self._lock(data_dir)
+            stored = (data_dir / CATALOG_FILE).read_bytes()
+        except FileNotFoundError:
+            self._save()
+            return
+        except OSError as error:
+            raise KafkaStorageError(f"cannot use the data directory {data_dir}: {error}") from error
+        self._restore(json.loads(stored))
+        self._remove_leftovers(data_dir)
+        self._save()
+
+    def _lock(self, data_dir: Path) -> None:
+        self._lock_fd = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+            raise KafkaStorageError(
+                f"another broker uses the data directory {data_dir}: stop it or choose another"
+            ) from None
+
+    def _restore(self, stored: _StoredCatalog) -> None:
+        if stored["format"] != FORMAT:
+            raise KafkaStorageError(
+                f"{CATALOG_FILE} has format {stored['format']}, this version reads {FORMAT}"
+            )
+        self.cluster_id = stored["cluster_id"]
+        self._next_producer_id = self._producer_ids_end = stored["next_producer_id"]
+        for name, told in stored["topics"].items():
+            topic = Topic(name, uuid_from_str(told["id"]), self.parse_config(told["configs"]))
+            for index, stored_partition in enumerate(told["partitions"]):
+                partition = self._open(topic, index, stored_partition)
+                if not partition.log.was_clean:
+                    # Records may be lost; a new epoch lets consumers notice (KIP-320).
+                    partition.leader_epoch += 1
+                    partition.log.begin_epoch(partition.leader_epoch)
+                topic.partitions.append(partition)
+            self._topics[name] = self._by_id[topic.topic_id] = topic
+            self._partition_count += len(topic.partitions)
+
+    def _remove_leftovers(self, data_dir: Path) -> None:
+        """Remove the folders of topics whose deletion was cut short."""
+        known = {self._folder(topic) for topic in self._topics.values()}
+        for folder in data_dir.iterdir():
+            if folder.is_dir() and folder not in known:
+                shutil.rmtree(folder)
+
+    def close(self) -> None:
+        """Make every log durable and let go of the data directory. Blocks on the disk."""
+        for topic in self._topics.values():
+            for partition in topic.partitions:
+                partition.log.close()
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)  # and with it the lock
+            self._lock_fd = -1

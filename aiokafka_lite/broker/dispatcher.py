@@ -1,0 +1,104 @@
+"""From the request channel to the handlers, and their answers back to the connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.channel import RequestChannel
+from aiokafka_lite.broker.handlers.registry import Answer
+from aiokafka_lite.broker.processor import Work
+from aiokafka_lite.broker.purgatory import Delayed, Purgatory
+from aiokafka_lite.errors import KafkaProtocolError
+from aiokafka_lite.protocol.schema import Message
+
+# How long requests are handled before other work of the loop gets its turn.
+TIME_SLICE_S: Final = 0.001
+
+
+class Dispatcher:
+    """The task that takes requests from the channel and calls their handlers.
+
+    A plain handler answers on the spot. One that has to wait returns a `Delayed`, which the
+    purgatory keeps, or is a coroutine function, whose coroutine gets a task of its own. Either
+    way the next request is taken: waiting holds up its own connection only.
+
+    Args:
+        on_bug: Told of an exception that a handler should not have let out; the connection is
+            closed, since there is no answer.
+    """
+
+    def __init__(
+        self,
+        channel: RequestChannel[Work],
+        purgatory: Purgatory,
+        scope: TaskScope,
+        on_bug: Callable[[str, BaseException], None],
+    ) -> None:
+        self._channel = channel
+        self._purgatory = purgatory
+        self._scope = scope
+        self._on_bug = on_bug
+
+    async def run(self) -> None:
+        """Handle requests until cancelled."""
+        loop = asyncio.get_running_loop()
+        slice_ends = 0.0
+        while True:
+            if not len(self._channel):
+                slice_ends = 0.0
+            work = await self._channel.take()
+            self._handle(work)
+            now = loop.time()
+            if not slice_ends:
+                slice_ends = now + TIME_SLICE_S
+            elif now >= slice_ends:
+                await asyncio.sleep(0)
+                slice_ends = 0.0
+
+    def _handle(self, work: Work) -> None:
+        try:
+            answer = work.entry.handle(work.context, work.request)
+            if isinstance(answer, Message) or answer is None:
+                work.processor.answer(work, answer)
+            elif isinstance(answer, Delayed):
+                self._delay(work, answer)
+            else:
+                self._scope.spawn(self._await(work, answer), name=work.entry.request.__name__)
+        except Exception as error:  # noqa: BLE001 — reported; one bad handler must not stop all
+            self._failed(work, error)
+
+    def _delay(self, work: Work, delayed: Delayed[Message]) -> None:
+        watch = self._purgatory.watch(delayed, partial(self._complete, work))
+        work.processor.call_when_gone(watch.cancel)
+
+    def _complete(self, work: Work, answer: Callable[[], Message]) -> None:
+        try:
+            work.processor.answer(work, answer())
+        except Exception as error:  # noqa: BLE001 — reported
+            self._failed(work, error)
+
+    async def _await(self, work: Work, answer: Awaitable[Answer]) -> None:
+        try:
+            result = await answer
+            if isinstance(result, Delayed):
+                self._delay(work, result)
+            else:
+                work.processor.answer(work, result)
+        except Exception as error:  # noqa: BLE001 — reported
+            self._failed(work, error)
+
+    def _failed(self, work: Work, error: Exception) -> None:
+        if isinstance(error, KafkaProtocolError):  # the handler's way to hang up
+            work.processor.refuse(error)
+            return
+        context = work.context
+        self._on_bug(
+            f"{work.entry.request.__name__} v{context.api_version} from {work.processor.peer} "
+            f"(client id {context.client_id!r}) could not be handled",
+            error,
+        )
+        work.processor.abort()

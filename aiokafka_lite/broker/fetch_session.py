@@ -1,0 +1,291 @@
+"""Incremental fetch sessions (KIP-227): a client says only what changed, and so do the answers.
+
+    epoch  0  a full request; a session is made for it if there is room (and the id given, if any,
+              is closed)
+    epoch  n  the n-th request of a session: its partitions are added, updated or forgotten, and
+              the answer leaves out partitions with nothing new
+    epoch -1  a full request without a session (the id given, if any, is closed)
+
+Reference: kafka.server.FetchManager and org.apache.kafka.server.FetchSession. Every kind of
+request becomes a `FetchContext`: which partitions to read, and which of what was read to answer.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    FetchSessionIdNotFound,
+    FetchSessionTopicIdError,
+    InvalidFetchSessionEpoch,
+    NoError,
+)
+from aiokafka_lite.protocol.messages.fetch import PartitionData
+
+NO_SESSION: Final = 0
+FULL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+_LAST_EPOCH: Final = 2**31 - 1
+
+UNKNOWN_OFFSET: Final = -1
+
+
+class FetchKey(NamedTuple):
+    """A partition as a client names it: by name before version 13, by topic id since."""
+
+    topic: str | bytes
+    partition: int
+
+
+@dataclass
+class FetchTarget:
+    """One partition of a request.
+
+    Attributes:
+        sent_high_watermark: What the session's client was told last; likewise the next one.
+    """
+
+    key: FetchKey
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int
+    last_fetched_epoch: int
+    sent_high_watermark: int = UNKNOWN_OFFSET
+    sent_log_start_offset: int = UNKNOWN_OFFSET
+
+    def update(self, newer: FetchTarget) -> None:
+        """Take over what the client asks for now; what it was told stays."""
+        self.fetch_offset = newer.fetch_offset
+        self.max_bytes = newer.max_bytes
+        self.current_leader_epoch = newer.current_leader_epoch
+        self.last_fetched_epoch = newer.last_fetched_epoch
+
+    def note_sent(self, data: PartitionData) -> None:
+        """Remember what the client is told."""
+        # After an error everything is told again, whatever it is then.
+        is_error = data.error_code != NoError.errno
+        self.sent_high_watermark = UNKNOWN_OFFSET if is_error else data.high_watermark
+        self.sent_log_start_offset = data.log_start_offset
+
+    def is_news(self, data: PartitionData) -> bool:
+        """Say whether an incremental answer has to hold this."""
+        return bool(
+            data.records
+            or data.error_code != NoError.errno
+            or data.high_watermark != self.sent_high_watermark
+            or data.log_start_offset != self.sent_log_start_offset
+            or data.diverging_epoch.epoch >= 0
+            or data.preferred_read_replica >= 0
+        )
+
+
+@dataclass
+class FetchSession:
+    """What one client's fetch thread reads, in the order in which to read it."""
+
+    id: int
+    uses_topic_ids: bool
+    created_at: float
+    last_used_at: float
+    epoch: int
+    targets: dict[FetchKey, FetchTarget] = field(default_factory=dict)
+
+    def update(self, wanted: Iterable[FetchTarget], forgotten: Iterable[FetchKey]) -> None:
+        """Apply an incremental request."""
+        for target in wanted:
+            known = self.targets.get(target.key)
+            if known is None:
+                self.targets[target.key] = target
+            else:
+                known.update(target)
+        for key in forgotten:
+            self.targets.pop(key, None)
+
+
+class FetchContext(ABC):
+    """How one request is to be read and answered."""
+
+    error: type[BrokerResponseError] = NoError
+
+    @property
+    @abstractmethod
+    def targets(self) -> Sequence[FetchTarget]:
+        """The partitions to read, in order."""
+
+    @abstractmethod
+    def to_send(
+        self, results: Sequence[tuple[FetchTarget, PartitionData]]
+    ) -> tuple[int, list[tuple[FetchKey, PartitionData]]]:
+        """Return the session id and the partitions to answer with; called once."""
+
+
+class RefusedContext(FetchContext):
+    """The request names a session that does not exist, or is out of step with it."""
+
+    def __init__(self, error: type[BrokerResponseError]) -> None:
+        self.error = error
+
+    @property
+    def targets(self) -> Sequence[FetchTarget]:
+        return ()
+
+    def to_send(
+        self, results: Sequence[tuple[FetchTarget, PartitionData]]
+    ) -> tuple[int, list[tuple[FetchKey, PartitionData]]]:
+        return NO_SESSION, []
+
+
+class SessionlessContext(FetchContext):
+    """A full request that wants no session."""
+
+    def __init__(self, wanted: Sequence[FetchTarget]) -> None:
+        self._wanted = wanted
+
+    @property
+    def targets(self) -> Sequence[FetchTarget]:
+        return self._wanted
+
+    def to_send(
+        self, results: Sequence[tuple[FetchTarget, PartitionData]]
+    ) -> tuple[int, list[tuple[FetchKey, PartitionData]]]:
+        return NO_SESSION, [(target.key, data) for target, data in results]
+
+
+class FullContext(SessionlessContext):
+    """A full request that a session is made of, when it is answered and if there is room."""
+
+    def __init__(
+        self,
+        cache: FetchSessionCache,
+        wanted: Sequence[FetchTarget],
+        uses_topic_ids: bool,
+        now: float,
+    ) -> None:
+        super().__init__(wanted)
+        self._cache = cache
+        self._uses_topic_ids = uses_topic_ids
+        self._now = now
+
+    def to_send(
+        self, results: Sequence[tuple[FetchTarget, PartitionData]]
+    ) -> tuple[int, list[tuple[FetchKey, PartitionData]]]:
+        session = self._cache.create(len(results), self._uses_topic_ids, self._now)
+        if session is None:
+            return super().to_send(results)
+        for target, data in results:
+            target.note_sent(data)
+            session.targets[target.key] = target
+        return session.id, [(target.key, data) for target, data in results]
+
+
+class IncrementalContext(FetchContext):
+    """A request in a session."""
+
+    def __init__(self, session: FetchSession) -> None:
+        self._session = session
+        # The next request of the session may change it before this one is answered only if the
+        # client breaks the protocol; the epoch tells then.
+        self._epoch = session.epoch
+
+    @property
+    def targets(self) -> Sequence[FetchTarget]:
+        return list(self._session.targets.values())
+
+    def to_send(
+        self, results: Sequence[tuple[FetchTarget, PartitionData]]
+    ) -> tuple[int, list[tuple[FetchKey, PartitionData]]]:
+        session = self._session
+        if session.epoch != self._epoch:
+            self.error = InvalidFetchSessionEpoch
+            return session.id, []
+        news = [(target, data) for target, data in results if target.is_news(data)]
+        for target, data in news:
+            target.note_sent(data)
+            if data.records and target.key in session.targets:
+                # Whoever got data goes to the end of the line, or the first would get it all.
+                del session.targets[target.key]
+                session.targets[target.key] = target
+        return session.id, [(target.key, data) for target, data in news]
+
+
+class FetchSessionCache:
+    """All sessions, at most `capacity`. Written only from the broker's loop.
+
+    A new session may take the place of one that was not used for `eviction_s`, or else of the
+    smallest that is smaller than itself and older than that.
+    """
+
+    def __init__(self, capacity: int, eviction_s: float, rng: random.Random) -> None:
+        self._capacity = capacity
+        self._eviction_s = eviction_s
+        self._rng = rng
+        # The least recently used first.
+        self._sessions: dict[int, FetchSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def context(
+        self,
+        session_id: int,
+        epoch: int,
+        wanted: Sequence[FetchTarget],
+        forgotten: Iterable[FetchKey],
+        *,
+        uses_topic_ids: bool,
+        now: float,
+    ) -> FetchContext:
+        """Return how to read and answer a request with this session id and epoch."""
+        if epoch in (FULL_EPOCH, FINAL_EPOCH):
+            if session_id != NO_SESSION:
+                self._sessions.pop(session_id, None)
+            if epoch == FINAL_EPOCH:
+                return SessionlessContext(wanted)
+            return FullContext(self, wanted, uses_topic_ids, now)
+        session = self._sessions.get(session_id)
+        if session is None:
+            return RefusedContext(FetchSessionIdNotFound)
+        if session.epoch != epoch:
+            return RefusedContext(InvalidFetchSessionEpoch)
+        if session.uses_topic_ids != uses_topic_ids:
+            return RefusedContext(FetchSessionTopicIdError)
+        session.update(wanted, forgotten)
+        if not session.targets:
+            del self._sessions[session_id]
+            return SessionlessContext(())
+        session.epoch = epoch + 1 if epoch < _LAST_EPOCH else 1
+        self._touch(session, now)
+        return IncrementalContext(session)
+
+    def create(self, size: int, uses_topic_ids: bool, now: float) -> FetchSession | None:
+        """Return a new session, or None when there is no room for one of this size."""
+        if len(self._sessions) >= self._capacity and not self._evict_for(size, now):
+            return None
+        session_id = NO_SESSION
+        while session_id == NO_SESSION or session_id in self._sessions:
+            session_id = self._rng.randrange(1, 2**31)
+        session = FetchSession(session_id, uses_topic_ids, now, now, epoch=1)
+        self._sessions[session_id] = session
+        return session
+
+    def _touch(self, session: FetchSession, now: float) -> None:
+        session.last_used_at = now
+        del self._sessions[session.id]
+        self._sessions[session.id] = session
+
+    def _evict_for(self, size: int, now: float) -> bool:
+        oldest = next(iter(self._sessions.values()))
+        if now - oldest.last_used_at > self._eviction_s:
+            del self._sessions[oldest.id]
+            return True
+        settled = [s for s in self._sessions.values() if now - s.created_at > self._eviction_s]
+        smallest = min(settled, key=lambda session: len(session.targets), default=None)
+        if smallest is None or len(smallest.targets) >= size:
+            return False
+        del self._sessions[smallest.id]
+        return True

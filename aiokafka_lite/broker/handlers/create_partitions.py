@@ -1,0 +1,83 @@
+"""CreatePartitions (key 37), versions 0 to 3.
+
+2 flexible; 3 THROTTLING_QUOTA_EXCEEDED (KIP-599).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.handlers.create_topics import check_replicas
+from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.handlers.replies import code_of, text_of
+from aiokafka_lite.errors import (
+    InvalidPartitionsError,
+    InvalidReplicationAssignmentError,
+    InvalidRequestError,
+    KafkaError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+
+@handler(CreatePartitionsRequest)
+async def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    """Add partitions until each topic has as many as asked for."""
+    named = Counter(topic.name for topic in request.topics)
+    results = []
+    for wanted in {topic.name: topic for topic in request.topics}.values():
+        result = CreatePartitionsTopicResult(name=wanted.name)
+        try:
+            if named[wanted.name] > 1:
+                raise InvalidRequestError(f"topic {wanted.name!r} is in the request twice")
+            _add(ctx, wanted, validate_only=request.validate_only)
+        except KafkaError as error:
+            result.error_code, result.error_message = code_of(error), text_of(error)
+        results.append(result)
+    await ctx.broker.disk.settled()
+    return CreatePartitionsResponse(results=results)
+
+
+def _add(ctx: RequestContext, wanted: CreatePartitionsTopic, *, validate_only: bool) -> None:
+    topic = ctx.broker.topic(wanted.name)
+    if topic is None:
+        raise UnknownTopicOrPartitionError(f"there is no topic {wanted.name!r}")
+    more = wanted.count - topic.partition_count
+    if more <= 0:
+        raise InvalidPartitionsError(
+            f"topic {wanted.name!r} has {topic.partition_count} partitions, which is not less "
+            f"than {wanted.count}"
+        )
+    ctx.broker.catalog.check_growth(more)
+    replicas = _replicas(ctx, wanted, more, len(topic.partitions[0].replicas))
+    if not validate_only:
+        ctx.broker.catalog.add_partitions(topic, replicas)
+
+
+def _replicas(
+    ctx: RequestContext, wanted: CreatePartitionsTopic, more: int, replication: int
+) -> Sequence[Sequence[int]]:
+    if wanted.assignments is None:
+        nodes = list(ctx.broker.nodes)
+        return [
+            [nodes[(partition + replica) % len(nodes)] for replica in range(replication)]
+            for partition in range(more)
+        ]
+    replicas = [assignment.broker_ids for assignment in wanted.assignments]
+    if len(replicas) != more:
+        raise InvalidReplicationAssignmentError(
+            f"{more} new partitions need as many assignments, not {len(replicas)}"
+        )
+    check_replicas(ctx, replicas)
+    if any(len(nodes) != replication for nodes in replicas):
+        raise InvalidReplicationAssignmentError(
+            f"the topic's partitions have {replication} replicas each"
+        )
+    return replicas

@@ -1,0 +1,62 @@
+"""DeleteTopics (key 20), versions 1 to 6.
+
+4 flexible; 5 error messages (KIP-599); 6 topics by id as well (KIP-516).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    InvalidRequestError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from aiokafka_lite.protocol.schema import ZERO_UUID
+
+
+@handler(DeleteTopicsRequest)
+async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    """Delete each topic that there is."""
+    wanted = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
+    asked = Counter((state.name, state.topic_id) for state in wanted)
+    results = []
+    for (name, topic_id), times in asked.items():
+        if times > 1:
+            results.append(
+                _refused(name, topic_id, InvalidRequestError, "it is in the request twice")
+            )
+        else:
+            results.append(_delete(ctx, name, topic_id))
+    await ctx.broker.disk.settled()
+    return DeleteTopicsResponse(responses=results)
+
+
+def _delete(ctx: RequestContext, name: str | None, topic_id: bytes) -> DeletableTopicResult:
+    if name is not None and topic_id != ZERO_UUID:
+        return _refused(name, topic_id, InvalidRequestError, "give its name or its id, not both")
+    if name is None and topic_id == ZERO_UUID:
+        return _refused(name, topic_id, InvalidRequestError, "give its name or its id")
+    topic = ctx.broker.topic_by_id(topic_id) if name is None else ctx.broker.topic(name)
+    if topic is None:
+        error = UnknownTopicIdError if name is None else UnknownTopicOrPartitionError
+        return _refused(name, topic_id, error, "there is no such topic")
+    ctx.broker.delete_topic(topic)
+    return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
+
+
+def _refused(
+    name: str | None, topic_id: bytes, error: type[BrokerResponseError], reason: str
+) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=name, topic_id=topic_id, error_code=error.errno, error_message=reason
+    )

@@ -1,0 +1,53 @@
+"""DescribeCluster (key 60), versions 0 to 2.
+
+1 which kind of endpoint is asked for (KIP-919); 2 fenced brokers (KIP-1073).
+"""
+
+from __future__ import annotations
+
+import enum
+
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.handlers.replies import CLUSTER_OPERATIONS, NOT_ASKED
+from aiokafka_lite.errors import MismatchedEndpointTypeError, UnsupportedEndpointTypeError
+from aiokafka_lite.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+
+class EndpointType(enum.IntEnum):
+    """Which nodes are asked for."""
+
+    BROKERS = 1
+    CONTROLLERS = 2
+
+
+@handler(DescribeClusterRequest)
+def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    """List the cluster's nodes."""
+    if request.endpoint_type == EndpointType.CONTROLLERS:
+        return DescribeClusterResponse(
+            error_code=MismatchedEndpointTypeError.errno,
+            error_message="this is a broker: ask a controller's listener for controllers",
+        )
+    if request.endpoint_type != EndpointType.BROKERS:
+        return DescribeClusterResponse(
+            error_code=UnsupportedEndpointTypeError.errno,
+            error_message=f"there is no endpoint type {request.endpoint_type}",
+        )
+    return DescribeClusterResponse(
+        cluster_id=ctx.broker.cluster_id,
+        controller_id=ctx.broker.controller_id,
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=node.id, host=node.host, port=node.port, rack=node.rack
+            )
+            for node in ctx.broker.nodes.values()
+        ],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )

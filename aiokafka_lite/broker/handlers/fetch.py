@@ -1,0 +1,131 @@
+"""Fetch (key 1), versions 4 to 18.
+
+5 log start offsets; 7 sessions (KIP-227); 9 leader epochs (KIP-320); 10 zstd; 11 racks (KIP-392);
+12 flexible, diverging epochs (KIP-595); 13 topics by id (KIP-516); 15 replica state (KIP-903);
+16 where leaders are (KIP-951); 17 and 18 are for followers (KIP-853, KIP-1166).
+
+A long poll: the answer waits until there are `min_bytes`, for `max_wait_ms` at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.fetch_session import FetchContext, FetchKey, FetchTarget
+from aiokafka_lite.broker.fetching import FetchLimits, FetchRead, Findings
+from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.purgatory import Delayed
+from aiokafka_lite.broker.topics import Partition
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+
+FIRST_WITH_TOPIC_IDS: Final = 13
+
+
+@handler(FetchRequest)
+def handle(ctx: RequestContext, request: FetchRequest) -> FetchResponse | Delayed[FetchResponse]:
+    """Read from partitions, now or when there is enough."""
+    uses_topic_ids = ctx.api_version >= FIRST_WITH_TOPIC_IDS
+    now = ctx.broker.loop.time()
+    context = ctx.broker.fetch_sessions.context(
+        request.session_id,
+        request.session_epoch,
+        _targets(request.topics, uses_topic_ids),
+        _forgotten(request.forgotten_topics_data, uses_topic_ids),
+        uses_topic_ids=uses_topic_ids,
+        now=now,
+    )
+    limits = FetchLimits(
+        min_bytes=request.min_bytes,
+        max_bytes=min(request.max_bytes, ctx.broker.config.fetch_max_bytes),
+        isolation_level=request.isolation_level,
+    )
+    read = FetchRead(context.targets, limits, lambda target: _find(ctx, target))
+    findings = read.read()
+    keys = read.keys
+    if (
+        not keys
+        or request.max_wait_ms <= 0
+        or findings.size >= limits.min_bytes
+        or findings.is_final
+    ):
+        return _response(context, findings)
+    return Delayed(
+        keys=keys,
+        deadline=now + request.max_wait_ms / 1000,
+        try_complete=lambda: (
+            _response(context, read.read()) if read.is_worth_answering() else None
+        ),
+        expire=lambda: _response(context, read.read()),
+    )
+
+
+def _targets(topics: Sequence[FetchTopic], uses_topic_ids: bool) -> list[FetchTarget]:
+    return [
+        FetchTarget(
+            key=FetchKey(topic.topic_id if uses_topic_ids else topic.topic, item.partition),
+            fetch_offset=item.fetch_offset,
+            max_bytes=item.partition_max_bytes,
+            current_leader_epoch=item.current_leader_epoch,
+            last_fetched_epoch=item.last_fetched_epoch,
+        )
+        for topic in topics
+        for item in topic.partitions
+    ]
+
+
+def _forgotten(topics: Sequence[ForgottenTopic], uses_topic_ids: bool) -> list[FetchKey]:
+    return [
+        FetchKey(topic.topic_id if uses_topic_ids else topic.topic, partition)
+        for topic in topics
+        for partition in topic.partitions
+    ]
+
+
+def _find(ctx: RequestContext, target: FetchTarget) -> Partition | type[BrokerResponseError]:
+    asked = target.key.topic
+    by_id = isinstance(asked, bytes)
+    topic = ctx.broker.topic_by_id(asked) if isinstance(asked, bytes) else ctx.broker.topic(asked)
+    if topic is None:
+        return UnknownTopicIdError if by_id else UnknownTopicOrPartitionError
+    return topic.partition(target.key.partition) or UnknownTopicOrPartitionError
+
+
+def _response(context: FetchContext, findings: Findings) -> FetchResponse:
+    session_id, partitions = context.to_send(findings.results)
+    return FetchResponse(
+        error_code=context.error.errno,
+        session_id=session_id,
+        responses=_by_topic(partitions),
+    )
+
+
+def _by_topic(
+    partitions: Sequence[tuple[FetchKey, PartitionData]],
+) -> list[FetchableTopicResponse]:
+    """Put neighbours of one topic together, keeping the order of the partitions."""
+    topics: list[FetchableTopicResponse] = []
+    latest: str | bytes | None = None
+    for key, data in partitions:
+        if key.topic != latest:
+            latest = key.topic
+            topics.append(
+                FetchableTopicResponse(topic_id=latest)
+                if isinstance(latest, bytes)
+                else FetchableTopicResponse(topic=latest)
+            )
+        topics[-1].partitions.append(data)
+    return topics

@@ -1,0 +1,135 @@
+"""Metadata (key 3), versions 0 to 13.
+
+1 null asks for all topics (empty did in 0), rack, controller, internal topics; 2 cluster id;
+3 throttle time; 4 whether topics may be created; 5 offline replicas; 7 leader epochs (KIP-320);
+8 authorized operations (KIP-430); 9 flexible; 10 topic ids in answers (KIP-516); 11 the cluster's
+operations moved to DescribeCluster; 12 topics asked for by id; 13 an error of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.handlers.replies import (
+    CLUSTER_OPERATIONS,
+    NOT_ASKED,
+    TOPIC_OPERATIONS,
+    code_of,
+)
+from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, Topic, check_topic_name
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    InvalidTopicError,
+    KafkaError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from aiokafka_lite.protocol.schema import ZERO_UUID
+
+LAST_WHERE_EMPTY_IS_ALL: Final = 0
+FIRST_WITH_REQUESTED_IDS: Final = 12
+
+
+@handler(MetadataRequest)
+async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    """Describe the cluster and the topics asked for, creating those that may be."""
+    topics = list(_topics(ctx, request))
+    if any(isinstance(topic, Topic) for topic in topics):
+        await ctx.broker.disk.settled()
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    described = [
+        _describe(topic, operations) if isinstance(topic, Topic) else topic for topic in topics
+    ]
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
+            for node in ctx.broker.nodes.values()
+        ],
+        cluster_id=ctx.broker.cluster_id,
+        controller_id=ctx.broker.controller_id,
+        topics=described,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )
+
+
+def _topics(
+    ctx: RequestContext, request: MetadataRequest
+) -> Iterator[Topic | MetadataResponseTopic]:
+    """Yield each topic asked for, or what is to be said instead."""
+    asked = request.topics
+    if asked is None or (not asked and ctx.api_version <= LAST_WHERE_EMPTY_IS_ALL):
+        yield from ctx.broker.topics.values()
+        return
+    seen: dict[str | bytes, None] = {}
+    for wanted in asked:
+        by_id = wanted.topic_id != ZERO_UUID and ctx.api_version >= FIRST_WITH_REQUESTED_IDS
+        key = wanted.topic_id if by_id else wanted.name or ""
+        if key not in seen:
+            seen[key] = None
+            yield _by_id(ctx, wanted) if by_id else _by_name(ctx, request, wanted.name or "")
+
+
+def _by_id(ctx: RequestContext, wanted: MetadataRequestTopic) -> Topic | MetadataResponseTopic:
+    topic = ctx.broker.topic_by_id(wanted.topic_id)
+    if topic is not None:
+        return topic
+    return MetadataResponseTopic(
+        name=None, topic_id=wanted.topic_id, error_code=UnknownTopicIdError.errno
+    )
+
+
+def _by_name(
+    ctx: RequestContext, request: MetadataRequest, name: str
+) -> Topic | MetadataResponseTopic:
+    topic = ctx.broker.topic(name)
+    if topic is not None:
+        return topic
+    if not (request.allow_auto_topic_creation and ctx.broker.config.auto_create_topics):
+        return _unknown(name)
+    try:
+        if name == GROUP_METADATA_TOPIC:
+            return ctx.broker.create_offsets_topic()
+        return ctx.broker.create_topic(name)
+    except KafkaError as error:
+        return MetadataResponseTopic(name=name, error_code=code_of(error))
+
+
+def _unknown(name: str) -> MetadataResponseTopic:
+    error: type[BrokerResponseError] = UnknownTopicOrPartitionError
+    try:
+        check_topic_name(name)
+    except InvalidTopicError:
+        error = InvalidTopicError
+    return MetadataResponseTopic(name=name, error_code=error.errno)
+
+
+def _describe(topic: Topic, operations: int) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[
+            MetadataResponsePartition(
+                partition_index=partition.index,
+                leader_id=partition.leader_id,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.isr,
+            )
+            for partition in topic.partitions
+        ],
+        topic_authorized_operations=operations,
+    )

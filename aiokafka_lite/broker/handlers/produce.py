@@ -1,0 +1,123 @@
+"""Produce (key 0), versions 3 to 13.
+
+7 zstd; 8 messages and the records at fault (KIP-467); 9 flexible; 10 hints at the new leader
+(KIP-951); 11 and 12 transactions (KIP-890); 13 topics by id (KIP-516).
+
+Versions 0 to 2 are advertised and refused, as Kafka does: librdkafka decides by their presence
+what the broker can (KAFKA-18659).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiokafka_lite._compat import Buffer
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.handlers.replies import code_of, text_of
+from aiokafka_lite.broker.topics import Partition, Topic
+from aiokafka_lite.broker.validation import validated_batch
+from aiokafka_lite.errors import (
+    CorruptRecordException,
+    InvalidRequiredAcksError,
+    InvalidTopicError,
+    KafkaError,
+    KafkaProtocolError,
+    NoError,
+    NotEnoughReplicasError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    UnsupportedCodecError,
+)
+from aiokafka_lite.protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from aiokafka_lite.protocol.schema import ZERO_UUID
+
+NO_ACKS: Final = 0
+ALL_REPLICAS: Final = -1
+LEGAL_ACKS: Final = (ALL_REPLICAS, NO_ACKS, 1)
+NO_OFFSET: Final = -1
+
+# The only client that may write to internal topics.
+ADMIN_CLIENT_ID: Final = "__admin_client"
+
+
+@handler(ProduceRequest, advertised_min_version=0)
+def handle(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+    """Append one batch to each partition.
+
+    Raises:
+        KafkaProtocolError: Something failed and the client expects no answer: closing the
+            connection is the only way to tell it.
+    """
+    responses = [
+        TopicProduceResponse(
+            name=data.name,
+            topic_id=data.topic_id,
+            partition_responses=[
+                _append(ctx, request.acks, data, item.index, item.records)
+                for item in data.partition_data
+            ],
+        )
+        for data in request.topic_data
+    ]
+    if request.acks != NO_ACKS:
+        return ProduceResponse(responses=responses)
+    for topic in responses:
+        for partition in topic.partition_responses:
+            if partition.error_code != NoError.errno:
+                raise KafkaProtocolError(
+                    f"a Produce without acknowledgement failed with code {partition.error_code}: "
+                    f"{partition.error_message}"
+                )
+    return None
+
+
+def _append(
+    ctx: RequestContext, acks: int, data: TopicProduceData, index: int, records: Buffer | None
+) -> PartitionProduceResponse:
+    answer = PartitionProduceResponse(index=index)
+    try:
+        if acks not in LEGAL_ACKS:
+            raise InvalidRequiredAcksError(f"acks must be one of {LEGAL_ACKS}, not {acks}")
+        topic, partition = _find(ctx, data, index)
+        partition.check_leader()
+        if acks == ALL_REPLICAS and len(partition.isr) < topic.config.min_insync_replicas:
+            raise NotEnoughReplicasError(
+                f"{len(partition.isr)} replicas are in sync, min.insync.replicas is "
+                f"{topic.config.min_insync_replicas}"
+            )
+        now_ms = ctx.broker.clock()
+        header, batch = validated_batch(records, ctx.api_version, topic.config, now_ms)
+        result = partition.append_batch(
+            header, batch, append_time_ms=now_ms if topic.config.is_log_append_time else None
+        )
+    except KafkaError as error:
+        is_codec = isinstance(error, UnsupportedCodecError)
+        answer.error_code = CorruptRecordException.errno if is_codec else code_of(error)
+        answer.error_message, answer.base_offset = text_of(error), NO_OFFSET
+        return answer
+    answer.base_offset = result.base_offset
+    answer.log_append_time_ms = result.log_append_time_ms
+    answer.log_start_offset = partition.log_start_offset
+    return answer
+
+
+def _find(ctx: RequestContext, data: TopicProduceData, index: int) -> tuple[Topic, Partition]:
+    by_id = data.topic_id != ZERO_UUID
+    topic = ctx.broker.topic_by_id(data.topic_id) if by_id else ctx.broker.topic(data.name)
+    if topic is None:
+        if by_id:
+            raise UnknownTopicIdError("there is no topic of that id")
+        raise UnknownTopicOrPartitionError(f"there is no topic {data.name!r}")
+    partition = topic.partition(index)
+    if partition is None:
+        raise UnknownTopicOrPartitionError(f"there is no partition {topic.name}-{index}")
+    if topic.is_internal and ctx.client_id != ADMIN_CLIENT_ID:
+        raise InvalidTopicError(f"{topic.name} is written by brokers only")
+    return topic, partition

@@ -1,0 +1,289 @@
+"""One client's connection.
+
+    read a frame → decode → RequestChannel → handler → encode → write → read the next frame
+
+One request is in flight at a time (the connection is muted meanwhile), so answers leave in the
+order of the requests whatever the handlers do. While muted the socket is read ahead by one frame
+at most: enough to notice that the client is gone during a long poll, and to have the next request
+at hand. Answers are written in slices as the client takes them; a slow client costs views of the
+log, not copies of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from aiokafka_lite.broker.channel import RequestChannel
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.handlers.registry import HANDLERS, HandlerEntry
+from aiokafka_lite.broker.receive import FrameReceiver
+from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
+from aiokafka_lite.protocol import framing
+from aiokafka_lite.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from aiokafka_lite.protocol.schema import Message
+
+log = logging.getLogger(__name__)
+
+# A write goes straight to the socket; what the socket does not take at once is copied.
+WRITE_SLICE_BYTES: Final = 256 << 10
+WRITE_HIGH_WATER_BYTES: Final = 64 << 10
+# Buffers up to this size are joined with their neighbours: a copy is cheaper than a system call.
+JOIN_BYTES: Final = 16 << 10
+
+NEWEST_UNDERSTOOD_BY_ALL: Final = 0
+
+
+class Work:
+    """A request on its way through the broker."""
+
+    __slots__ = ("context", "correlation_id", "entry", "processor", "request")
+
+    def __init__(
+        self,
+        processor: Processor,
+        entry: HandlerEntry,
+        context: RequestContext,
+        correlation_id: int,
+        request: Message,
+    ) -> None:
+        self.processor = processor
+        self.entry = entry
+        self.context = context
+        self.correlation_id = correlation_id
+        self.request = request
+
+
+class Acceptor(Protocol):
+    """What a connection needs of the server it belongs to."""
+
+    @property
+    def channel(self) -> RequestChannel[Work]: ...
+
+    @property
+    def max_frame_bytes(self) -> int: ...
+
+    def admit(self, processor: Processor) -> bool:
+        """Count a new connection in, unless there are too many."""
+
+    def dismiss(self, processor: Processor) -> None:
+        """Count a connection out."""
+
+    def context(
+        self, processor: Processor, api_key: int, version: int, client_id: str | None
+    ) -> RequestContext: ...
+
+
+class Processor(asyncio.BufferedProtocol):
+    """The protocol of one connection; it writes all its own fields."""
+
+    def __init__(self, acceptor: Acceptor, loop: asyncio.AbstractEventLoop) -> None:
+        self._acceptor = acceptor
+        self._loop = loop
+        self._receiver = FrameReceiver(acceptor.max_frame_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._outgoing: deque[bytes | memoryview] = deque()
+        self._is_muted = False
+        self._is_reading_paused = False
+        self._is_waiting_for_room = False
+        self._is_writable = True
+        self._on_gone: Callable[[], None] | None = None
+        self.peer_host = ""
+        self.peer = ""
+        self.local_port = 0
+        self.last_active_at = loop.time()
+
+    # The transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.peer_host, self.peer = f"/{peer[0]}", f"{peer[0]}:{peer[1]}"
+        self.local_port = transport.get_extra_info("sockname")[1]
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        if not self._acceptor.admit(self):
+            log.warning("%s is turned away: there are too many connections", self.peer)
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._outgoing.clear()
+        on_gone, self._on_gone = self._on_gone, None
+        if on_gone is not None:
+            on_gone()
+        self._acceptor.dismiss(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_active_at = self._loop.time()
+        try:
+            self._receiver.received(nbytes)
+            self._advance()
+        except KafkaProtocolError as error:
+            self.refuse(error)
+
+    def eof_received(self) -> bool:
+        return False  # close: whoever stops sending does not wait for answers either
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self._write_more()
+
+    # Reading
+
+    @property
+    def is_idle(self) -> bool:
+        """No request is being answered."""
+        return not self._is_muted
+
+    def _advance(self) -> None:
+        """Start on the next frame: if there is one, the last is answered, and there is room."""
+        channel = self._acceptor.channel
+        while self._transport is not None and not self._is_muted and self._receiver.has_frame:
+            if not channel.has_room:
+                if not self._is_waiting_for_room:
+                    self._is_waiting_for_room = True
+                    channel.call_when_room(self._room_made)
+                break
+            frame = self._receiver.next_frame()
+            assert frame is not None
+            self._is_muted = True
+            self._submit(frame)
+        self._adjust_reading()
+
+    def _room_made(self) -> None:
+        self._is_waiting_for_room = False
+        self._next()
+
+    def _adjust_reading(self) -> None:
+        """Read no further than one frame ahead of the one in flight."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        should_pause = self._receiver.has_frame
+        if should_pause != self._is_reading_paused:
+            self._is_reading_paused = should_pause
+            if should_pause:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def _submit(self, frame: memoryview) -> None:
+        header = framing.decode_request(frame)
+        entry = HANDLERS.get(header.api_key)
+        if entry is None or not entry.min_version <= header.version <= entry.max_version:
+            self._refuse(header.api_key, header.version, header.correlation_id)
+            return
+        context = self._acceptor.context(self, header.api_key, header.version, header.client_id)
+        work = Work(self, entry, context, header.correlation_id, header.decode())
+        self._acceptor.channel.put(work)
+
+    def _refuse(self, api_key: int, version: int, correlation_id: int) -> None:
+        """Answer what cannot be decoded: only ApiVersions has an answer that any client reads."""
+        if api_key != ApiVersionsRequest.api_key:
+            raise KafkaProtocolError(f"API {api_key} version {version} is not supported")
+        entry = HANDLERS[api_key]
+        supported = ApiVersion(
+            api_key=api_key, min_version=entry.min_version, max_version=entry.max_version
+        )
+        response = ApiVersionsResponse(
+            error_code=UnsupportedVersionError.errno, api_keys=[supported]
+        )
+        self._write(
+            framing.encode_response_parts(response, NEWEST_UNDERSTOOD_BY_ALL, correlation_id)
+        )
+
+    # Answering
+
+    def call_when_gone(self, callback: Callable[[], None] | None) -> None:
+        """Have a function called if the client disconnects before its answer is sent."""
+        self._on_gone = callback
+
+    def answer(self, work: Work, response: Message | None) -> None:
+        """Send the answer to the request in flight; None when none is expected."""
+        self._on_gone = None
+        if self._transport is None:
+            return
+        if response is None:
+            self._unmute()
+            return
+        self._write(
+            framing.encode_response_parts(
+                response, work.context.api_version, work.correlation_id
+            )
+        )
+
+    def _write(self, parts: list[bytes | memoryview]) -> None:
+        self._outgoing.extend(_slices(parts))
+        self._write_more()
+
+    def _write_more(self) -> None:
+        transport, outgoing = self._transport, self._outgoing
+        if transport is None:
+            return
+        while outgoing and self._is_writable:
+            transport.write(outgoing.popleft())
+        if self._is_muted and not outgoing and self._is_writable:
+            self._unmute()
+
+    def _unmute(self) -> None:
+        self._is_muted = False
+        self.last_active_at = self._loop.time()
+        if self._receiver.has_frame:
+            # Not from here: the caller may be in the middle of an append that woke many.
+            self._loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        try:
+            self._advance()
+        except KafkaProtocolError as error:
+            self.refuse(error)
+
+    # The end
+
+    def refuse(self, error: KafkaProtocolError) -> None:
+        """Hang up on a peer that breaks the protocol, or that cannot be told otherwise."""
+        log.warning("connection from %s is closed: %s", self.peer, error)
+        self.close()
+
+    def close(self) -> None:
+        """Close after what is being written was taken by the client."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _slices(parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
+    """Join small buffers and cut large ones, so that each is worth one write."""
+    slices: list[bytes | memoryview] = []
+    small: list[bytes | memoryview] = []
+    for part in parts:
+        if len(part) <= JOIN_BYTES:
+            small.append(part)
+            continue
+        if small:
+            slices.append(b"".join(small))
+            small = []
+        view = memoryview(part)
+        slices.extend(
+            view[start : start + WRITE_SLICE_BYTES]
+            for start in range(0, len(view), WRITE_SLICE_BYTES)
+        )
+    if small:
+        slices.append(b"".join(small))
+    return slices
