@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.contestants import OUR_POLL
+from benchmarks.contestants import CONTESTANTS, OUR_POLL
 from benchmarks.goals import Verdict
 from benchmarks.machine import Machine
 from benchmarks.results import Failure, Summary
@@ -36,8 +36,9 @@ def show(
             console.print(_scenario_table(scenario, rows))
     if verdicts:
         console.print(_ratio_table(verdicts))
-    versions = sorted({f"{each.contestant}: {each.version}" for each in summaries.values()})
-    console.print("Versions: " + "; ".join(versions), markup=False)
+    client_of = {each.name: each.client for each in CONTESTANTS}
+    versions = {f"{client_of[each.contestant]} {each.version}" for each in summaries.values()}
+    console.print("Versions: " + "; ".join(sorted(versions)), markup=False)
     for failure in failures:
         console.print(
             f"FAILED {failure.scenario}, {failure.contestant}: {failure.reason}", markup=False

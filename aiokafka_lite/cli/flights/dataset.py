@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from functools import lru_cache
 from importlib import metadata
@@ -65,13 +65,28 @@ class Flight(NamedTuple):
 
     def to_record(self) -> FlightRecord:
         """Encode the flight: event time from `time_hour`, key = carrier, value = JSON object."""
-        value = json.dumps(self._asdict(), separators=(",", ":"))
+        value = _encode(self._asdict())
         return FlightRecord(_epoch_ms(self.time_hour), self.carrier.encode(), value.encode())
 
 
 COLUMNS: Final = Flight._fields
-_TEXT_COLUMNS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
-_IS_TEXT: Final = tuple(name in _TEXT_COLUMNS for name in COLUMNS)
+
+
+def _int_or_none(text: str) -> int | None:
+    return None if text == _MISSING else int(text)
+
+
+def _str_or_none(text: str) -> str | None:
+    return None if text == _MISSING else text
+
+
+_CONVERTER_OF: Final[Mapping[str, Callable[[str], int | str | None]]] = {
+    **dict.fromkeys(("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"), _int_or_none),
+    **dict.fromkeys(("carrier", "origin", "dest", "time_hour"), str),
+    "tailnum": _str_or_none,
+}
+_CONVERTERS: Final = tuple(_CONVERTER_OF.get(name, int) for name in COLUMNS)
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def read_flights(limit: int | None = None, *, archive: Path | None = None) -> Iterator[Flight]:
@@ -127,10 +142,7 @@ def _parse(row: list[str]) -> Flight:
     if len(row) != len(COLUMNS):
         raise DatasetError(f"a row with {len(row)} columns, expected {len(COLUMNS)}: {row}")
     try:
-        return Flight._make(
-            None if text == _MISSING else text if is_text else int(text)
-            for text, is_text in zip(row, _IS_TEXT, strict=True)
-        )
+        return Flight._make([convert(text) for convert, text in zip(_CONVERTERS, row, strict=True)])
     except ValueError as error:
         raise DatasetError(f"not a flight: {row} ({error})") from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +101,7 @@ async def _kafka(options: JobOptions, reporter: Reporter) -> AsyncIterator[str]:
 
 async def _ensure_loaded(
     options: JobOptions, bootstrap_servers: str, expectation: Expectation, reporter: Reporter
-) -> dict[int, OffsetRange]:
+) -> Mapping[int, OffsetRange]:
     scope = TaskScope("flights loader")
     cluster = Cluster(
         ClientConfig(

@@ -61,23 +61,22 @@ class Loader:
         self._expectation = expectation
         self._limit = limit
 
-    async def find_loaded(self) -> dict[int, OffsetRange] | None:
+    async def find_loaded(self) -> Mapping[int, OffsetRange] | None:
         """Return the offsets of each partition if the topic holds exactly the data set.
 
         Raises:
             ForeignTopicError: It holds something else, which this program must not delete.
         """
-        topic = await self._admin.describe()
-        if topic is None or not topic.is_ready:
+        topic = await self._admin.inspect()
+        if topic is None:
             return None
-        ranges = await self._admin.offset_ranges(topic)
-        counts = tuple(each.record_count for each in ranges.values())
+        counts = tuple(each.record_count for each in topic.ranges.values())
         if counts == self._expectation.partition_counts:
-            return ranges
-        await self._refuse_foreign_records(topic, ranges)
+            return topic.ranges
+        await self._refuse_foreign_records(topic)
         return None
 
-    async def load(self, on_progress: Callable[[int], None]) -> dict[int, OffsetRange]:
+    async def load(self, on_progress: Callable[[int], None]) -> Mapping[int, OffsetRange]:
         """Make the topic anew and write the data set to it.
 
         Args:
@@ -121,11 +120,9 @@ class Loader:
         finally:
             await scope.close()
 
-    async def _refuse_foreign_records(
-        self, topic: Topic, ranges: Mapping[int, OffsetRange]
-    ) -> None:
+    async def _refuse_foreign_records(self, topic: Topic) -> None:
         """Look at the first record of each partition: is it one that this program writes?"""
-        for number, each in ranges.items():
+        for number, each in topic.ranges.items():
             if each.record_count == 0:
                 continue
             request = FetchRequest(
@@ -153,7 +150,9 @@ class Loader:
             view = answer.responses[0].partitions[0].records
             if view is None:
                 continue
-            records = RecordSet(topic.name, number, view, fetch_offset=each.beginning).take(1)
+            records = RecordSet(
+                topic.name, number, memoryview(view), fetch_offset=each.beginning
+            ).take(1)
             for record in records:
                 if not _is_flight(record.key, record.value):
                     raise ForeignTopicError(

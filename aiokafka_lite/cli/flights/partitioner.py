@@ -5,6 +5,7 @@ See `org.apache.kafka.common.utils.Utils.murmur2` and `BuiltInPartitioner.partit
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 _SEED: Final = 0x9747B28C
@@ -29,6 +30,7 @@ def murmur2(key: bytes) -> int:
     return result ^ (result >> 15)
 
 
+@lru_cache(maxsize=1024)
 def partition_for_key(key: bytes, partition_count: int) -> int:
     """Return the partition that a Java producer would send `key` to."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

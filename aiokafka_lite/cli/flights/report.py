@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Final
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
-    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -19,6 +20,8 @@ from rich.table import Table
 
 from aiokafka_lite.cli.flights.scoreboard import Pace
 from aiokafka_lite.cli.flights.statistics import CarrierTally, Difference
+
+_NAME_WIDTH: Final = 20  # with the other columns: a terminal of 80
 
 
 class Reporter:
@@ -38,7 +41,6 @@ class Reporter:
             SpinnerColumn(finished_text="✓"),
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TaskProgressColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             console=self.console,
@@ -48,10 +50,16 @@ class Reporter:
 
     def table(self, carriers: Mapping[str, CarrierTally], names: Mapping[str, str]) -> None:
         """Print one line per carrier."""
-        table = Table(title="Flights from New York City in 2013, by carrier")
-        table.add_column("carrier")
-        table.add_column("name", no_wrap=True, overflow="ellipsis")
-        for heading in ("flights", "dep. delay\nmean, min", "arr. delay\nmean, min", "cancelled"):
+        table = Table(
+            title="Flights from New York City in 2013, by carrier; delays are means in minutes",
+            title_justify="left",
+            box=SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+        )
+        table.add_column("carrier", no_wrap=True)
+        table.add_column("name", no_wrap=True, max_width=_NAME_WIDTH)
+        for heading in ("flights", "dep. delay", "arr. delay", "cancelled"):
             table.add_column(heading, justify="right", no_wrap=True)
         for carrier, tally in carriers.items():
             table.add_row(carrier, names.get(carrier, ""), *figures(tally))

@@ -15,7 +15,7 @@ from aiokafka_lite import errors
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.cli.flights.scoreboard import OffsetRange
 from aiokafka_lite.client import Cluster
-from aiokafka_lite.errors import KafkaTimeoutError, for_code
+from aiokafka_lite.errors import KafkaError, KafkaTimeoutError, for_code
 from aiokafka_lite.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -27,8 +27,11 @@ from aiokafka_lite.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 
 # The records carry the flights' own times, years back: without this Kafka deletes them at once.
 TOPIC_CONFIGS: Final = {"retention.ms": "-1"}
@@ -37,22 +40,21 @@ CHANGE_TIMEOUT_S: Final = 30.0
 T = TypeVar("T")
 
 _POLL_S: Final = 0.05
+_UNKNOWN: Final = errors.UnknownTopicOrPartitionError.errno
 _EARLIEST: Final = -2
 _LATEST: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as metadata shows it."""
+    """A topic whose partitions all have a leader that answers."""
 
     name: str
     topic_id: bytes
     leaders: Mapping[int, int]
-    """Node that leads each partition; -1 while there is none."""
-
-    @property
-    def is_ready(self) -> bool:
-        return bool(self.leaders) and min(self.leaders.values()) >= 0
+    """Node that leads each partition."""
+    ranges: Mapping[int, OffsetRange]
+    """Offsets that each partition holds."""
 
 
 class TopicAdmin:
@@ -61,44 +63,26 @@ class TopicAdmin:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster = cluster
         self.name: Final = name
-        self._controller = -1
 
-    async def describe(self) -> Topic | None:
-        """Return the topic, or None when there is none of this name."""
-        answer = await self._cluster.request_any(
-            MetadataRequest(
-                topics=[MetadataRequestTopic(name=self.name)], allow_auto_topic_creation=False
-            )
-        )
-        self._controller = answer.controller_id
-        topic = answer.topics[0]
-        if topic.error_code == errors.UnknownTopicOrPartitionError.errno:
-            return None
-        # A partition without a leader is an error of the partition, and passes.
-        if topic.error_code and topic.error_code != errors.LeaderNotAvailableError.errno:
-            raise for_code(topic.error_code)(f"metadata of topic {self.name!r}")
-        leaders = {each.partition_index: each.leader_id for each in topic.partitions}
-        return Topic(self.name, topic.topic_id or ZERO_UUID, dict(sorted(leaders.items())))
+    async def inspect(self) -> Topic | None:
+        """Return the topic, or None when there is none of this name.
 
-    async def offset_ranges(self, topic: Topic) -> dict[int, OffsetRange]:
-        """Return which offsets each partition holds."""
-        beginnings, ends = await asyncio.gather(
-            self._offsets(topic, _EARLIEST), self._offsets(topic, _LATEST)
-        )
-        return {number: OffsetRange(beginnings[number], ends[number]) for number in topic.leaders}
+        Waits while partitions have no leader, or have one that does not know about it yet.
+        """
+        return await _in_time(self._inspect(), f"topic {self.name!r} has no leaders")
 
     async def create(self, partition_count: int) -> Topic:
-        """Create the topic and wait until each of its partitions has a leader."""
+        """Create the topic and wait until each of its partitions can be used."""
         await self._ask_controller_to_create(partition_count)
 
-        async def wait_for_leaders() -> Topic:
+        async def wait_until_there() -> Topic:
             while True:
-                topic = await self.describe()
-                if topic is not None and topic.is_ready:
+                topic = await self._inspect()
+                if topic is not None:
                     return topic
                 await asyncio.sleep(_POLL_S)
 
-        return await _in_time(wait_for_leaders(), f"topic {self.name!r} has no leaders")
+        return await _in_time(wait_until_there(), f"topic {self.name!r} is not there")
 
     async def delete(self) -> None:
         """Delete the topic and wait until it is gone; nothing to do when there is none."""
@@ -109,12 +93,12 @@ class TopicAdmin:
             await self._controller_id(), request, timeout_s=CHANGE_TIMEOUT_S
         )
         code = answer.responses[0].error_code
-        if code not in (0, errors.UnknownTopicOrPartitionError.errno):
+        if code not in (0, _UNKNOWN):
             raise for_code(code)(f"cannot delete topic {self.name!r}")
 
         async def wait_until_gone() -> None:
             while True:
-                if await self.describe() is None:
+                if (await self._metadata()).topics[0].error_code == _UNKNOWN:
                     return
                 await asyncio.sleep(_POLL_S)
 
@@ -144,12 +128,41 @@ class TopicAdmin:
             raise for_code(result.error_code)(f"cannot create topic {self.name!r}{reason}")
 
     async def _controller_id(self) -> int:
-        await self.describe()
-        return self._controller
+        return (await self._metadata()).controller_id
 
-    async def _offsets(self, topic: Topic, timestamp: int) -> dict[int, int]:
+    async def _metadata(self) -> MetadataResponse:
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=self.name)], allow_auto_topic_creation=False
+        )
+        return await self._cluster.request_any(request)
+
+    async def _inspect(self) -> Topic | None:
+        while True:
+            topic = (await self._metadata()).topics[0]
+            if topic.error_code == _UNKNOWN:
+                return None
+            if topic.error_code and not for_code(topic.error_code).retriable:
+                raise for_code(topic.error_code)(f"metadata of topic {self.name!r}")
+            leaders = {each.partition_index: each.leader_id for each in topic.partitions}
+            if leaders and min(leaders.values()) >= 0:
+                try:
+                    ranges = await self._offset_ranges(leaders)
+                except KafkaError as error:
+                    if not error.retriable:
+                        raise
+                else:
+                    return Topic(self.name, topic.topic_id, leaders, ranges)
+            await asyncio.sleep(_POLL_S)
+
+    async def _offset_ranges(self, leaders: Mapping[int, int]) -> dict[int, OffsetRange]:
+        beginnings, ends = await asyncio.gather(
+            self._offsets(leaders, _EARLIEST), self._offsets(leaders, _LATEST)
+        )
+        return {number: OffsetRange(beginnings[number], ends[number]) for number in sorted(leaders)}
+
+    async def _offsets(self, leaders: Mapping[int, int], timestamp: int) -> dict[int, int]:
         by_leader: dict[int, list[int]] = {}
-        for number, leader in topic.leaders.items():
+        for number, leader in leaders.items():
             by_leader.setdefault(leader, []).append(number)
         answers = await asyncio.gather(
             *(
