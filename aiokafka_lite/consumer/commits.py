@@ -53,7 +53,12 @@ from aiokafka_lite.consumer.group.offset_requests import (
     fetch_request,
     fetch_results,
 )
-from aiokafka_lite.consumer.state import NO_EPOCH, SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.state import (
+    NO_EPOCH,
+    PartitionState,
+    SubscriptionMode,
+    SubscriptionState,
+)
 from aiokafka_lite.errors import (
     CommitFailedError,
     KafkaError,
@@ -108,6 +113,7 @@ class Commits:
         self._sequence = 0
         # The latest commit that succeeded, by partition.
         self._latest: dict[TopicPartition, int] = {}
+        self._auto_commit_task: asyncio.Task[None] | None = None
         # Commits that waited for the end of a rebalance, until they are done.
         self._waiting: set[_Commit] = set()
 
@@ -159,7 +165,14 @@ class Commits:
     def start_auto_commit(self, scope: TaskScope) -> None:
         """Start to commit what was handed out before the latest get, time and again."""
         if self._config.enable_auto_commit:
-            scope.spawn(self._auto_commit(), name="auto-commit")
+            self._auto_commit_task = scope.spawn(self._auto_commit(), name="auto-commit")
+
+    async def stop_auto_commit(self) -> None:
+        """Stop the task, so that what is committed last stays; idempotent."""
+        task = self._auto_commit_task
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait({task})
 
     async def _auto_commit(self) -> None:
         while True:
@@ -187,14 +200,24 @@ class Commits:
         return Backoff(self._config.retry_backoff_s, RETRY_BACKOFF_MAX_S, self._rng)
 
     def _not_committed_yet(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-        assignment = self._state.assignment
         return {
             tp: offset
             for tp, offset in offsets.items()
-            if tp not in assignment
-            or (known := assignment[tp].committed) is None
-            or known.offset != offset.offset
+            if not self._is_covered(self._state.assignment.get(tp), offset.offset)
         }
+
+    @staticmethod
+    def _is_covered(partition: PartitionState | None, offset: int) -> bool:
+        """Whether nothing is gained by committing `offset`.
+
+        A commit by the application of what it was handed later stands: the application knows
+        better than "handed out before the latest get". When it has gone back by `seek`, its
+        position is below what is committed, and then that is given up.
+        """
+        if partition is None or partition.committed is None:
+            return False
+        committed, position = partition.committed.offset, partition.position
+        return committed == offset or (position is not None and offset < committed <= position)
 
     async def _commit(self, offsets: Offsets, *, deadline: float, may_wait: bool) -> None:
         self._sequence += 1

@@ -18,12 +18,20 @@ GRACE_S: Final = 1.0
 
 Callback = Callable[[set[TopicPartition]], Awaitable[None] | None]
 
-_in_callback: ContextVar[bool] = ContextVar("_in_callback", default=False)
+
+class _Call:
+    """A callback that runs, or did: tasks that it started keep a reference after its end."""
+
+    is_running = True
+
+
+_call: ContextVar[_Call | None] = ContextVar("_call", default=None)
 
 
 def is_in_callback() -> bool:
-    """Whether the running code was called by a rebalance: it must not wait for the rebalance."""
-    return _in_callback.get()
+    """Whether a rebalance waits for the running code, which must not wait for the rebalance."""
+    call = _call.get()
+    return call is not None and call.is_running
 
 
 class ListenerCalls:
@@ -68,10 +76,13 @@ class ListenerCalls:
 
     @staticmethod
     async def _guarded(callback: Callback, partitions: set[TopicPartition]) -> None:
-        _in_callback.set(True)
+        call = _Call()
+        _call.set(call)
         try:
             result = callback(partitions)
             if asyncio.iscoroutine(result):
                 await result
         except Exception:
             log.exception("the rebalance listener raised in %s", callback)
+        finally:
+            call.is_running = False

@@ -115,6 +115,7 @@ RECOVERIES: Final[Mapping[type[KafkaError], Recovery]] = MappingProxyType(
         errors.CoordinatorLoadInProgressError: Recovery.RETRY,
         errors.NotCoordinatorError: Recovery.REDISCOVER,
         errors.CoordinatorNotAvailableError: Recovery.REDISCOVER,
+        errors.RequestTimedOutError: Recovery.REDISCOVER,
         errors.RebalanceInProgressError: Recovery.REJOIN,
         errors.IllegalGenerationError: Recovery.LOST_GENERATION,
         errors.UnknownMemberIdError: Recovery.LOST_MEMBERSHIP,

@@ -126,6 +126,7 @@ class GroupMembership:
         self._state.add_listener(self._application_acted)
         self._cluster.add_listener(self._metadata_changed)
         self._task = self._scope.spawn(self._run(), name="group")
+        self._task.add_done_callback(lambda _: self._member.notify())
 
     async def wait_assigned(self) -> None:
         """Wait until the present subscription has got an assignment, which may be empty.
@@ -158,6 +159,7 @@ class GroupMembership:
         member = self._member
         loop = asyncio.get_running_loop()
         await stop(self._task)
+        await self._commits.stop_auto_commit()
         now = loop.time()
         await self._listener_calls.finish(deadline=now + max(0.0, deadline - now) / 2)
         if member.state in (MemberState.LEAVING, MemberState.LEFT):

@@ -18,6 +18,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
+from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -319,6 +320,31 @@ async def test_a_commit_inside_a_callback_does_not_wait_for_the_rebalance(
     assert [type(error) for error in outcome] == [CommitFailedError]
 
 
+async def test_a_task_that_a_callback_started_may_wait_for_rebalances(
+    broker: ScriptedBroker,
+) -> None:
+    started: list[asyncio.Task[None]] = []
+    go = asyncio.Event()
+
+    async def commit_later() -> None:
+        await go.wait()
+        await worker.commits.commit({TP: 5})
+
+    class Starting(Calls):
+        async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+            if not started:
+                started.append(asyncio.create_task(commit_later()))
+
+    worker = worker_of(broker)
+    worker.state.listener = Starting()
+    async with worker:
+        broker.script(OffsetCommitRequest, refused_commit(errors.RebalanceInProgressError))
+        go.set()
+        await started[0]
+
+    assert broker.offsets == {("t", 0): (5, "")}
+
+
 async def test_a_callback_can_commit_and_read_what_is_committed(broker: ScriptedBroker) -> None:
     seen: list[object] = []
 
@@ -427,6 +453,51 @@ async def test_auto_commit_sends_nothing_twice(broker: ScriptedBroker) -> None:
         await until(lambda: len(broker.asked(HeartbeatRequest)) > beats + 5, worker)
 
     assert committed_by(broker) == [5]
+
+
+async def test_auto_commit_lets_a_later_commit_by_hand_stand(broker: ScriptedBroker) -> None:
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 10}
+    async with worker_of(broker, heartbeat_interval_ms=10, **settings) as worker:
+        worker.work(TP, 5)
+        worker.work(TP, 3)  # being worked on; all before 5 has been processed
+        await worker.commits.commit()
+        beats = len(broker.asked(HeartbeatRequest))
+        await until(lambda: len(broker.asked(HeartbeatRequest)) > beats + 5, worker)
+
+    assert committed_by(broker) == [8]
+
+
+async def test_auto_commit_follows_a_seek_backwards(broker: ScriptedBroker) -> None:
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 10}
+    async with worker_of(broker, **settings) as worker:
+        worker.work(TP, 8)
+        await worker.commits.commit()
+        worker.state.seek(worker.state.assignment[TP], 2)
+
+        await until(lambda: broker.offsets == {("t", 0): (2, "")}, worker)
+
+
+async def test_nothing_is_committed_behind_the_last_commit(broker: ScriptedBroker) -> None:
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 1}
+    worker = await worker_of(broker, **settings).start()
+    worker.work(TP, 5)
+    worker.work(TP, 3)
+    held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def slowly(request: Message) -> Response:
+        await held
+        assert isinstance(request, LeaveGroupRequest)
+        return broker._on_LeaveGroupRequest(request)
+
+    broker.script(LeaveGroupRequest, slowly)
+    leave = asyncio.create_task(worker.leave(commit=True))
+    await until(lambda: broker.asked(LeaveGroupRequest), worker)
+    assert "g:auto-commit" not in worker.scope.task_names
+    held.set_result(None)
+    assert await leave == {}
+    await worker.die()
+
+    assert committed_by(broker)[-1] == 8
 
 
 async def test_auto_commit_goes_on_after_a_failure(

@@ -57,6 +57,7 @@ def test_a_step_the_table_does_not_know_is_refused_and_changes_nothing() -> None
         (errors.CoordinatorLoadInProgressError(), Recovery.RETRY),
         (errors.NotCoordinatorError(), Recovery.REDISCOVER),
         (errors.CoordinatorNotAvailableError(), Recovery.REDISCOVER),
+        (errors.RequestTimedOutError(), Recovery.REDISCOVER),
         (errors.KafkaConnectionError(), Recovery.REDISCOVER),
         (errors.KafkaTimeoutError(), Recovery.REDISCOVER),
         (errors.NodeNotReadyError(), Recovery.REDISCOVER),

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
+from aiokafka_lite.consumer.assignors import (
+    ClusterTopics,
+    ConsumerProtocolMemberAssignment,
+    ConsumerProtocolMemberMetadata,
+    RangePartitionAssignor,
+    RoundRobinPartitionAssignor,
+)
 from aiokafka_lite.consumer.group import MemberState
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -283,6 +290,35 @@ async def test_a_fenced_member_fails_for_good(broker: ScriptedBroker) -> None:
     ) == {TP: OffsetAndMetadata(3, "")}
     assert broker.asked(OffsetCommitRequest) == []
     await worker.die()
+
+
+async def test_an_assignor_that_raises_ends_the_wait_for_the_assignment(
+    broker: ScriptedBroker,
+) -> None:
+    class Broken(RangePartitionAssignor):
+        @classmethod
+        def assign(
+            cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
+        ) -> dict[str, ConsumerProtocolMemberAssignment]:
+            raise LookupError("from the assignor")
+
+    worker = worker_of(broker, partition_assignment_strategy=(Broken,))
+    await worker.connect()
+    with pytest.raises(LookupError, match="from the assignor"):
+        await asyncio.wait_for(worker.membership.wait_assigned(), 5)
+
+    assert await worker.leave() == {}
+    await worker.die()
+
+
+async def test_a_blocked_event_loop_is_named_in_the_log(
+    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"session_timeout_ms": 200, "heartbeat_interval_ms": 50}
+    async with worker_of(broker, **settings) as worker:
+        await asyncio.sleep(0.01)  # the heartbeat task sleeps now
+        time.sleep(0.2)  # noqa: ASYNC251 -- blocking the loop is what is tested
+        await until(lambda: "the event loop was blocked" in caplog.text, worker)
 
 
 async def test_more_partitions_make_the_leader_share_out_anew(broker: ScriptedBroker) -> None:
