@@ -1,16 +1,15 @@
-"""LZ4 frames as Kafka writes them: independent 64 KiB blocks, and a header checksum with a past.
+"""LZ4 frames as Kafka wants them: independent blocks, and a header checksum with a past.
 
-cramjam writes linked blocks, which Kafka's Java client refuses, so frames are put together here
-from compressed blocks. Reading leaves the blocks to cramjam and only looks at the header: producers
-of magic 0 computed its checksum over the frame's magic number too (KAFKA-3160), which every
-correct decoder takes for corruption.
+Kafka's Java client refuses linked blocks, which cramjam writes unless told otherwise. Reading
+leaves the blocks to cramjam and only looks at the header: producers of magic 0 computed its
+checksum over the frame's magic number too (KAFKA-3160), which every correct decoder takes for
+corruption.
 
 Format: https://github.com/lz4/lz4/blob/dev/doc/lz4_Frame_format.md
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 import cramjam
@@ -24,27 +23,13 @@ _MAX_RATIO: Final = 255  # of an LZ4 block: one byte more of match length for ea
 
 _HAS_CONTENT_SIZE: Final = 0x08
 _HAS_DICTIONARY_ID: Final = 0x01
-_WRITTEN_DESCRIPTOR: Final = b"\x60\x40"  # version 1, independent blocks; of at most 64 KiB
-_BLOCK_BYTES: Final = 64 * 1024
-_IS_STORED: Final = 0x80000000
-_END_MARK: Final = b"\x00\x00\x00\x00"
-
-_uint32 = struct.Struct("<I")
 
 
 def compress_frame(records: bytes) -> bytes:
     """Compress into one frame that Kafka's Java client reads."""
-    parts = [_MAGIC, _WRITTEN_DESCRIPTOR, bytes([_header_checksum(_WRITTEN_DESCRIPTOR)])]
-    view = memoryview(records)
-    for start in range(0, len(view), _BLOCK_BYTES):
-        plain = view[start : start + _BLOCK_BYTES]
-        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
-        if len(block) < len(plain):
-            parts += (_uint32.pack(len(block)), block)
-        else:
-            parts += (_uint32.pack(len(plain) | _IS_STORED), bytes(plain))
-    parts.append(_END_MARK)
-    return b"".join(parts)
+    compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
+    compressor.compress(records)
+    return bytes(compressor.finish())
 
 
 def content_size(view: memoryview) -> int:
