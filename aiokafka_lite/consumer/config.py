@@ -61,7 +61,7 @@ POSITIVE: Final = (
 NOT_NEGATIVE: Final = ("fetch_max_wait_ms", "fetch_min_bytes", "retry_backoff_ms")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ConsumerConfig:
     """Arguments of a consumer; `check` says which of them cannot be used.
 

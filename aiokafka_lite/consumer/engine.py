@@ -103,7 +103,7 @@ class Engine:
         if self.state.mode is SubscriptionMode.PATTERN:
             self._running.cluster.watch_all()
             return
-        self._running.cluster.watch(self.topics())
+        self._running.cluster.watch(self.topics() | self._running.membership.group_topics)
 
     def topics(self) -> set[str]:
         """Return the topics that are subscribed or assigned."""

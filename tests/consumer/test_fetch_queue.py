@@ -12,7 +12,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     OffsetOutOfRangeError,
 )
-from aiokafka_lite.structs import OffsetAndMetadata
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.consumer.buffers import A, B, Buffers, batch
 
 
@@ -201,7 +201,8 @@ async def test_a_record_that_cannot_be_deserialised_is_raised_each_time_until_so
     view = records.build_batch([(1, None, value, ()) for value in values])
     buffers.put({A: view})
     first = await buffers.gets.many((), 0, None)
-    assert [record.value for record in first[A]] == ["0", "1", "2"]
+    values_read: list[object] = [record.value for record in first[A]]
+    assert values_read == ["0", "1", "2"]
     for _ in range(3):
         with pytest.raises(DeserializationError) as raised:
             await buffers.poll()
@@ -215,14 +216,14 @@ async def test_a_record_that_cannot_be_deserialised_is_raised_each_time_until_so
     assert await buffers.poll() == {A: [4]}
 
 
-async def _until_found(buffers: Buffers, tp: object) -> list[int]:
+async def _until_found(buffers: Buffers, tp: TopicPartition) -> list[int]:
     for _ in range(3):
         try:
             found = await buffers.poll()
         except KafkaError:
             continue
         if tp in found:
-            return found[tp]  # type: ignore[index]
+            return found[tp]
     raise AssertionError("the other partition was never served")
 
 

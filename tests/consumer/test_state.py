@@ -112,11 +112,12 @@ def test_seek_and_reset_make_what_is_under_way_stale(state: SubscriptionState) -
     state.seek(partition, 5)
     first_tag = partition.tag
     state.request_reset(partition, LATEST_TIMESTAMP)
-    assert partition.position is None
+    assert state.handed_out_offsets() == {}
     assert not partition.is_fetchable
     state.seek(partition, 9)
     assert partition.tag > first_tag
-    assert (partition.position, partition.fetched) == (9, 9)
+    assert state.handed_out_offsets() == {A: OffsetAndMetadata(9, "")}
+    assert partition.fetched == 9
     assert partition.reset_timestamp is None
     assert discarded == [partition] * 3
 
