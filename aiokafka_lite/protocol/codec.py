@@ -6,18 +6,16 @@ Codecs are compiled once for each class and version, on first use (see decoding.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Final, TypeVar, cast
 
 from aiokafka_lite._compat import Buffer
 from aiokafka_lite.errors import IllegalArgumentError, KafkaProtocolError, UnsupportedVersionError
-from aiokafka_lite.protocol.decoding import compile_decoder
+from aiokafka_lite.protocol.decoding import Decoder, compile_decoder
 from aiokafka_lite.protocol.encoding import Encoder, Part, compile_encoder
 from aiokafka_lite.protocol.schema import Blob, Message
 
 M = TypeVar("M", bound=Message)
 B = TypeVar("B", bound=Blob)
-Decoder = Callable[[memoryview], M]
 
 _decoders: Final[dict[tuple[type[Message], int], Decoder[Message]]] = {}
 _encoders: Final[dict[tuple[type[Message], int], Encoder[Message]]] = {}
@@ -103,6 +101,9 @@ def encode_versioned(blob: Blob, version: int) -> bytes:
 def decode_versioned(cls: type[B], data: Buffer) -> B:
     """Decode an embedded message that says its version in its first two bytes.
 
+    A version newer than the class knows is read as the newest that it knows, if the class allows
+    that; what follows is left alone.
+
     Raises:
         KafkaProtocolError: The bytes are not such a message and nothing else.
         UnsupportedVersionError: The version is not one that the class has.
@@ -111,4 +112,6 @@ def decode_versioned(cls: type[B], data: Buffer) -> B:
     if len(view) < _INT16.size:
         raise KafkaProtocolError(f"{cls.__name__}: {len(view)} bytes hold no version")
     (version,) = _INT16.unpack_from(view)
+    if version > cls.versions.last and cls.is_forward_compatible:
+        return decoder(cls, cls.versions.last)(view[_INT16.size :], True)
     return decoder(cls, version)(view[_INT16.size :])

@@ -14,11 +14,10 @@ Whatever the bytes, the outcome is a message or KafkaProtocolError:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from struct import Struct as Layout
 from struct import error as struct_error
 from struct import unpack_from
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol import varint
@@ -27,9 +26,17 @@ from aiokafka_lite.protocol.source import compile_function
 from aiokafka_lite.protocol.wire import Array, Field, Fixed, Nested, Sized, SizedKind, Wire
 
 M = TypeVar("M", bound=Message)
+M_co = TypeVar("M_co", bound=Message, covariant=True)
 
 
-def compile_decoder(cls: type[M], version: int) -> Callable[[memoryview], M]:
+class Decoder(Protocol[M_co]):
+    """A compiled decoder."""
+
+    def __call__(self, view: memoryview, has_rest: bool = False, /) -> M_co:
+        """Decode a message that ends where the view ends, or with `has_rest` before that."""
+
+
+def compile_decoder(cls: type[M], version: int) -> Decoder[M]:
     """Compile the decoder of `cls` in `version`; it must be one of `cls.versions`."""
     return compile_function(
         f"decode {cls.__name__} v{version}",
@@ -112,11 +119,14 @@ class _DecoderSource:
         self.line("except UnicodeDecodeError as error:")
         self.line(f"    text = f'{name} has a string that is not UTF-8 near byte {{pos}}'")
         self.line("    raise KafkaProtocolError(text) from error")
-        self.line("if pos != end:")
+        self.line("if pos != end and not has_rest:")
         self.line(f"    text = f'{name} ends at {{pos}}, but {{end}} bytes came'")
         self.line("    raise KafkaProtocolError(text)")
         self.line(f"return {message}")
-        return [f"def decode_{self.cls.__name__}(view):", *self.lines], self.constants
+        return [
+            f"def decode_{self.cls.__name__}(view, has_rest=False):",
+            *self.lines,
+        ], self.constants
 
     # -- building blocks
     def line(self, text: str) -> None:
@@ -137,6 +147,11 @@ class _DecoderSource:
     def flush(self) -> None:
         """Read the fields gathered so far with one call."""
         if not self.run:
+            return
+        if len(self.run) == 1 and self.run[0][0] == "B":
+            self.line(f"{self.run[0][1]} = view[pos]")
+            self.line("pos += 1")
+            self.run.clear()
             return
         layout = Layout(">" + "".join(code for code, _ in self.run))
         unpack = self.constant("unpack", layout.unpack_from)

@@ -119,7 +119,8 @@ class _EncoderSource:
             return f"({value} is not None and {value} != {default})"
         if field.default is None:
             return f"{value} is not None"
-        return f"{value} != {self.constant('default', field.default)}"
+        default = self.constant("default", field.default)
+        return f"({value} is not {default} and {value} != {default})"  # mostly it is the same one
 
     def write_field(self, field: Field, value: str, path: str) -> None:
         path = f"{path}.{field.name}"

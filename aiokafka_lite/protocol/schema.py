@@ -212,10 +212,19 @@ class Message(Struct):
 
 
 class Blob(Message):
-    """A message embedded in a field of another, or in a record: no header, no API key."""
+    """A message embedded in a field of another, or in a record: no header, no API key.
 
-    def __init_subclass__(cls, *, versions: str, flexible: str = "none") -> None:
+    Attributes:
+        is_forward_compatible: Newer versions only append: they can be read as the newest known.
+    """
+
+    is_forward_compatible: ClassVar[bool] = False
+
+    def __init_subclass__(
+        cls, *, versions: str, flexible: str = "none", is_forward_compatible: bool = False
+    ) -> None:
         super().__init_subclass__()
+        cls.is_forward_compatible = is_forward_compatible
         cls.versions = VersionRange.parse(versions)
         cls.flexible = VersionRange.parse(flexible)
 

@@ -9,13 +9,13 @@ from aiokafka_lite.errors import KafkaProtocolError
 ONE_BYTE: Final = tuple(bytes([n]) for n in range(128))
 """Varints below 128, ready to append."""
 
-_MAX_UINT32: Final = 0xFFFF_FFFF
-
 
 def encode_uvarint(value: int) -> bytes:
     """Encode an unsigned 32-bit integer, seven bits a byte, least significant first."""
     if value < 128:
         return ONE_BYTE[value]
+    if value < 1 << 14:
+        return bytes((value & 127 | 128, value >> 7))
     groups = bytearray()
     while value > 127:
         groups.append(value & 127 | 128)
@@ -31,19 +31,26 @@ def read_uvarint(view: memoryview, pos: int) -> tuple[int, int]:
         IndexError: The view ends within it.
         KafkaProtocolError: It is longer than five bytes, or larger than 32 bits.
     """
+    # Unrolled: this is on the path of every record set.
     value = view[pos]
     if value < 128:
         return value, pos + 1
-    value &= 127
-    for shift in (7, 14, 21, 28):
-        pos += 1
-        byte = view[pos]
-        value |= (byte & 127) << shift
-        if byte < 128:
-            if value > _MAX_UINT32:
-                break
-            return value, pos + 1
-    raise KafkaProtocolError("a varint is longer than 32 bits")
+    byte = view[pos + 1]
+    value += (byte << 7) - 128  # takes back the flag of the byte before
+    if byte < 128:
+        return value, pos + 2
+    byte = view[pos + 2]
+    value += (byte << 14) - (1 << 14)
+    if byte < 128:
+        return value, pos + 3
+    byte = view[pos + 3]
+    value += (byte << 21) - (1 << 21)
+    if byte < 128:
+        return value, pos + 4
+    byte = view[pos + 4]
+    if byte > 15:
+        raise KafkaProtocolError("a varint is longer than 32 bits")
+    return value + (byte << 28) - (1 << 28), pos + 5
 
 
 def skip_tagged_fields(view: memoryview, pos: int) -> int:

@@ -6,6 +6,10 @@ once (KIP-890).
 
 from __future__ import annotations
 
+from typing import Final
+
+from aiokafka_lite._compat import Self, override
+from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
@@ -18,6 +22,8 @@ from aiokafka_lite.protocol.schema import (
     int64,
     string,
 )
+
+_FIRST_FOR_BROKERS: Final = 4
 
 
 class AddPartitionsToTxnPartitionResult(Struct):
@@ -54,6 +60,26 @@ class AddPartitionsToTxnResponse(Response):
         AddPartitionsToTxnTopicResult, "0-3"
     )
 
+    @override
+    def for_version(self, version: int) -> Self:
+        if version >= _FIRST_FOR_BROKERS or not self.results_by_transaction:
+            return self
+        if len(self.results_by_transaction) > 1:
+            raise UnsupportedVersionError(f"AddPartitionsToTxn v{version} has one transaction")
+        return type(self)(
+            throttle_time_ms=self.throttle_time_ms,
+            error_code=self.error_code,
+            results_by_topic_v3_and_below=self.results_by_transaction[0].topic_results,
+        )
+
+    @override
+    def from_version(self, version: int) -> Self:
+        """Make a list of the one transaction; its id is empty, for these versions do not say."""
+        if version >= _FIRST_FOR_BROKERS:
+            return self
+        result = AddPartitionsToTxnResult(topic_results=self.results_by_topic_v3_and_below)
+        return type(self)(throttle_time_ms=self.throttle_time_ms, results_by_transaction=[result])
+
 
 class AddPartitionsToTxnTopic(Struct):
     """Partitions of one topic."""
@@ -87,3 +113,37 @@ class AddPartitionsToTxnRequest(
     v3_and_below_producer_id: int = int64("0-3")
     v3_and_below_producer_epoch: int = int16("0-3")
     v3_and_below_topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic, "0-3")
+
+    @override
+    def for_version(self, version: int) -> Self:
+        if version >= _FIRST_FOR_BROKERS or not self.transactions:
+            return self
+        if len(self.transactions) > 1 or self.transactions[0].verify_only:
+            raise UnsupportedVersionError(
+                f"AddPartitionsToTxn v{version} adds to one transaction, it verifies nothing"
+            )
+        (transaction,) = self.transactions
+        return type(self)(
+            v3_and_below_transactional_id=transaction.transactional_id,
+            v3_and_below_producer_id=transaction.producer_id,
+            v3_and_below_producer_epoch=transaction.producer_epoch,
+            v3_and_below_topics=transaction.topics,
+        )
+
+    @override
+    def from_version(self, version: int) -> Self:
+        if version >= _FIRST_FOR_BROKERS:
+            return self
+        transaction = AddPartitionsToTxnTransaction(
+            transactional_id=self.v3_and_below_transactional_id,
+            producer_id=self.v3_and_below_producer_id,
+            producer_epoch=self.v3_and_below_producer_epoch,
+            topics=self.v3_and_below_topics,
+        )
+        return type(self)(transactions=[transaction])
+
+    @property
+    @override
+    def usable_max_version(self) -> int:
+        """From version 4 on a broker answers other brokers only."""
+        return _FIRST_FOR_BROKERS - 1

@@ -25,7 +25,7 @@ class TopicPartition(Struct):
     partitions: list[int] = array(int32, "0+")
 
 
-class ConsumerProtocolSubscription(Blob, versions="0-3"):
+class ConsumerProtocolSubscription(Blob, versions="0-3", is_forward_compatible=True):
     """What a member subscribes to, and what it has."""
 
     topics: list[str] = array(string, "0+")
@@ -35,7 +35,7 @@ class ConsumerProtocolSubscription(Blob, versions="0-3"):
     rack_id: str | None = string("3+", nullable="3+", default=None, ignorable=True)  # KIP-881
 
 
-class ConsumerProtocolAssignment(Blob, versions="0-3"):
+class ConsumerProtocolAssignment(Blob, versions="0-3", is_forward_compatible=True):
     """What a member gets."""
 
     assigned_partitions: list[TopicPartition] = array(TopicPartition, "0+")

@@ -6,6 +6,10 @@ list of names by a list of topics.
 
 from __future__ import annotations
 
+from typing import Final
+
+from aiokafka_lite._compat import Self, override
+from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
@@ -17,6 +21,8 @@ from aiokafka_lite.protocol.schema import (
     string,
     uuid,
 )
+
+_FIRST_WITH_IDS: Final = 6
 
 
 class DeletableTopicResult(Struct):
@@ -50,3 +56,19 @@ class DeleteTopicsRequest(
     topics: list[DeleteTopicState] = array(DeleteTopicState, "6+")  # KIP-516
     topic_names: list[str] = array(string, "0-5", ignorable=True)
     timeout_ms: int = int32("0+")
+
+    @override
+    def for_version(self, version: int) -> Self:
+        if version >= _FIRST_WITH_IDS or not self.topics:
+            return self
+        names = [topic.name for topic in self.topics if topic.name is not None]
+        if len(names) < len(self.topics):
+            raise UnsupportedVersionError(f"DeleteTopics v{version} needs the topics' names")
+        return type(self)(topic_names=names, timeout_ms=self.timeout_ms)
+
+    @override
+    def from_version(self, version: int) -> Self:
+        if version >= _FIRST_WITH_IDS:
+            return self
+        topics = [DeleteTopicState(name=name) for name in self.topic_names]
+        return type(self)(topics=topics, timeout_ms=self.timeout_ms)

@@ -5,6 +5,9 @@ v3 is flexible; v4 abortable errors, v5 a new epoch for each transaction (KIP-89
 
 from __future__ import annotations
 
+from typing import Final
+
+from aiokafka_lite._compat import override
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
@@ -15,6 +18,8 @@ from aiokafka_lite.protocol.schema import (
     int64,
     string,
 )
+
+_FIRST_TO_BUMP_EPOCH: Final = 5  # in transactions of version 2 (KIP-890)
 
 
 class EndTxnResponse(Response):
@@ -35,3 +40,8 @@ class EndTxnRequest(
     producer_id: int = int64("0+")
     producer_epoch: int = int16("0+")
     committed: bool = boolean("0+")
+
+    @property
+    @override
+    def usable_max_version(self) -> int:
+        return _FIRST_TO_BUMP_EPOCH - 1

@@ -9,7 +9,11 @@ v18 its high watermark (KIP-1166).
 
 from __future__ import annotations
 
+from typing import Final
+
+from aiokafka_lite._compat import override
 from aiokafka_lite.protocol.schema import (
+    ZERO_UUID,
     Records,
     Request,
     Response,
@@ -25,6 +29,8 @@ from aiokafka_lite.protocol.schema import (
     string,
     uuid,
 )
+
+_FIRST_WITHOUT_NAMES: Final = 13
 
 
 class EpochEndOffset(Struct):
@@ -155,3 +161,12 @@ class FetchRequest(
     topics: list[FetchTopic] = array(FetchTopic, "0+")
     forgotten_topics_data: list[ForgottenTopic] = array(ForgottenTopic, "7+")  # KIP-227
     rack_id: str = string("11+", ignorable=True)  # KIP-392
+
+    @property
+    @override
+    def usable_max_version(self) -> int:
+        ids = [topic.topic_id for topic in self.topics]
+        ids += [topic.topic_id for topic in self.forgotten_topics_data]
+        if ZERO_UUID in ids:
+            return _FIRST_WITHOUT_NAMES - 1
+        return self.max_version

@@ -7,6 +7,9 @@ members (KIP-345); v6 is flexible; v7 the protocol's type and name (KIP-559); v8
 
 from __future__ import annotations
 
+from typing import Final
+
+from aiokafka_lite._compat import Self, override
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
@@ -19,6 +22,8 @@ from aiokafka_lite.protocol.schema import (
     int32,
     string,
 )
+
+_FIRST_WITH_REBALANCE_TIMEOUT: Final = 1
 
 
 class JoinGroupResponseMember(Struct):
@@ -64,3 +69,9 @@ class JoinGroupRequest(
     protocol_type: str = string("0+")
     protocols: list[JoinGroupRequestProtocol] = array(JoinGroupRequestProtocol, "0+")
     reason: str | None = string("8+", nullable="8+", default=None, ignorable=True)  # KIP-800
+
+    @override
+    def from_version(self, version: int) -> Self:
+        if version < _FIRST_WITH_REBALANCE_TIMEOUT:
+            self.rebalance_timeout_ms = self.session_timeout_ms
+        return self

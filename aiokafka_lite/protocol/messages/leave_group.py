@@ -6,6 +6,10 @@ v5 a reason (KIP-800).
 
 from __future__ import annotations
 
+from typing import Final
+
+from aiokafka_lite._compat import Self, override
+from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
@@ -16,6 +20,8 @@ from aiokafka_lite.protocol.schema import (
     int32,
     string,
 )
+
+_FIRST_WITH_SEVERAL_MEMBERS: Final = 3
 
 
 class MemberResponse(Struct):
@@ -32,6 +38,18 @@ class LeaveGroupResponse(Response):
     throttle_time_ms: int = int32("1+", ignorable=True)
     error_code: int = int16("0+")
     members: list[MemberResponse] = array(MemberResponse, "3+")  # KIP-345
+
+    @override
+    def for_version(self, version: int) -> Self:
+        """Where there is no list of members, the one member's error is that of the answer."""
+        if version >= _FIRST_WITH_SEVERAL_MEMBERS or not self.members:
+            return self
+        if len(self.members) > 1:
+            raise UnsupportedVersionError(f"LeaveGroup v{version} answers for one member only")
+        return type(self)(
+            throttle_time_ms=self.throttle_time_ms,
+            error_code=self.error_code or self.members[0].error_code,
+        )
 
 
 class MemberIdentity(Struct):
@@ -50,3 +68,18 @@ class LeaveGroupRequest(
     group_id: str = string("0+")
     member_id: str = string("0-2")
     members: list[MemberIdentity] = array(MemberIdentity, "3+")  # KIP-345
+
+    @override
+    def for_version(self, version: int) -> Self:
+        if version >= _FIRST_WITH_SEVERAL_MEMBERS or not self.members:
+            return self
+        if len(self.members) > 1 or self.members[0].group_instance_id is not None:
+            raise UnsupportedVersionError(f"LeaveGroup v{version} is for one dynamic member only")
+        return type(self)(group_id=self.group_id, member_id=self.members[0].member_id)
+
+    @override
+    def from_version(self, version: int) -> Self:
+        if version >= _FIRST_WITH_SEVERAL_MEMBERS:
+            return self
+        member = MemberIdentity(member_id=self.member_id)
+        return type(self)(group_id=self.group_id, members=[member])

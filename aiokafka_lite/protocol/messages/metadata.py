@@ -7,6 +7,10 @@ v10 topic ids in answers, v12 also in requests (KIP-516); v13 an error for the w
 
 from __future__ import annotations
 
+from typing import Final
+
+from aiokafka_lite._compat import Self, override
+from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
@@ -19,6 +23,8 @@ from aiokafka_lite.protocol.schema import (
     string,
     uuid,
 )
+
+_FIRST_TO_TELL_NONE_FROM_ALL: Final = 1
 
 
 class MetadataResponseBroker(Struct):
@@ -82,3 +88,17 @@ class MetadataRequest(
     allow_auto_topic_creation: bool = boolean("4+", default=True)
     include_cluster_authorized_operations: bool = boolean("8-10")  # KIP-430, 700
     include_topic_authorized_operations: bool = boolean("8+")  # KIP-430
+
+    @override
+    def for_version(self, version: int) -> Self:
+        if version >= _FIRST_TO_TELL_NONE_FROM_ALL or self.topics:
+            return self
+        if self.topics is not None:
+            raise UnsupportedVersionError(f"Metadata v{version} cannot ask for no topics")
+        return type(self)(topics=[])
+
+    @override
+    def from_version(self, version: int) -> Self:
+        if version < _FIRST_TO_TELL_NONE_FROM_ALL and not self.topics:
+            self.topics = None
+        return self

@@ -6,7 +6,11 @@ flexible; v9 also for groups of KIP-848; v10 names topics by id (KIP-848).
 
 from __future__ import annotations
 
+from typing import Final
+
+from aiokafka_lite._compat import override
 from aiokafka_lite.protocol.schema import (
+    ZERO_UUID,
     Request,
     Response,
     Route,
@@ -18,6 +22,8 @@ from aiokafka_lite.protocol.schema import (
     string,
     uuid,
 )
+
+_FIRST_WITHOUT_NAMES: Final = 10
 
 
 class OffsetCommitResponsePartition(Struct):
@@ -70,3 +76,10 @@ class OffsetCommitRequest(
     group_instance_id: str | None = string("7+", nullable="7+", default=None)  # KIP-345
     retention_time_ms: int = int64("2-4", default=-1, ignorable=True)
     topics: list[OffsetCommitRequestTopic] = array(OffsetCommitRequestTopic, "0+")
+
+    @property
+    @override
+    def usable_max_version(self) -> int:
+        if any(topic.topic_id == ZERO_UUID for topic in self.topics):
+            return _FIRST_WITHOUT_NAMES - 1
+        return self.max_version

@@ -7,7 +7,12 @@ group's fields into a list; v9 members of KIP-848; v10 names topics by id (KIP-8
 
 from __future__ import annotations
 
+from typing import Final
+
+from aiokafka_lite._compat import Self, override
+from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.schema import (
+    ZERO_UUID,
     Request,
     Response,
     Route,
@@ -20,6 +25,10 @@ from aiokafka_lite.protocol.schema import (
     string,
     uuid,
 )
+
+_FIRST_WITH_SEVERAL_GROUPS: Final = 8
+_FIRST_WITH_GROUP_ERROR: Final = 2
+_FIRST_WITHOUT_NAMES: Final = 10
 
 
 class OffsetFetchResponsePartition(Struct):
@@ -73,6 +82,65 @@ class OffsetFetchResponse(Response):
     error_code: int = int16("2-7", ignorable=True)
     groups: list[OffsetFetchResponseGroup] = array(OffsetFetchResponseGroup, "8+")  # KIP-709
 
+    @override
+    def for_version(self, version: int) -> Self:
+        if version >= _FIRST_WITH_SEVERAL_GROUPS or not self.groups:
+            return self
+        if len(self.groups) > 1:
+            raise UnsupportedVersionError(f"OffsetFetch v{version} answers for one group only")
+        (group,) = self.groups
+        return type(self)(
+            throttle_time_ms=self.throttle_time_ms,
+            error_code=group.error_code,
+            topics=[
+                OffsetFetchResponseTopic(
+                    name=topic.name,
+                    partitions=[_lower(p, group, version) for p in topic.partitions],
+                )
+                for topic in group.topics
+            ],
+        )
+
+    @override
+    def from_version(self, version: int) -> Self:
+        """Make a list of the one group; its id is empty, for these versions do not say."""
+        if version >= _FIRST_WITH_SEVERAL_GROUPS:
+            return self
+        group = OffsetFetchResponseGroup(
+            error_code=self.error_code,
+            topics=[
+                OffsetFetchResponseTopics(
+                    name=topic.name, partitions=[_lift(p) for p in topic.partitions]
+                )
+                for topic in self.topics
+            ],
+        )
+        return type(self)(throttle_time_ms=self.throttle_time_ms, groups=[group])
+
+
+def _lower(
+    partition: OffsetFetchResponsePartitions, group: OffsetFetchResponseGroup, version: int
+) -> OffsetFetchResponsePartition:
+    """Without a place for the group's error, each partition reports it."""
+    is_group_error_lost = version < _FIRST_WITH_GROUP_ERROR and group.error_code
+    return OffsetFetchResponsePartition(
+        partition_index=partition.partition_index,
+        committed_offset=partition.committed_offset,
+        committed_leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.metadata,
+        error_code=group.error_code if is_group_error_lost else partition.error_code,
+    )
+
+
+def _lift(partition: OffsetFetchResponsePartition) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=partition.partition_index,
+        committed_offset=partition.committed_offset,
+        committed_leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.metadata,
+        error_code=partition.error_code,
+    )
+
 
 class OffsetFetchRequestTopic(Struct):
     """A topic of the only group (up to v7)."""
@@ -111,3 +179,46 @@ class OffsetFetchRequest(
     )
     groups: list[OffsetFetchRequestGroup] = array(OffsetFetchRequestGroup, "8+")  # KIP-709
     require_stable: bool = boolean("7+")  # KIP-447
+
+    @override
+    def for_version(self, version: int) -> Self:
+        if version >= _FIRST_WITH_SEVERAL_GROUPS or not self.groups:
+            return self
+        if len(self.groups) > 1:
+            raise UnsupportedVersionError(f"OffsetFetch v{version} asks for one group only")
+        (group,) = self.groups
+        topics = group.topics
+        return type(self)(
+            group_id=group.group_id,
+            topics=None
+            if topics is None
+            else [
+                OffsetFetchRequestTopic(name=t.name, partition_indexes=t.partition_indexes)
+                for t in topics
+            ],
+            require_stable=self.require_stable,
+        )
+
+    @override
+    def from_version(self, version: int) -> Self:
+        if version >= _FIRST_WITH_SEVERAL_GROUPS:
+            return self
+        topics = self.topics
+        group = OffsetFetchRequestGroup(
+            group_id=self.group_id,
+            topics=None
+            if topics is None
+            else [
+                OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes)
+                for t in topics
+            ],
+        )
+        return type(self)(groups=[group], require_stable=self.require_stable)
+
+    @property
+    @override
+    def usable_max_version(self) -> int:
+        topics = (topic for group in self.groups for topic in group.topics or ())
+        if any(topic.topic_id == ZERO_UUID for topic in topics):
+            return _FIRST_WITHOUT_NAMES - 1
+        return self.max_version

@@ -6,7 +6,11 @@ v3 is the first with record format v2; v7 allows zstd (KIP-110); v8 names the re
 
 from __future__ import annotations
 
+from typing import Final
+
+from aiokafka_lite._compat import override
 from aiokafka_lite.protocol.schema import (
+    ZERO_UUID,
     Records,
     Request,
     Response,
@@ -21,6 +25,9 @@ from aiokafka_lite.protocol.schema import (
     string,
     uuid,
 )
+
+_FIRST_TO_ADD_PARTITIONS: Final = 12  # to the transaction, in transactions of version 2 (KIP-890)
+_FIRST_WITHOUT_NAMES: Final = 13
 
 
 class BatchIndexAndErrorMessage(Struct):
@@ -102,3 +109,17 @@ class ProduceRequest(
     acks: int = int16("0+")  # 0, 1, or -1: all in-sync replicas
     timeout_ms: int = int32("0+")
     topic_data: list[TopicProduceData] = array(TopicProduceData, "0+")
+
+    @property
+    @override
+    def usable_max_version(self) -> int:
+        if self.transactional_id is not None:
+            return _FIRST_TO_ADD_PARTITIONS - 1
+        if any(topic.topic_id == ZERO_UUID for topic in self.topic_data):
+            return _FIRST_WITHOUT_NAMES - 1
+        return self.max_version
+
+    @property
+    @override
+    def expects_response(self) -> bool:
+        return self.acks != 0

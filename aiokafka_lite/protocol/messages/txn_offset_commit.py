@@ -6,6 +6,9 @@ also adds the group to the transaction (KIP-890).
 
 from __future__ import annotations
 
+from typing import Final
+
+from aiokafka_lite._compat import override
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
@@ -17,6 +20,8 @@ from aiokafka_lite.protocol.schema import (
     int64,
     string,
 )
+
+_FIRST_TO_ADD_GROUP: Final = 5  # to the transaction, in transactions of version 2 (KIP-890)
 
 
 class TxnOffsetCommitResponsePartition(Struct):
@@ -71,3 +76,8 @@ class TxnOffsetCommitRequest(
     member_id: str = string("3+")  # KIP-447
     group_instance_id: str | None = string("3+", nullable="3+", default=None)  # KIP-345
     topics: list[TxnOffsetCommitRequestTopic] = array(TxnOffsetCommitRequestTopic, "0+")
+
+    @property
+    @override
+    def usable_max_version(self) -> int:
+        return _FIRST_TO_ADD_GROUP - 1
