@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
+
+from aiokafka_lite.errors import InsecureConfigError
 
 
 @dataclass(frozen=True)
@@ -13,6 +16,7 @@ class BrokerConfig:
     Attributes:
         host: The address to listen on; also what clients are told to connect to.
         port: 0 takes a free one.
+        allow_remote: Listen also where other machines can connect: whoever can, may do anything.
         data_dir: Where logs and topics are kept; None keeps them in memory.
         num_partitions: Of topics created without saying how many.
         auto_create_topics: Metadata requests that allow it create the topics they ask for.
@@ -23,13 +27,14 @@ class BrokerConfig:
         max_connections: More are closed as they arrive.
         connections_max_idle_s: A connection without a request for so long is closed.
         max_partitions: All topics together; creating more is refused.
-        max_fetch_sessions: Incremental fetch sessions kept (max.incremental.fetch.session.cache.slots).
+        max_fetch_sessions: Incremental fetch sessions kept at most.
         fetch_max_bytes: Most a Fetch answer may hold, whatever the client asks for.
         stop_timeout_s: How long stopping waits for connections to take their last bytes.
     """
 
     host: str = "127.0.0.1"
     port: int = 0
+    allow_remote: bool = False
     data_dir: Path | None = None
     node_id: int = 1
     num_partitions: int = 1
@@ -65,5 +70,19 @@ class BrokerConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not (self.allow_remote or _is_loopback(self.host)):
+            raise InsecureConfigError(
+                f"{self.host} can be reached from other machines, and this broker asks nobody for "
+                f"a password: listen on 127.0.0.1, or allow it (allow_remote, --allow-remote)"
+            )
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port must be 0 to 65535, not {self.port}")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -13,7 +13,7 @@ from aiokafka_lite.broker.handlers.registry import Answer
 from aiokafka_lite.broker.processor import Work
 from aiokafka_lite.broker.purgatory import Delayed, Purgatory
 from aiokafka_lite.errors import KafkaProtocolError
-from aiokafka_lite.protocol.schema import Message
+from aiokafka_lite.protocol.schema import Response
 
 # How long requests are handled before other work of the loop gets its turn.
 TIME_SLICE_S: Final = 0.001
@@ -34,7 +34,7 @@ class Dispatcher:
     def __init__(
         self,
         channel: RequestChannel[Work],
-        purgatory: Purgatory,
+        purgatory: Purgatory[Response],
         scope: TaskScope,
         on_bug: Callable[[str, BaseException], None],
     ) -> None:
@@ -62,7 +62,7 @@ class Dispatcher:
     def _handle(self, work: Work) -> None:
         try:
             answer = work.entry.handle(work.context, work.request)
-            if isinstance(answer, Message) or answer is None:
+            if isinstance(answer, Response) or answer is None:
                 work.processor.answer(work, answer)
             elif isinstance(answer, Delayed):
                 self._delay(work, answer)
@@ -71,11 +71,11 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 — reported; one bad handler must not stop all
             self._failed(work, error)
 
-    def _delay(self, work: Work, delayed: Delayed[Message]) -> None:
+    def _delay(self, work: Work, delayed: Delayed[Response]) -> None:
         watch = self._purgatory.watch(delayed, partial(self._complete, work))
         work.processor.call_when_gone(watch.cancel)
 
-    def _complete(self, work: Work, answer: Callable[[], Message]) -> None:
+    def _complete(self, work: Work, answer: Callable[[], Response]) -> None:
         try:
             work.processor.answer(work, answer())
         except Exception as error:  # noqa: BLE001 — reported

@@ -125,7 +125,9 @@ class PartitionLog:
         base_offset = self._end_offset
         writable = _writable(batch)
         patch_batch(
-            writable, base_offset=base_offset, leader_epoch=leader_epoch,
+            writable,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
             append_time_ms=append_time_ms,
         )
         newest = header.max_timestamp if append_time_ms is None else append_time_ms

@@ -23,12 +23,13 @@ from aiokafka_lite.broker.handlers.registry import HANDLERS, HandlerEntry
 from aiokafka_lite.broker.receive import FrameReceiver
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol import framing
+from aiokafka_lite.protocol.encoding import Part
 from aiokafka_lite.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
-from aiokafka_lite.protocol.schema import Message
+from aiokafka_lite.protocol.schema import Message, Response
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class Processor(asyncio.BufferedProtocol):
         self._loop = loop
         self._receiver = FrameReceiver(acceptor.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
-        self._outgoing: deque[bytes | memoryview] = deque()
+        self._outgoing: deque[Part] = deque()
         self._is_muted = False
         self._is_reading_paused = False
         self._is_waiting_for_room = False
@@ -157,10 +158,8 @@ class Processor(asyncio.BufferedProtocol):
                     self._is_waiting_for_room = True
                     channel.call_when_room(self._room_made)
                 break
-            frame = self._receiver.next_frame()
-            assert frame is not None
             self._is_muted = True
-            self._submit(frame)
+            self._submit(self._receiver.next_frame())
         self._adjust_reading()
 
     def _room_made(self) -> None:
@@ -210,7 +209,7 @@ class Processor(asyncio.BufferedProtocol):
         """Have a function called if the client disconnects before its answer is sent."""
         self._on_gone = callback
 
-    def answer(self, work: Work, response: Message | None) -> None:
+    def answer(self, work: Work, response: Response | None) -> None:
         """Send the answer to the request in flight; None when none is expected."""
         self._on_gone = None
         if self._transport is None:
@@ -219,12 +218,10 @@ class Processor(asyncio.BufferedProtocol):
             self._unmute()
             return
         self._write(
-            framing.encode_response_parts(
-                response, work.context.api_version, work.correlation_id
-            )
+            framing.encode_response_parts(response, work.context.api_version, work.correlation_id)
         )
 
-    def _write(self, parts: list[bytes | memoryview]) -> None:
+    def _write(self, parts: list[Part]) -> None:
         self._outgoing.extend(_slices(parts))
         self._write_more()
 
@@ -268,10 +265,10 @@ class Processor(asyncio.BufferedProtocol):
             self._transport.abort()
 
 
-def _slices(parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
+def _slices(parts: list[Part]) -> list[Part]:
     """Join small buffers and cut large ones, so that each is worth one write."""
-    slices: list[bytes | memoryview] = []
-    small: list[bytes | memoryview] = []
+    slices: list[Part] = []
+    small: list[Part] = []
     for part in parts:
         if len(part) <= JOIN_BYTES:
             small.append(part)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from aiokafka_lite._compat import Never
+
 R = TypeVar("R")
 
 
@@ -39,7 +41,7 @@ class Watch(Generic[R]):
 
     def __init__(
         self,
-        purgatory: Purgatory,
+        purgatory: Purgatory[R],
         delayed: Delayed[R],
         on_answer: Callable[[Callable[[], R]], None],
         loop: asyncio.AbstractEventLoop,
@@ -77,27 +79,25 @@ class Watch(Generic[R]):
         self._on_answer(answer)
 
 
-def _raiser(error: Exception) -> Callable[[], R]:
-    def raise_it() -> R:
+def _raiser(error: Exception) -> Callable[[], Never]:
+    def raise_it() -> Never:
         raise error
 
     return raise_it
 
 
-class Purgatory:
+class Purgatory(Generic[R]):
     """All waiting answers, by key. Written only from the broker's event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         # Dicts for sets: the order of completion must not depend on hashes.
-        self._watches: dict[Hashable, dict[Watch[object], None]] = {}
+        self._watches: dict[Hashable, dict[Watch[R], None]] = {}
 
     def __len__(self) -> int:
         return len({id(watch) for watches in self._watches.values() for watch in watches})
 
-    def watch(
-        self, delayed: Delayed[R], on_answer: Callable[[Callable[[], R]], None]
-    ) -> Watch[R]:
+    def watch(self, delayed: Delayed[R], on_answer: Callable[[Callable[[], R]], None]) -> Watch[R]:
         """Keep an answer until it is ready or due.
 
         Args:

@@ -58,22 +58,22 @@ class FrameReceiver:
         size = self._announced()
         return size is not None and self._end - self._start - SIZE_BYTES >= size
 
-    def next_frame(self) -> memoryview | None:
-        """Return a whole frame in memory of its own, or None when there is none yet.
+    def next_frame(self) -> memoryview:
+        """Return the frame that there is, in memory of its own.
 
         Raises:
             KafkaProtocolError: What follows in the buffer announces no proper frame.
+            RuntimeError: There is no whole frame.
         """
+        size = self._announced()
         if not self.has_frame:
-            return None
+            raise RuntimeError("no frame is complete yet")
         if self._large is not None:
             frame, self._large = self._large, None
             return frame
-        size = self._announced()
-        assert size is not None
         first = self._start + SIZE_BYTES
-        frame = memoryview(bytearray(self._scratch[first : first + size]))
-        self._start = first + size
+        self._start = first + (size or 0)
+        frame = memoryview(bytearray(self._scratch[first : self._start]))
         self._begin_large()
         return frame
 

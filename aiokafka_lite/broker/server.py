@@ -49,6 +49,7 @@ from aiokafka_lite.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from aiokafka_lite.protocol.schema import Response
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ class Broker:
         data_dir: Keeps topics, records and committed offsets across restarts; in memory if None.
         num_partitions: Of topics created without saying how many.
         auto_create_topics: Metadata requests that allow it create the topics they ask for.
+        allow_remote: Accept a `host` that other machines can reach.
         config: All settings at once, instead of the ones above.
         clock: Returns the wall-clock time in milliseconds.
         rng: Where ids come from; seed it for the same ids each time.
@@ -104,6 +106,7 @@ class Broker:
         data_dir: str | Path | None = None,
         num_partitions: int = 1,
         auto_create_topics: bool = True,
+        allow_remote: bool = False,
         config: BrokerConfig | None = None,
         clock: Callable[[], int] = wall_clock_ms,
         rng: random.Random | None = None,
@@ -115,6 +118,7 @@ class Broker:
             data_dir=None if data_dir is None else Path(data_dir),
             num_partitions=num_partitions,
             auto_create_topics=auto_create_topics,
+            allow_remote=allow_remote,
             **settings,  # type: ignore[arg-type]  # dataclass checks names, __post_init__ values
         )
         self.clock = clock
@@ -135,7 +139,7 @@ class Broker:
         self._all_gone: asyncio.Future[None] | None = None
         # Made by start(), which has a loop.
         self.scope: TaskScope
-        self.purgatory: Purgatory
+        self.purgatory: Purgatory[Response]
         self.channel: RequestChannel[Work]
         self.groups: GroupCoordinator
 
@@ -160,15 +164,16 @@ class Broker:
         self.scope = TaskScope("broker", on_failure=functools.partial(self._bug, "a task died"))
         self.purgatory = Purgatory(loop)
         self.channel = RequestChannel(self.config.queued_max_requests, loop)
+        self.groups = GroupCoordinator(self)
         try:
             if self.config.data_dir is not None:
                 await loop.run_in_executor(None, self.catalog.load)
-            self.groups = GroupCoordinator(self)
             self.groups.start()
             dispatcher = Dispatcher(self.channel, self.purgatory, self.scope, self._bug)
             self.scope.spawn(dispatcher.run(), name="dispatcher")
             await self._listen()
         except BaseException:
+            await self.groups.close()
             await self._release()
             raise
         self._schedule_idle_check()
@@ -181,7 +186,7 @@ class Broker:
             )
         except OSError as error:
             reason = (
-                "another program listens there: stop it, or choose another port (0 takes a free one)"
+                "another program listens there: stop it, or choose another port"
                 if error.errno == errno.EADDRINUSE
                 else error.strerror or str(error)
             )
@@ -286,8 +291,9 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """"host:port" for clients."""
-        return f"{self.node.host}:{self.node.port}"
+        """ "host:port" for clients."""
+        host = f"[{self.node.host}]" if ":" in self.node.host else self.node.host
+        return f"{host}:{self.node.port}"
 
     @property
     def cluster_id(self) -> str:
@@ -372,4 +378,6 @@ class Broker:
 
     @property
     def offsets_topic_partitions(self) -> int:
-        return self.config.offsets_topic_partitions
+        """What there are: groups are assigned to partitions by it, so the stored number counts."""
+        topic = self.topic(GROUP_METADATA_TOPIC)
+        return self.config.offsets_topic_partitions if topic is None else topic.partition_count

@@ -28,9 +28,10 @@ class BrokerThread:
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
         self._config = config or BrokerConfig()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._broker: Broker | None = None
-        self._thread: threading.Thread | None = None
+        # Made on entering.
+        self._loop: asyncio.AbstractEventLoop
+        self._thread: threading.Thread
 
     @property
     def broker(self) -> Broker:
@@ -41,7 +42,7 @@ class BrokerThread:
 
     @property
     def bootstrap_servers(self) -> str:
-        """"host:port" for clients."""
+        """The address for clients, "host:port"."""
         return self.broker.bootstrap_servers
 
     def __enter__(self) -> Self:
@@ -83,13 +84,10 @@ class BrokerThread:
             loop.close()
 
     def _end(self) -> None:
-        assert self._loop is not None
-        assert self._thread is not None
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
     def _await(self, coro: Coroutine[object, None, T]) -> T:
-        assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
 
     def call(self, function: Callable[[Broker], T]) -> T:

@@ -42,9 +42,7 @@ def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClus
         cluster_id=ctx.broker.cluster_id,
         controller_id=ctx.broker.controller_id,
         brokers=[
-            DescribeClusterBroker(
-                broker_id=node.id, host=node.host, port=node.port, rack=node.rack
-            )
+            DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port, rack=node.rack)
             for node in ctx.broker.nodes.values()
         ],
         cluster_authorized_operations=(

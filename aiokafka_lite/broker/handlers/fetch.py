@@ -66,9 +66,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> FetchResponse | Delaye
     return Delayed(
         keys=keys,
         deadline=now + request.max_wait_ms / 1000,
-        try_complete=lambda: (
-            _response(context, read.read()) if read.is_worth_answering() else None
-        ),
+        try_complete=lambda: _response(context, read.read()) if read.is_worth_answering() else None,
         expire=lambda: _response(context, read.read()),
     )
 

@@ -15,7 +15,7 @@ from aiokafka_lite.protocol.messages.list_groups import (
     ListGroupsResponse,
 )
 
-CLASSIC_TYPE = "Classic"
+CLASSIC_TYPE = "classic"
 
 
 @handler(ListGroupsRequest)
@@ -25,7 +25,7 @@ def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsRespons
         return ListGroupsResponse(error_code=CoordinatorLoadInProgressError.errno)
     states = {name.strip().lower() for name in request.states_filter}
     types = {name.strip().lower() for name in request.types_filter}
-    if types and CLASSIC_TYPE.lower() not in types:
+    if types and CLASSIC_TYPE not in types:
         return ListGroupsResponse()
     return ListGroupsResponse(
         groups=[

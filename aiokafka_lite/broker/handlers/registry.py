@@ -8,13 +8,13 @@ from typing import TypeAlias, TypeVar, cast
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.purgatory import Delayed
-from aiokafka_lite.protocol.schema import Message, Request
+from aiokafka_lite.protocol.schema import Message, Request, Response
 
-Answer: TypeAlias = "Message | Delayed[Message] | None"
+Answer: TypeAlias = "Response | Delayed[Response] | None"
 Handle: TypeAlias = "Callable[[RequestContext, Message], Answer | Awaitable[Answer]]"
 
-RequestT = TypeVar("RequestT", bound="Request[Message]")
-ResponseT = TypeVar("ResponseT", bound=Message)
+RequestT = TypeVar("RequestT", bound="Request[Response]")
+ResponseT = TypeVar("ResponseT", bound=Response)
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class HandlerEntry:
         advertised_min_version: What ApiVersions says; differs from `min_version` for Produce only.
     """
 
-    request: type[Request[Message]]
+    request: type[Request[Response]]
     handle: Handle
     min_version: int
     max_version: int
@@ -57,7 +57,7 @@ def handler(
         if request.api_key in HANDLERS:
             raise ValueError(f"{request.__name__} has a handler already")
         HANDLERS[request.api_key] = HandlerEntry(
-            request=cast("type[Request[Message]]", request),
+            request=cast("type[Request[Response]]", request),
             handle=cast("Handle", function),
             min_version=lowest,
             max_version=highest,
