@@ -7,7 +7,6 @@ ended by a signal.
 from __future__ import annotations
 
 import argparse
-import errno
 import logging
 import os
 import sys
@@ -51,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except (CommandError, KafkaError) as error:
-        return _fail(str(error))
+        # Kafka errors begin with their class's name, which is for programmers.
+        return _fail(str(error).removeprefix(f"{type(error).__name__}: "))
     except Interrupted as interruption:
         print(f"\n{interruption}", file=sys.stderr)
         return interruption.exit_code
@@ -61,10 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output went away (`| head`): nothing is left to say, nor to flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        return _fail(f"{error.strerror or error}: another program listens there; name a free port")
 
 
 def _fail(message: str) -> int:

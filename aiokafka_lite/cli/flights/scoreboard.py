@@ -18,9 +18,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from aiokafka_lite.cli.flights.problems import LostRecordError
+from aiokafka_lite.cli.flights.problems import ForeignTopicError, LostRecordError
 from aiokafka_lite.cli.flights.statistics import CarrierTally, total
 from aiokafka_lite.structs import ConsumerRecord
+
+_decode: Final = json.JSONDecoder().decode  # json.loads would guess each value's encoding first
 
 
 class OffsetRange(NamedTuple):
@@ -94,9 +96,12 @@ class Scoreboard:
 
         Raises:
             LostRecordError: Records ahead of this one never came.
+            ForeignTopicError: It is no flight.
         """
-        tally = self._partitions[record.partition]
+        tally = self._partitions.get(record.partition)
         offset = record.offset
+        if tally is None or offset >= tally.end_offset:
+            return False  # written by somebody after the goal was set
         if offset != tally.next_offset:
             if offset > tally.next_offset:
                 raise LostRecordError(
@@ -105,16 +110,18 @@ class Scoreboard:
                 )
             self.redelivered += 1
             return False
-        if offset >= tally.end_offset:
-            return False  # written by somebody after the goal was set
         if self._started is None:
             self._started = self._clock(), self._cpu_clock()
-        flight = json.loads(record.value or b"{}")
-        carrier = flight["carrier"]
-        carrier_tally = tally.carriers.get(carrier)
-        if carrier_tally is None:
-            carrier_tally = tally.carriers[carrier] = CarrierTally()
-        carrier_tally.count(flight["dep_time"], flight["dep_delay"], flight["arr_delay"])
+        try:
+            flight = _decode(str(record.value or b"", "utf-8"))
+            carrier_tally = tally.carriers.get(flight["carrier"])
+            if carrier_tally is None:
+                carrier_tally = tally.carriers[flight["carrier"]] = CarrierTally()
+            carrier_tally.count(flight["dep_time"], flight["dep_delay"], flight["arr_delay"])
+        except (ValueError, LookupError, TypeError):
+            raise ForeignTopicError(
+                record.topic, f"partition {record.partition}, offset {offset} is no flight"
+            ) from None
         tally.next_offset = offset + 1
         self.counted += 1
         if tally.next_offset == tally.end_offset:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from aiokafka_lite.cli.flights.problems import LostRecordError
+from aiokafka_lite.cli.flights.problems import ForeignTopicError, LostRecordError
 from aiokafka_lite.cli.flights.scoreboard import OffsetRange, Pace, Scoreboard
 from aiokafka_lite.cli.flights.statistics import CarrierTally
 from aiokafka_lite.structs import ConsumerRecord
@@ -73,8 +73,20 @@ def test_gap_is_an_error() -> None:
 def test_records_beyond_the_goal_are_left_out() -> None:
     board = scoreboard(p0=(0, 1))
     board.count(record(0, 0))
-    assert not board.count(record(0, 1))
+    later = [record(0, 1), record(0, 2), record(1, 0)]
+    assert not any(board.count(each) for each in later)
     assert board.counted == 1
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"", b"not JSON", b"[1, 2]", b'{"carrier": "UA"}', b"\xff"]
+)
+def test_record_that_is_no_flight_is_named(value: bytes | None) -> None:
+    board = scoreboard(p0=(0, 1))
+    foreign = record(0, 0)
+    foreign.value = value
+    with pytest.raises(ForeignTopicError, match="partition 0, offset 0"):
+        board.count(foreign)
 
 
 def test_empty_topic_is_finished_at_once() -> None:
