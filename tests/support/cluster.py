@@ -106,15 +106,24 @@ class KafkaHandle:
         return await self.produce_batch(topic, partition, batch)
 
     async def produce_batch(self, topic: str, partition: int, batch: bytes) -> int:
-        """Produce a record set as it is, with acks=all, and return its base offset."""
+        """Produce a record set as it is, with acks=all, and return its base offset.
+
+        A real broker may name a new topic's leader before that leader is ready: such answers
+        are tried again for some seconds.
+        """
         data = TopicProduceData(
             name=topic,
             partition_data=[PartitionProduceData(index=partition, records=memoryview(batch))],
         )
         request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data])
         async with self.raw() as client:
-            answer = await client.request(request, PRODUCE_BY_NAME)
-        (result,) = answer.responses[0].partition_responses
-        if result.error_code:
-            raise for_code(result.error_code)(f"{topic}-{partition}: {result.error_message}")
-        return result.base_offset
+            for _ in range(100):
+                answer = await client.request(request, PRODUCE_BY_NAME)
+                (result,) = answer.responses[0].partition_responses
+                if not result.error_code:
+                    return result.base_offset
+                error = for_code(result.error_code)
+                if not error.invalid_metadata:
+                    break
+                await asyncio.sleep(0.05)
+        raise error(f"{topic}-{partition}: {result.error_message}")
