@@ -17,7 +17,6 @@ from aiokafka_lite.errors import (
     UnsupportedVersionError,
     for_code,
 )
-from aiokafka_lite.protocol import registry
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from aiokafka_lite.protocol.schema import Request, Response
 
@@ -33,12 +32,6 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
     __slots__ = ("_chosen", "_peer", "_ranges")
 
     def __init__(self, ranges: Mapping[int, tuple[int, int]], peer: str) -> None:
-        for api_key, (low, high) in ranges.items():
-            if low > high and api_key in registry.REQUESTS:
-                raise KafkaProtocolError(
-                    f"{peer} offers versions {low} to {high} of "
-                    f"{registry.REQUESTS[api_key].__name__}: the range is empty"
-                )
         self._ranges = dict(ranges)
         self._peer = peer
         self._chosen: dict[tuple[int, int | None], int] = {}
@@ -57,6 +50,7 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
 
         Raises:
             IncompatibleBrokerVersion: There is none.
+            KafkaProtocolError: The broker's range is empty.
         """
         wanted = (request_class.api_key, max_version)
         chosen = self._chosen.get(wanted)
@@ -71,12 +65,20 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
             raise IncompatibleBrokerVersion(
                 f"{self._peer} does not offer {request_class.__name__}"
             ) from None
-        if max_version is not None:
-            high = min(high, max_version)
-        try:
-            return registry.negotiate(request_class, low, high)
-        except IncompatibleBrokerVersion as error:
-            raise IncompatibleBrokerVersion(f"{self._peer}: {error.args[0]}") from None
+        if low > high:
+            raise KafkaProtocolError(
+                f"{self._peer} offers versions {low} to {high} of {request_class.__name__}: "
+                "the range is empty"
+            )
+        newest = request_class.max_version
+        chosen = min(newest, high) if max_version is None else min(newest, high, max_version)
+        if chosen < max(request_class.min_version, low):
+            raise IncompatibleBrokerVersion(
+                f"{self._peer} speaks versions {low} to {high} of {request_class.__name__}, this "
+                f"client {request_class.min_version} to "
+                f"{newest if max_version is None else min(newest, max_version)}"
+            )
+        return chosen
 
 
 async def ask_api_versions(
@@ -85,7 +87,7 @@ async def ask_api_versions(
     """Ask in our newest version, then in one the broker names, at last in version 0.
 
     Raises:
-        KafkaProtocolError: The broker refuses every version, or offers an empty range.
+        KafkaProtocolError: The broker refuses every version.
         BrokerResponseError: The broker answers with another error code.
     """
     version = ApiVersionsRequest.max_version

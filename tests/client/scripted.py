@@ -23,7 +23,7 @@ from aiokafka_lite.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from aiokafka_lite.protocol.schema import Message, Request, Response
+from aiokafka_lite.protocol.schema import Request, Response
 
 
 class Do(enum.Enum):
@@ -44,13 +44,13 @@ class Asked:
     client_id: str | None
     peer: ServerConnection
 
-    def encode(self, response: Message) -> bytes:
+    def encode(self, response: Response) -> bytes:
         """Return the answer's bytes, its size first, as a broker would send them."""
         return framing.encode_response(response, self.version, self.correlation_id)
 
 
 #: A message to answer with, raw bytes to send instead, or something to do.
-Answer = Message | bytes | Do
+Answer = Response | bytes | Do
 Script = Callable[[Asked], Answer]
 
 
@@ -99,7 +99,7 @@ class ServerConnection(asyncio.Protocol):
                 self.transport.abort()
             case Do.NOTHING:
                 pass
-            case Message() as response:
+            case Response() as response:
                 self.transport.write(asked.encode(response))
 
     def connection_lost(self, exc: Exception | None) -> None:

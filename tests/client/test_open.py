@@ -95,8 +95,10 @@ async def test_endless_refusal_ends_after_a_few_tries(broker: ScriptedBroker) ->
 
 async def test_empty_version_range_is_a_protocol_error(broker: ScriptedBroker) -> None:
     broker.scripts[ApiVersionsRequest] = lambda _: offered({KEY: (0, 4), 3: (5, 2)})
-    with pytest.raises(KafkaProtocolError, match="versions 5 to 2 of MetadataRequest"):
-        await open_connection(broker)
+    connection = await open_connection(broker)
+    with pytest.raises(KafkaProtocolError, match=f"{broker.address}.* 5 to 2 of MetadataRequest"):
+        await connection.request(MetadataRequest(topics=[]), timeout_s=TIMEOUT_S)
+    await close(connection)
 
 
 async def test_hundred_thousand_apis_are_too_many(broker: ScriptedBroker) -> None:

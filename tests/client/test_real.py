@@ -14,10 +14,12 @@ from aiokafka_lite.client.config import parse_address
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.protocol import registry
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
-from aiokafka_lite.protocol.messages.fetch import FetchRequest
+from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.client.conftest import TIMEOUT_S
+
+API_VERSIONS = ApiVersionsRequest(client_software_name="tests", client_software_version="1")
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.every_loop]
 
@@ -28,7 +30,7 @@ async def test_every_api_has_a_version_in_common(real_kafka: str) -> None:
     for api_key, request_class in registry.REQUESTS.items():
         if api_key in connection.api_versions:
             assert connection.api_versions.choose(request_class) >= request_class.min_version
-    response = await connection.request(ApiVersionsRequest(), timeout_s=TIMEOUT_S)
+    response = await connection.request(API_VERSIONS, timeout_s=TIMEOUT_S)
     assert {key.api_key for key in response.api_keys} == set(connection.api_versions)
     connection.close()
     await connection.wait_closed()
@@ -60,20 +62,30 @@ async def test_cluster_is_found_topics_created_and_coordinators_named(real_kafka
 
 
 async def test_long_poll_holds_up_nothing_else(real_kafka: str) -> None:
+    topic = f"client-{uuid.uuid4().hex}"
+    tp = TopicPartition(topic, 0)
     scope = TaskScope("tests")
-    config = ClientConfig(bootstrap_servers=real_kafka)
-    cluster = Cluster(config, scope=scope, rng=random.Random(1))
-    await cluster.start()
-    node_id = next(iter(cluster.view.nodes))
-    poll = asyncio.ensure_future(
-        cluster.request(
-            node_id, FetchRequest(max_wait_ms=3_000, min_bytes=1), lane=Lane.FETCH, timeout_s=10
+    cluster = Cluster(ClientConfig(bootstrap_servers=real_kafka), scope=scope, rng=random.Random(1))
+    cluster.watch([topic])
+    try:
+        await cluster.start()
+        while (leader := cluster.view.leader(tp)) is None:
+            await cluster.refresh()
+        partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        wanted = FetchTopic(
+            topic_id=cluster.view.topic_id(topic) or bytes(16), topic=topic, partitions=[partition]
         )
-    )
-    for _ in range(5):
-        await cluster.request_any(ApiVersionsRequest())
-    assert not poll.done()
-    await cluster.close()
-    with pytest.raises(KafkaConnectionError):
-        await poll
-    await scope.close()
+        fetch = FetchRequest(max_wait_ms=30_000, min_bytes=1, max_bytes=1 << 20, topics=[wanted])
+        poll = asyncio.ensure_future(
+            cluster.request(leader.leader, fetch, lane=Lane.FETCH, timeout_s=40)
+        )
+        for _ in range(20):
+            await cluster.request(leader.leader, API_VERSIONS)
+        is_waiting = not poll.done() and cluster.pool.in_flight_request_count() == 1
+        assert is_waiting
+        await cluster.close()
+        with pytest.raises(KafkaConnectionError):
+            await poll
+    finally:
+        await cluster.close()
+        await scope.close()
