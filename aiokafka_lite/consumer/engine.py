@@ -127,14 +127,12 @@ class Engine:
 
         Raises:
             ConsumerStoppedError: The consumer is stopped.
+            IllegalStateError: It was not started.
             BaseException: What a background task died of, until the consumer is stopped.
             KafkaError: What membership met, once.
         """
-        if self.is_stopped:
-            raise ConsumerStoppedError("the consumer is stopped")
-        if self._running is not None:
-            for scope in self._running.scopes:
-                scope.raise_if_failed()
+        for scope in self.running.scopes:
+            scope.raise_if_failed()
         if self._errors:
             raise self._errors.popleft().with_traceback(None)
 

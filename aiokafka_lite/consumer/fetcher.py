@@ -23,7 +23,7 @@ from typing import Final
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import Cluster, ClusterView, Lane
+from aiokafka_lite.client import Cluster, ClusterView, Lane, Node
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.budget import ByteBudget, Reservation
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -40,7 +40,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     for_code,
 )
-from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse
+from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse, LeaderIdAndEpoch
 from aiokafka_lite.protocol.schema import ZERO_UUID
 
 log = logging.getLogger(__name__)
@@ -354,9 +354,26 @@ class NodeFetcher:
                     parts[partition] = part
                     size_bytes += len(answer.records or b"")
                 self._touched[partition] = None
+                if answer.current_leader.leader_id >= 0:
+                    self._follow_hint(partition, answer.current_leader, response)
         if settling.is_metadata_stale:
             settling.is_metadata_stale = False
             self._fetcher.cluster.invalidate()
         if parts:
             reservation.keep(size_bytes)
             self._fetcher.queue.put(fetched, list(parts.values()))
+
+    def _follow_hint(
+        self, partition: PartitionState, leader: LeaderIdAndEpoch, response: FetchResponse
+    ) -> None:
+        """Go to the leader that an error answer names, without waiting for metadata (KIP-951)."""
+        endpoints = [
+            Node(endpoint.node_id, endpoint.host, endpoint.port, endpoint.rack)
+            for endpoint in response.node_endpoints
+        ]
+        is_newer = self._fetcher.cluster.apply_leader_hint(
+            partition.tp, leader.leader_id, leader.leader_epoch, endpoints
+        )
+        if is_newer:
+            partition.retry_at = 0.0
+            self._fetcher.touch(partition)

@@ -20,6 +20,7 @@ from aiokafka_lite.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
     PartitionData,
 )
 from aiokafka_lite.structs import TopicPartition
@@ -42,13 +43,20 @@ def view(leaders: dict[int, int], *, nodes: Iterable[int] = (1, 2), epoch: int =
 
 
 def answer(
-    number: int, records: bytes = b"", *, error_code: int = 0, high_watermark: int = 100
+    number: int,
+    records: bytes = b"",
+    *,
+    error_code: int = 0,
+    high_watermark: int = 100,
+    leader_hint: tuple[int, int] | None = None,
 ) -> PartitionData:
+    leader, epoch = leader_hint or (-1, -1)
     return PartitionData(
         partition_index=number,
         error_code=error_code,
         high_watermark=high_watermark,
         records=memoryview(records),
+        current_leader=LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch),
     )
 
 
@@ -97,6 +105,15 @@ class ScriptedCluster:
         self.view = cluster_view
         for listener in self._listeners:
             listener(cluster_view)
+
+    def apply_leader_hint(
+        self, tp: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[Node] = ()
+    ) -> bool:
+        hinted = self.view.with_leader(tp, leader, leader_epoch, endpoints)
+        if hinted is self.view:
+            return False
+        self.change(hinted)
+        return True
 
     def invalidate(self) -> None:
         self.invalidations += 1

@@ -389,6 +389,14 @@ async def test_start_can_be_tried_again_after_a_failure(kafka: KafkaHandle) -> N
     await consumer.stop()
 
 
+async def test_gets_before_the_start_say_so() -> None:
+    consumer = AIOKafkaConsumer("t")
+    for get in (consumer.getone, consumer.getmany, consumer.poll, consumer.topics):
+        with pytest.raises(IllegalStateError, match="start"):
+            await get()
+    await consumer.stop()
+
+
 async def test_a_wrong_bootstrap_address_is_a_connection_error() -> None:
     consumer = AIOKafkaConsumer("t", bootstrap_servers="127.0.0.1:1", request_timeout_ms=2_000)
     with pytest.raises(KafkaConnectionError, match=r"127\.0\.0\.1:1"):

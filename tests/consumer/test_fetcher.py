@@ -134,6 +134,16 @@ async def test_not_leader_refreshes_metadata_and_backs_off(start: Start) -> None
         await asyncio.sleep(0.001)
 
 
+async def test_a_leader_hint_is_followed_at_once(start: Start) -> None:
+    fetching = start(retry_backoff_ms=60_000)
+    (await fetching.cluster.next_sent()).answer(
+        answer(0, error_code=NotLeaderForPartitionError.errno, leader_hint=(2, 5))
+    )
+    sent = await fetching.cluster.next_sent()
+    assert (sent.node_id, sent.offsets) == (2, {0: 0})
+    assert sent.request.topics[0].partitions[0].current_leader_epoch == 5
+
+
 async def test_a_partition_without_leader_asks_for_metadata(start: Start) -> None:
     fetching = start()
     await fetching.cluster.next_sent()
