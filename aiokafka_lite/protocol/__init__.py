@@ -1,7 +1,7 @@
 """The Kafka protocol without input or output: declarations, codecs, frames.
 
 - ``messages``: one class for each message, for all its versions
-- ``schema``: how they are declared; ``wire``: what a declaration is made of
+- ``schema``: how they are declared; ``fields``, ``wire``: what a declaration is made of
 - ``codec``: encode and decode; ``encoding``, ``decoding``: the compilers behind it
 - ``framing``: headers and size prefixes
 - ``registry``: requests by API key, version negotiation

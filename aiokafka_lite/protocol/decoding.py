@@ -23,7 +23,7 @@ from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol import varint
 from aiokafka_lite.protocol.schema import Message, Struct
 from aiokafka_lite.protocol.source import compile_function
-from aiokafka_lite.protocol.wire import Array, Field, Fixed, Nested, Sized, SizedKind, Wire
+from aiokafka_lite.protocol.wire import RECORDS, STRING, Array, Field, Fixed, Nested, Sized, Wire
 
 M = TypeVar("M", bound=Message)
 M_co = TypeVar("M_co", bound=Message, covariant=True)
@@ -65,8 +65,8 @@ def least_size(wire: Wire, version: int, flexible: bool, nullable: bool = False)
     match wire:
         case Fixed():
             return wire.size
-        case Sized(kind):
-            return 1 if flexible else 2 if kind is SizedKind.STRING else 4
+        case Sized():
+            return 1 if flexible else 2 if wire is STRING else 4
         case Array():
             return 1 if flexible else 4
         case Nested(struct) if not nullable:
@@ -221,8 +221,8 @@ class _DecoderSource:
         match wire:
             case Fixed():
                 self.read_fixed(wire.code, target)
-            case Sized(kind):
-                self.read_sized(kind, target, path, nullable)
+            case Sized():
+                self.read_sized(wire, target, path, nullable)
             case Array(element):
                 self.read_array(element, target, path, nullable)
             case Nested(struct) if nullable:
@@ -254,13 +254,13 @@ class _DecoderSource:
         self.line("    n, pos = read_uvarint(view, pos - 1)")
         self.line("n -= 1")
 
-    def read_sized(self, kind: SizedKind, target: str, path: str, nullable: bool) -> None:
-        self.read_length("h" if kind is SizedKind.STRING else "i")
-        text = "str(view[pos:pos + n], 'utf-8')"
-        value = {SizedKind.STRING: text, SizedKind.BYTES: "bytes(view[pos:pos + n])"}
-        slice_ = value.get(kind, "view[pos:pos + n]")
+    def read_sized(self, wire: Sized, target: str, path: str, nullable: bool) -> None:
+        self.read_length("h" if wire is STRING else "i")
+        value = "view[pos:pos + n]"
+        if wire is not RECORDS:  # these two are copied out of the frame
+            value = f"str({value}, 'utf-8')" if wire is STRING else f"bytes({value})"
         self.guard_length("end - pos", target, path, nullable)
-        self.line(f"    {target} = {slice_}")
+        self.line(f"    {target} = {value}")
         self.line("    pos += n")
 
     def guard_length(self, limit: str, target: str, path: str, nullable: bool) -> None:

@@ -20,7 +20,7 @@ from aiokafka_lite.protocol.decoding import absent, present, tagged
 from aiokafka_lite.protocol.schema import Message, Struct
 from aiokafka_lite.protocol.source import compile_function
 from aiokafka_lite.protocol.varint import ONE_BYTE, encode_uvarint
-from aiokafka_lite.protocol.wire import Array, Field, Fixed, Nested, Sized, SizedKind, Wire
+from aiokafka_lite.protocol.wire import STRING, Array, Field, Fixed, Nested, Sized, Wire
 
 M = TypeVar("M", bound=Message)
 Part = bytes | bytearray | memoryview
@@ -179,8 +179,8 @@ class _EncoderSource:
                 self.write_value(wire, value, path, nullable=False)
                 self.flush()
                 self.indent -= 1
-            case Sized(kind):
-                self.write_sized(kind, value)
+            case Sized():
+                self.write_sized(wire, value)
             case Array(element):
                 self.write_array(element, value, path)
 
@@ -189,7 +189,7 @@ class _EncoderSource:
             return b"\xff"
         if self.is_flexible:
             return b"\0"
-        return b"\xff\xff" if wire == Sized(SizedKind.STRING) else b"\xff\xff\xff\xff"
+        return b"\xff\xff" if wire is STRING else b"\xff\xff\xff\xff"
 
     def write_length(self, code: str, length: str) -> None:
         if not self.is_flexible:
@@ -200,12 +200,12 @@ class _EncoderSource:
         self.line(f"n = {length} + 1")
         self.line(f"{self.append}(ONE_BYTE[n] if n < 128 else encode_uvarint(n))")
 
-    def write_sized(self, kind: SizedKind, value: str) -> None:
-        if kind is SizedKind.STRING:
+    def write_sized(self, wire: Sized, value: str) -> None:
+        if wire is STRING:
             text = self.fresh("text")
             self.line(f"{text} = {value}.encode()")
             value = text
-        self.write_length("h" if kind is SizedKind.STRING else "i", f"len({value})")
+        self.write_length("h" if wire is STRING else "i", f"len({value})")
         self.line(f"{self.append}({value})")
 
     def write_array(self, element: Wire, value: str, path: str) -> None:

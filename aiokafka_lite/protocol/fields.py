@@ -7,24 +7,13 @@ right type.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.protocol import wire
-from aiokafka_lite.protocol.wire import UNSET, VersionRange, Wire
+from aiokafka_lite.protocol.wire import UNSET, Field, VersionRange, Wire
 
 if TYPE_CHECKING:
     from aiokafka_lite.protocol.schema import Struct
-
-
-class Declaration(NamedTuple):
-    """The right-hand side of a field's line, before the class gives it a name."""
-
-    wire: Wire
-    versions: VersionRange
-    nullable: VersionRange
-    default: object
-    ignorable: bool
-    tag: int | None
 
 
 class _Specifier:
@@ -41,11 +30,11 @@ class _Specifier:
         default: object = UNSET,
         ignorable: bool = False,
         tag: int | None = None,
-    ) -> Declaration:
+    ) -> Field:
         if default is UNSET and isinstance(self.wire, wire.Fixed | wire.Sized):
             default = self.wire.zero
         ranges = VersionRange.parse(versions), VersionRange.parse(nullable)
-        return Declaration(self.wire, *ranges, default, ignorable, tag)
+        return Field(self.wire, *ranges, default, ignorable, tag)
 
 
 int8: Final = _Specifier(wire.INT8)
@@ -59,12 +48,12 @@ blob: Final = _Specifier(wire.BYTES)
 record_set: Final = _Specifier(wire.RECORDS)
 
 
-def array(element: _Specifier | type[Struct], versions: str, **facts: object) -> Declaration:
+def array(element: _Specifier | type[Struct], versions: str, **facts: object) -> Field:
     """Declare a list; its elements are structs or of the type that a word above stands for."""
     of = element.wire if isinstance(element, _Specifier) else wire.Nested(element)
     return _Specifier(wire.Array(of))(versions, **facts)  # type: ignore[arg-type] # as fields.pyi
 
 
-def nested(struct: type[Struct], versions: str, **facts: object) -> Declaration:
+def nested(struct: type[Struct], versions: str, **facts: object) -> Field:
     """Declare a struct; without a default of None it is never null."""
     return _Specifier(wire.Nested(struct))(versions, **facts)  # type: ignore[arg-type] # ditto

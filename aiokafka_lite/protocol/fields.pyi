@@ -1,19 +1,10 @@
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar, overload
+from typing import TypeVar, overload
 
 from aiokafka_lite.protocol.schema import Records, Struct
-from aiokafka_lite.protocol.wire import VersionRange, Wire
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
-
-class Declaration(NamedTuple):
-    wire: Wire
-    versions: VersionRange
-    nullable: VersionRange
-    default: object
-    ignorable: bool
-    tag: int | None
 
 def int8(
     versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None

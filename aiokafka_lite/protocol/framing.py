@@ -17,7 +17,6 @@ from typing import Final, TypeVar, cast
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol import codec, varint
 from aiokafka_lite.protocol.encoding import Part
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.registry import REQUESTS, request_class
 from aiokafka_lite.protocol.schema import Request, Response
 
@@ -171,7 +170,7 @@ def decode_response(request_cls: type[Request[R]], version: int, frame: memoryvi
     elif len(frame) < pos:
         raise KafkaProtocolError(f"a response of {len(frame)} bytes has no header")
     body = frame[pos:]
-    if request_cls is ApiVersionsRequest and _is_unsupported_version(body):
+    if cls.has_plain_header and _is_unsupported_version(body):
         version = 0
     return codec.decode(cls, version, body).from_version(version)
 

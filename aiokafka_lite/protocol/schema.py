@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeAlias, TypeVar
 from aiokafka_lite._compat import Self, dataclass_transform
 from aiokafka_lite.protocol import wire
 from aiokafka_lite.protocol.fields import (
-    Declaration,
     array,
     blob,
     boolean,
@@ -94,12 +93,13 @@ class _StructType(type):
     def __new__(
         mcls, name: str, bases: tuple[type, ...], namespace: dict[str, object], **options: object
     ) -> _StructType:
-        declared = {k: v for k, v in namespace.items() if isinstance(v, Declaration)}
-        fields = tuple(Field(name, *declaration) for name, declaration in declared.items())
-        for field in fields:
-            del namespace[field.name]
+        declared = [(key, value) for key, value in namespace.items() if isinstance(value, Field)]
+        for key, field in declared:
+            field.set_name(key)
+            del namespace[key]
             if field.is_lazy:
-                namespace[field.name] = _lazy_property(field)
+                namespace[key] = _lazy_property(field)
+        fields = tuple(field for _, field in declared)
         namespace["__slots__"] = tuple(field.slot for field in fields)
         namespace["schema"] = fields
         return super().__new__(mcls, name, bases, namespace, **options)
@@ -125,7 +125,7 @@ _REPR_ITEMS: Final = 16
 def _repr_value(field: Field, value: object) -> str:
     """Shorten what is long, and keep bytes (credentials, records) out of logs."""
     if isinstance(value, bytes | bytearray | memoryview):
-        return uuid_to_str(bytes(value)) if field.wire == wire.UUID else f"<{len(value)} bytes>"
+        return uuid_to_str(bytes(value)) if field.wire is wire.UUID else f"<{len(value)} bytes>"
     if isinstance(value, list) and len(value) > _REPR_ITEMS:
         shown = ", ".join(map(repr, value[:_REPR_ITEMS]))
         return f"[{shown}, ... {len(value) - _REPR_ITEMS} more]"

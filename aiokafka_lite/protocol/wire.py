@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import enum
-from dataclasses import dataclass
+import functools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -37,15 +37,16 @@ class VersionRange(NamedTuple):
     first: int
     last: int
 
-    @classmethod
-    def parse(cls, text: str) -> VersionRange:
+    @staticmethod
+    @functools.cache  # the same few texts stand in every declaration
+    def parse(text: str) -> VersionRange:
         """Read Kafka's notation: ``"3"``, ``"3-7"``, ``"3+"`` and ``"none"``."""
         if text == "none":
             return NO_VERSIONS
         if text.endswith("+"):
-            return cls(int(text[:-1]), _NO_LAST_VERSION)
+            return VersionRange(int(text[:-1]), _NO_LAST_VERSION)
         first, _, last = text.partition("-")
-        return cls(int(first), int(last or first))
+        return VersionRange(int(first), int(last or first))
 
     def covers(self, version: int) -> bool:
         return self.first <= version <= self.last
@@ -61,51 +62,49 @@ class VersionRange(NamedTuple):
 NO_VERSIONS: Final = VersionRange(0, -1)
 
 
-@dataclass(frozen=True, slots=True)
+# Wire types and fields are plain classes: making dataclasses would be half of the import time.
 class Fixed:
     """A type of fixed size, with its code in the struct module."""
 
-    name: str
-    code: str
-    size: int
-    zero: int | bool | bytes
+    __slots__ = ("code", "name", "size", "zero")
+    __match_args__ = ("name", "code")
+
+    def __init__(self, name: str, code: str, size: int, zero: int | bool | bytes) -> None:
+        self.name = name
+        self.code = code
+        self.size = size
+        self.zero = zero
 
 
-class SizedKind(enum.Enum):
-    STRING = "string"
-    BYTES = "bytes"
-    RECORDS = "records"
-
-
-@dataclass(frozen=True, slots=True)
 class Sized:
     """Bytes behind their length. Records are decoded as a slice of the frame, not copied."""
 
-    kind: SizedKind
+    __slots__ = ("name", "zero")
+    __match_args__ = ("name",)
 
-    @property
-    def zero(self) -> str | bytes | None:
-        match self.kind:
-            case SizedKind.STRING:
-                return ""
-            case SizedKind.BYTES:
-                return b""
-            case SizedKind.RECORDS:
-                return None
+    def __init__(self, name: str, zero: str | bytes | None) -> None:
+        self.name = name
+        self.zero = zero
 
 
-@dataclass(frozen=True, slots=True)
 class Array:
     """A count and that many elements."""
 
-    element: Wire
+    __slots__ = ("element",)
+    __match_args__ = ("element",)
+
+    def __init__(self, element: Wire) -> None:
+        self.element = element
 
 
-@dataclass(frozen=True, slots=True)
 class Nested:
     """The fields of another struct, in place."""
 
-    struct: type[Struct]
+    __slots__ = ("struct",)
+    __match_args__ = ("struct",)
+
+    def __init__(self, struct: type[Struct]) -> None:
+        self.struct = struct
 
 
 Wire = Fixed | Sized | Array | Nested
@@ -116,48 +115,64 @@ INT32: Final = Fixed("int32", "i", 4, 0)
 INT64: Final = Fixed("int64", "q", 8, 0)
 BOOL: Final = Fixed("bool", "?", 1, False)
 UUID: Final = Fixed("uuid", "16s", 16, ZERO_UUID)
-STRING: Final = Sized(SizedKind.STRING)
-BYTES: Final = Sized(SizedKind.BYTES)
-RECORDS: Final = Sized(SizedKind.RECORDS)
+STRING: Final = Sized("string", "")
+BYTES: Final = Sized("bytes", b"")
+RECORDS: Final = Sized("records", None)
 
 
 class _Unset(enum.Enum):
     UNSET = "unset"
-
-    def __repr__(self) -> str:
-        return "UNSET"
 
 
 UNSET: Final = _Unset.UNSET
 """The default of a field that starts as a new list or a new struct of its own."""
 
 
-@dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a struct: where it is on the wire, and what it is where it is not."""
+    """One field of a struct: where it is on the wire, and what it is where it is not.
 
-    name: str
-    wire: Wire
-    versions: VersionRange
-    nullable: VersionRange
-    default: object
-    ignorable: bool
-    tag: int | None
+    Attributes:
+        is_lazy: The value is a struct that is made when it is first read.
+        is_list: The default is a new list.
+        slot: The attribute that holds the value; for a lazy field it holds None at first.
+    """
 
-    @property
-    def is_lazy(self) -> bool:
-        """Whether the value is a struct that is made when it is first read."""
-        return self.default is UNSET and isinstance(self.wire, Nested)
+    __slots__ = (
+        "default",
+        "ignorable",
+        "is_lazy",
+        "is_list",
+        "name",
+        "nullable",
+        "slot",
+        "tag",
+        "versions",
+        "wire",
+    )
 
-    @property
-    def is_list(self) -> bool:
-        """Whether the default is a new list."""
-        return self.default is UNSET and isinstance(self.wire, Array)
+    def __init__(
+        self,
+        wire: Wire,
+        versions: VersionRange,
+        nullable: VersionRange,
+        default: object,
+        ignorable: bool,
+        tag: int | None,
+    ) -> None:
+        self.wire = wire
+        self.versions = versions
+        self.nullable = nullable
+        self.default = default
+        self.ignorable = ignorable
+        self.tag = tag
+        self.is_lazy = default is UNSET and isinstance(wire, Nested)
+        self.is_list = default is UNSET and isinstance(wire, Array)
+        self.name = self.slot = ""
 
-    @property
-    def slot(self) -> str:
-        """The attribute that holds the value; for a lazy field it holds None at first."""
-        return f"_{self.name}" if self.is_lazy else self.name
+    def set_name(self, name: str) -> None:
+        """Take the name that the class body gives."""
+        self.name = name
+        self.slot = f"_{name}" if self.is_lazy else name
 
     def new_default(self) -> object:
         """Return the value that stands for the field where a message lacks it."""

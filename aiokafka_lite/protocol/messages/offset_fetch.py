@@ -26,6 +26,7 @@ from aiokafka_lite.protocol.schema import (
     uuid,
 )
 
+_FIRST_WITH_REQUIRE_STABLE: Final = 7
 _FIRST_WITH_SEVERAL_GROUPS: Final = 8
 _FIRST_WITH_GROUP_ERROR: Final = 2
 _FIRST_WITHOUT_NAMES: Final = 10
@@ -196,7 +197,8 @@ class OffsetFetchRequest(
                 OffsetFetchRequestTopic(name=t.name, partition_indexes=t.partition_indexes)
                 for t in topics
             ],
-            require_stable=self.require_stable,
+            # Brokers that do not know the flag have no pending transactional offsets to hold back.
+            require_stable=self.require_stable and version >= _FIRST_WITH_REQUIRE_STABLE,
         )
 
     @override
