@@ -10,7 +10,7 @@ from aiokafka_lite.consumer.assignors import (
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
 )
-from aiokafka_lite.errors import KafkaProtocolError
+from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -49,7 +49,7 @@ def decode_subscriptions(
         user_data: bytes | None = b""
         try:
             subscription = decode_versioned(ConsumerProtocolSubscription, member.metadata)
-        except KafkaProtocolError as error:
+        except (KafkaProtocolError, UnsupportedVersionError) as error:
             log.warning("member %s sent an unreadable subscription: %s", member.member_id, error)
         else:
             topics, user_data = subscription.topics, subscription.user_data
@@ -89,7 +89,10 @@ def decode_assignment(blob: bytes, topics: frozenset[str]) -> ConsumerProtocolMe
     """
     if not blob:
         return ConsumerProtocolMemberAssignment(0, [])
-    message = decode_versioned(ConsumerProtocolAssignment, blob)
+    try:
+        message = decode_versioned(ConsumerProtocolAssignment, blob)
+    except UnsupportedVersionError as error:
+        raise KafkaProtocolError(f"the leader sent an unreadable assignment: {error}") from error
     shares: list[tuple[str, list[int]]] = []
     for share in message.assigned_partitions:
         numbers = sorted({number for number in share.partitions if number >= 0})

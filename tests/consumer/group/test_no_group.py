@@ -1,0 +1,105 @@
+"""Without a group id: all partitions of what is subscribed, as they come and go."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client import ClientConfig, Cluster
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.group import NoGroup
+from aiokafka_lite.consumer.state import SubscriptionState
+from aiokafka_lite.structs import TopicPartition
+from tests.consumer.group.scripted import ScriptedBroker
+from tests.consumer.group.worker import tps, until
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[ScriptedBroker]:
+    async with ScriptedBroker({"t": 2, "u": 1, "tail": 1}) as broker:
+        yield broker
+
+
+class Loner:
+    """A consumer's part that stands for the group, without a group."""
+
+    def __init__(self, cluster: Cluster, scope: TaskScope) -> None:
+        self.state = SubscriptionState()
+        self.no_group = NoGroup(ConsumerConfig(), self.state, cluster, scope=scope)
+
+    @property
+    def partitions(self) -> set[TopicPartition]:
+        return set(self.state.assignment)
+
+    async def start(self) -> None:
+        await self.no_group.start()
+        await self.no_group.wait_assigned()
+
+
+@pytest.fixture
+async def loner(broker: ScriptedBroker) -> AsyncIterator[Loner]:
+    scope = TaskScope("loner")
+    config = ClientConfig(bootstrap_servers=f"127.0.0.1:{broker.port}", metadata_max_age_s=0.05)
+    cluster = Cluster(config, scope=scope, rng=random.Random(0))
+    await cluster.start()
+    yield Loner(cluster, scope)
+    await cluster.close()
+    await scope.close()
+
+
+def becomes(loner: Loner, partitions: set[TopicPartition]) -> Callable[[], bool]:
+    return lambda: loner.partitions == partitions
+
+
+async def test_all_partitions_of_the_topics_are_assigned(loner: Loner) -> None:
+    loner.state.subscribe(["t", "u"])
+
+    await loner.start()
+
+    assert loner.partitions == tps("t", 0, 1) | tps("u", 0)
+    assert loner.no_group.is_stable
+
+
+async def test_a_subscription_made_later_is_followed(loner: Loner) -> None:
+    loner.state.subscribe(["t"])
+    await loner.start()
+
+    loner.state.subscribe(["u"])
+
+    await until(becomes(loner, tps("u", 0)))
+
+
+async def test_new_partitions_are_added_and_the_others_keep_their_position(
+    broker: ScriptedBroker, loner: Loner
+) -> None:
+    loner.state.subscribe(["t"])
+    await loner.start()
+    loner.state.seek(loner.state.assignment[TopicPartition("t", 0)], 42)
+
+    broker.topics["t"] = 3
+
+    await until(becomes(loner, tps("t", 0, 1, 2)))
+    assert loner.state.assignment[TopicPartition("t", 0)].position == 42
+
+
+async def test_a_pattern_takes_in_new_topics(broker: ScriptedBroker, loner: Loner) -> None:
+    loner.state.subscribe_pattern(re.compile("t"))
+    await loner.start()
+    assert loner.partitions == tps("t", 0, 1) | tps("tail", 0)
+
+    broker.topics["two"] = 1
+
+    await until(becomes(loner, tps("t", 0, 1) | tps("tail", 0) | tps("two", 0)))
+
+
+async def test_partitions_of_assign_are_left_alone(broker: ScriptedBroker, loner: Loner) -> None:
+    loner.state.assign_from_user(tps("t", 1))
+
+    await loner.start()
+
+    assert loner.partitions == tps("t", 1)
+    assert await loner.no_group.leave(deadline=0.0, offsets={}) == {}
