@@ -13,6 +13,8 @@ from confluent_kafka.cimpl import NewTopic
 from benchmarks.scenarios import BATCH_BYTES, PARTITION_COUNT, Scenario
 
 _TIMEOUT_S: Final = 60.0
+# librdkafka writes each lost connection to stderr, and there will be some when Kafka is stopped.
+_QUIET: Final = {"log_level": 2}
 _PAUSE_S: Final = 0.1
 
 
@@ -34,7 +36,7 @@ def ensure_topic(bootstrap_servers: str, scenario: Scenario) -> None:
 
 def drop_topics(bootstrap_servers: str, topics: list[str]) -> None:
     """Delete topics; ones that are not there are passed over."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, **_QUIET})
     for future in admin.delete_topics(topics, operation_timeout=_TIMEOUT_S).values():
         try:
             future.result()
@@ -45,7 +47,7 @@ def drop_topics(bootstrap_servers: str, topics: list[str]) -> None:
 
 def _recreate(bootstrap_servers: str, topic: str) -> None:
     drop_topics(bootstrap_servers, [topic])
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, **_QUIET})
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
         new = NewTopic(topic, PARTITION_COUNT, config={"retention.ms": "-1"})
@@ -64,6 +66,7 @@ def _load(bootstrap_servers: str, scenario: Scenario) -> None:
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_servers,
+            **_QUIET,
             "compression.type": scenario.codec,
             "batch.size": BATCH_BYTES,
             "batch.num.messages": 1_000_000,
@@ -97,6 +100,7 @@ def _load(bootstrap_servers: str, scenario: Scenario) -> None:
 def _count(bootstrap_servers: str, topic: str) -> int:
     """Return how many records a topic holds; -1 when there is none, or of another shape."""
     settings = {
+        **_QUIET,
         "bootstrap.servers": bootstrap_servers,
         "group.id": "aiokafka-lite-bench",
         "allow.auto.create.topics": False,
