@@ -131,9 +131,7 @@ class RecordSet:
     def inflate_size(self) -> int:
         """Compressed bytes of the next batch if it has still to be decompressed, else 0."""
         self._open_next()
-        if self._payload is None or self._inflated is not None:
-            return 0
-        return len(self._payload)
+        return 0 if self._payload is None else len(self._payload)
 
     @property
     def inflated_bytes(self) -> int:
@@ -148,7 +146,8 @@ class RecordSet:
         May run in an executor thread, for which the GIL is released, as long as nothing else is
         called meanwhile.
         """
-        if not self.inflate_size or self._header is None or self._payload is None:
+        self._open_next()
+        if self._header is None or self._payload is None:
             return
         try:
             self._inflated = self._inflate(self._header, self._payload)

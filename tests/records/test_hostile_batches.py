@@ -1,0 +1,351 @@
+"""Whatever the bytes: records, then nothing or a typed error, at a bounded cost."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+
+import cramjam
+import pytest
+
+from aiokafka_lite import records
+from aiokafka_lite.errors import CorruptRecordException, DecompressionLimitError
+from aiokafka_lite.records import scratch
+from aiokafka_lite.records.codecs import Codec, compress, inflate
+from tests.records.crafted import (
+    batch,
+    message,
+    offsets,
+    raw_batch,
+    record,
+    record_set,
+    take_all,
+    varint,
+)
+
+pytestmark = pytest.mark.usefixtures("decoder")
+
+MIB = 1024 * 1024
+
+
+def assert_corrupt(content: bytes, *, ahead: int = 0) -> None:
+    broken = record_set(content)
+    if ahead:
+        assert len(broken.take(1000)) == ahead
+    with pytest.raises(CorruptRecordException):
+        broken.take(1000)
+
+
+# --- claims of magic 2 ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [-1, -(2**31), 2**31 - 1, 3])
+def test_impossible_count_is_refused_before_anything_is_allocated(count: int) -> None:
+    payload = record(0) + record(1)
+    tracemalloc.start()
+    try:
+        assert_corrupt(raw_batch(payload, count=count, last_offset_delta=1))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < MIB
+
+
+def test_fewer_records_than_declared_are_delivered_ahead_of_the_error() -> None:
+    payload = record(0, value=varint(40) + bytes(40)) + record(1)
+    assert_corrupt(raw_batch(payload, count=5), ahead=2)
+
+
+def test_records_beyond_the_declared_count_are_corruption() -> None:
+    assert_corrupt(raw_batch(record(0) + record(1), count=1, last_offset_delta=1), ahead=1)
+
+
+def test_bytes_behind_the_last_record_are_corruption() -> None:
+    assert_corrupt(raw_batch(record(0) + b"\0", count=1), ahead=1)
+    assert_corrupt(raw_batch(b"\0", count=0, last_offset_delta=0))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param(record(1, length=-1), id="negative length"),
+        pytest.param(record(1, length=0), id="length of zero"),
+        pytest.param(record(1, length=6), id="length too short"),
+        pytest.param(record(1, length=9), id="length too long"),
+        pytest.param(record(1, length=2**31 - 1), id="huge length"),
+        pytest.param(record(1, tail=b"\0"), id="bytes behind the headers"),
+        pytest.param(record(1, key=varint(-2)), id="negative key length"),
+        pytest.param(record(1, key=varint(2**31 - 1)), id="huge key length"),
+        pytest.param(record(1, value=varint(-(2**31))), id="negative value length"),
+        pytest.param(record(1, value=varint(4) + b"v"), id="value longer than the record"),
+        pytest.param(record(1, headers=varint(-1)), id="negative header count"),
+        pytest.param(record(1, headers=varint(2**31 - 1)), id="huge header count"),
+        pytest.param(record(1, headers=varint(1)), id="missing header"),
+        pytest.param(record(1, headers=varint(1) + b"\x01\x01"), id="header without a name"),
+        pytest.param(record(1, headers=varint(1) + b"\x02n"), id="header without a value"),
+        pytest.param(record(1, headers=varint(1) + b"\x02n\x03"), id="header value of length -2"),
+        pytest.param(record(1, headers=b""), id="no header count"),
+        pytest.param(record(1, timestamp_delta=b"\xff" * 11), id="varlong of 11 bytes"),
+        pytest.param(record(1, timestamp_delta=b"\xff" * 9 + b"\x02"), id="varlong of 65 bits"),
+        pytest.param(record(1, key=b"\xff\xff\xff\xff\x1f"), id="varint of 33 bits"),
+        pytest.param(record(1, key=b"\x80\x80\x80\x80\x80\x00"), id="varint of 6 bytes"),
+        pytest.param(record(0), id="offset twice"),
+        pytest.param(record(-1), id="offset going back"),
+        pytest.param(record(2), id="offset beyond the batch"),
+        pytest.param(record(2**31 - 1), id="offset far beyond the batch"),
+    ],
+)
+def test_malformed_record_is_corruption_behind_the_good_one(bad: bytes) -> None:
+    content = raw_batch(record(0) + bad, count=2)
+    if len(record(0) + bad) < 14:
+        assert_corrupt(content)
+    else:
+        assert_corrupt(content, ahead=1)
+
+
+def test_longest_varints_are_read() -> None:
+    minimum = varint(-(2**63))
+    assert len(minimum) == 10
+    (lowest,) = take_all(
+        record_set(raw_batch(record(0, timestamp_delta=minimum), count=1, base_timestamp=0))
+    )
+    assert lowest.timestamp == -(2**63)
+    padded = record(0, key=b"\x81\x80\x80\x80\x00")  # -1 in five bytes
+    assert take_all(record_set(raw_batch(padded, count=1)))[0].key is None
+
+
+@pytest.mark.parametrize(("base", "delta"), [(2**63 - 1, 1), (-(2**63), -1)])
+def test_timestamp_that_overflows_is_corruption(base: int, delta: int) -> None:
+    payload = record(0, timestamp_delta=varint(delta))
+    assert_corrupt(raw_batch(payload, count=1, base_timestamp=base))
+
+
+def test_header_name_that_is_not_text_does_not_hold_up_the_partition() -> None:
+    payload = record(0, headers=varint(1) + b"\x04\xff\xfe\x01")
+    (read,) = take_all(record_set(raw_batch(payload, count=1)))
+    assert read.headers == (("\ufffd\ufffd", None),)
+
+
+@pytest.mark.parametrize("length", [-1, 0, 13, 48, -(2**31)])
+def test_impossible_batch_length_is_corruption(length: int) -> None:
+    content = bytearray(batch(3, base_offset=3))
+    content[8:12] = length.to_bytes(4, "big", signed=True)
+    assert_corrupt(batch(3) + bytes(content), ahead=3)
+
+
+# --- claims of magic 0 and 1 ---------------------------------------------------------------------
+
+
+def wrapper(inner: bytes | None, *, offset: int, magic: int) -> bytes:
+    value = None if inner is None else gzip.compress(inner)
+    return message(offset, value, magic=magic, attributes=1)
+
+
+@pytest.mark.parametrize(
+    ("magic", "inner"),
+    [
+        pytest.param(1, None, id="no value"),
+        pytest.param(1, b"", id="no messages"),
+        pytest.param(1, message(0, b"v", magic=1)[:-1], id="cut value"),
+        pytest.param(1, message(0, b"v", magic=1)[:10], id="cut header"),
+        pytest.param(0, message(0, b"v", magic=1), id="of another age"),
+        pytest.param(1, message(0, b"v", magic=1, attributes=1), id="compressed again"),
+        pytest.param(1, message(9, b"v", magic=1), id="offset beyond the wrapper"),
+        pytest.param(1, message(-1, b"v", magic=1), id="negative offset"),
+        pytest.param(0, message(2**63 - 1, b"v", magic=0), id="no offset after it"),
+        pytest.param(1, message(0, b"v", magic=1, tail=b"x"), id="bytes behind the value"),
+        pytest.param(0, b"\0" * 8 + b"\xff\xff\xff\xff" + b"\0" * 30, id="negative size"),
+        pytest.param(0, b"\0" * 8 + b"\x7f\xff\xff\xff" + b"\0" * 30, id="huge size"),
+        pytest.param(1, b"\0" * 11 + b"\x0e" + b"\0" * 4 + b"\x01" + b"\0" * 9, id="no timestamp"),
+    ],
+)
+def test_malformed_wrapper_is_corruption(magic: int, inner: bytes | None) -> None:
+    assert_corrupt(wrapper(inner, offset=5, magic=magic))
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_messages_ahead_of_a_regression_are_delivered(magic: int) -> None:
+    inner = b"".join(message(offset, b"v", magic=magic) for offset in (0, 1, 1, 2))
+    assert_corrupt(wrapper(inner, offset=2, magic=magic), ahead=2)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("at", ["key", "value"])
+@pytest.mark.parametrize("length", [b"\xff\xff\xff\xfe", b"\x7f\xff\xff\xff", b"\0\0\0\x03"])
+def test_impossible_lengths_in_a_message_are_corruption(magic: int, at: str, length: bytes) -> None:
+    good = message(0, b"v", magic=magic)
+    start = 18 + 8 * magic + (0 if at == "key" else 4)
+    inner = good[:start] + length + good[start + 4 :]
+    assert_corrupt(wrapper(inner, offset=0, magic=magic))
+
+
+@pytest.mark.parametrize("body", ["ffffffff", "ffffffff000000", "ffffffff00000009aa"])
+def test_wrapper_whose_value_does_not_fit_is_corruption(body: str) -> None:
+    start = message(0, None, magic=1, attributes=1)[:26]
+    content = start + bytes.fromhex(body)
+    content = content[:8] + (len(content) - 12).to_bytes(4, "big") + content[12:]
+    broken = record_set(content, check_crcs=False)
+    with pytest.raises(CorruptRecordException):
+        broken.take(1)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_compressed_messages_have_the_offsets_the_broker_gave(magic: int) -> None:
+    first = 100 if magic == 0 else 0  # absolute; relative since KIP-31
+    inner = b"".join(message(first + delta, b"v", magic=magic) for delta in (0, 2, 3))
+    taken = take_all(record_set(wrapper(inner, offset=103, magic=magic)), 2)
+    assert offsets(taken) == [100, 102, 103]
+
+
+# --- compressed streams --------------------------------------------------------------------------
+
+COMPRESSED = [codec for codec in Codec if codec]
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_stream_cut_at_every_byte_is_corruption(codec: Codec) -> None:
+    stream = compress(codec, record(0, value=varint(90) + bytes(range(90))))
+    for cut in range(len(stream)):
+        if codec is Codec.ZSTD and cut == 0:
+            continue  # no bytes are no frames: caught as too few bytes for the count
+        content = raw_batch(stream[:cut], count=1, attributes=codec)
+        with pytest.raises(CorruptRecordException):
+            take_all(record_set(content))
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+@pytest.mark.parametrize("claimed", COMPRESSED)
+def test_wrong_codec_bit_is_corruption(codec: Codec, claimed: Codec) -> None:
+    if codec is claimed:
+        return
+    stream = compress(codec, b"".join(record(number) for number in range(50)))
+    content = raw_batch(stream, count=50, attributes=claimed)
+    with pytest.raises(CorruptRecordException):
+        take_all(record_set(content))
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_stream_of_several_frames_is_read_whole(codec: Codec) -> None:
+    small, large = record(0), record(1, value=varint(100_000) + bytes(100_000))
+    stream = compress(codec, small) + compress(codec, large)
+    taken = take_all(record_set(raw_batch(stream, count=2, attributes=codec)))
+    assert [len(read.value or b"") for read in taken] == [1, 100_000]
+
+
+def test_raw_snappy_is_read() -> None:
+    stream = bytes(cramjam.snappy.compress_raw(record(0) + record(1)))
+    assert offsets(take_all(record_set(raw_batch(stream, count=2, attributes=2)))) == [0, 1]
+
+
+def test_lz4_frame_that_tells_its_size_is_read() -> None:
+    plain = record(0, value=varint(70_000) + bytes(70_000))
+    block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+    descriptor = b"\x68\x70" + len(plain).to_bytes(8, "little")
+    frame = (
+        b"\x04\x22\x4d\x18"
+        + descriptor
+        + b"?"
+        + len(block).to_bytes(4, "little")
+        + block
+        + bytes(4)
+    )
+    from aiokafka_lite.records.lz4_frame import with_correct_checksum
+
+    mended = with_correct_checksum(memoryview(frame))
+    assert offsets(take_all(record_set(raw_batch(bytes(mended), count=1, attributes=3)))) == [0]
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        pytest.param(b"\x82SNAPPY\0", id="cut header"),
+        pytest.param(b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01\0\0", id="cut length"),
+        pytest.param(b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01\xff\xff\xff\xff", id="negative length"),
+        pytest.param(
+            b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01\0\0\0\x09abc", id="block longer than stream"
+        ),
+        pytest.param(b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01\0\0\0\x02\x05\x00", id="claim untrue"),
+        pytest.param(b"\xff\xff\xff\x01abc", id="raw claim no stream can keep"),
+        pytest.param(b"\xff\xff\xff\xff\xff\xff", id="raw claim no number"),
+    ],
+)
+def test_lying_snappy_stream_is_corruption(stream: bytes) -> None:
+    with pytest.raises(CorruptRecordException):
+        take_all(record_set(raw_batch(stream, count=1, attributes=2)))
+
+
+# --- bombs ---------------------------------------------------------------------------------------
+
+BOMB_BYTES = 64 * MIB
+CAP = 2 * MIB
+
+
+def nested_xerial() -> bytes:
+    """Blocks of 64 KiB of zeros that compress 20 to 1, in a stream that is compressed once more."""
+    return compress(Codec.SNAPPY, compress(Codec.SNAPPY, bytes(BOMB_BYTES)))
+
+
+@pytest.fixture(scope="module", params=COMPRESSED, ids=lambda codec: codec.name)
+def bomb(request: pytest.FixtureRequest) -> bytes:
+    codec: Codec = request.param
+    return raw_batch(compress(codec, bytes(BOMB_BYTES)), count=1, base_offset=3, attributes=codec)
+
+
+def test_bomb_costs_its_cap_and_not_its_claim(bomb: bytes) -> None:
+    scratch._kept.clear()
+    armed = record_set(batch(3) + bomb, max_batch_bytes=CAP)
+    assert len(armed.take(3)) == 3
+    tracemalloc.start()
+    try:
+        with pytest.raises(DecompressionLimitError, match=str(CAP)) as caught:
+            armed.take(1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.offset == 3
+    assert peak < 2 * CAP
+
+
+def test_zstd_claim_alone_is_refused() -> None:
+    claim = b"\x28\xb5\x2f\xfd\xe0" + (2**40).to_bytes(8, "little") + bytes(20)
+    with pytest.raises(DecompressionLimitError):
+        record_set(raw_batch(claim, count=1, attributes=4)).take(1)
+
+
+def test_lz4_claim_that_no_frame_can_keep_is_corruption() -> None:
+    claim = b"\x04\x22\x4d\x18\x68\x70" + (2**20).to_bytes(8, "little") + bytes(20)
+    assert_corrupt(raw_batch(claim, count=1, attributes=3))
+
+
+def test_gzip_trailer_that_lies_is_not_believed() -> None:
+    stream = bytearray(gzip.compress(record(0)))
+    stream[-4:] = b"\xff\xff\xff\x7f"
+    tracemalloc.start()
+    try:
+        assert_corrupt(raw_batch(bytes(stream), count=1, attributes=1))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < MIB
+
+
+def test_snappy_inside_snappy_is_decompressed_once() -> None:
+    content = raw_batch(nested_xerial(), count=1, attributes=2)
+    with pytest.raises((CorruptRecordException, DecompressionLimitError)):
+        record_set(content, max_batch_bytes=CAP).take(1)
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_batch_of_exactly_the_cap_is_allowed(codec: Codec) -> None:
+    plain = bytes(100_000)
+    stream = memoryview(compress(codec, plain))
+    assert inflate(codec, stream, 100_000) == plain
+    with pytest.raises(DecompressionLimitError):
+        inflate(codec, stream, 99_999)
+
+
+def test_nothing_is_kept_of_a_bombs_buffer() -> None:
+    scratch._kept.clear()
+    large = records.build_batch([(0, None, bytes(6 * MIB), ())], codec="zstd")
+    assert len(record_set(large, max_batch_bytes=8 * MIB).take(1)) == 1
+    assert scratch._kept == []
