@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 
 import pytest
 
@@ -440,6 +440,36 @@ async def test_a_cancelled_commit_does_not_block_the_next(broker: ScriptedBroker
         await worker.commits.commit({TP: 6})
 
     assert broker.offsets == {("t", 0): (6, "")}
+
+
+async def cancelled_at(step: int, coro: Coroutine[None, None, object]) -> bool:
+    """Cancel a coroutine after so many turns of the loop; whether it had not ended by then."""
+    task = asyncio.ensure_future(coro)
+    for _ in range(step):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    return task.cancelled()
+
+
+@pytest.mark.every_loop
+async def test_commits_and_reads_can_be_cancelled_anywhere(broker: ScriptedBroker) -> None:
+    async with worker_of(broker) as worker:
+        names = worker.scope.task_names
+        for operation in (
+            lambda: worker.commits.commit({TP: 5}),
+            lambda: worker.commits.committed([TP]),
+        ):
+            step = 0
+            while await cancelled_at(step, operation()):
+                step += 1
+                await worker.commits.commit({OTHER: step})
+                assert await worker.commits.committed([OTHER]) == {
+                    OTHER: OffsetAndMetadata(step, "")
+                }
+            assert step > 2
+        assert worker.scope.task_names == names
+        assert worker.membership.generation == 1
 
 
 # --- Auto-commit ---------------------------------------------------------------------------------

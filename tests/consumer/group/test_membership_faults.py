@@ -435,6 +435,28 @@ async def test_stop_is_bounded_when_the_broker_does_not_answer(broker: ScriptedB
     await worker.die()
 
 
+@pytest.mark.every_loop
+async def test_a_consumer_can_stop_at_any_moment_of_its_start(broker: ScriptedBroker) -> None:
+    step, states = 0, set()
+    while True:
+        worker = worker_of(broker)
+        await worker.connect()
+        for _ in range(step):
+            await asyncio.sleep(0)
+        states.add(worker.member.state)
+        is_stable = worker.membership.is_stable
+        assert await worker.leave() == {}
+        assert worker.member.state is MemberState.LEFT
+        assert "g:heartbeat" not in worker.scope.task_names
+        assert "g:group" not in worker.scope.task_names
+        await worker.die()
+        assert worker.scope.failure is None
+        if is_stable:
+            break
+        step += 1
+    assert states >= {MemberState.UNJOINED, MemberState.JOINING, MemberState.SYNCING}
+
+
 async def test_stopping_while_the_join_is_held_leaves_the_group(broker: ScriptedBroker) -> None:
     forever: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
     broker.script(JoinGroupRequest, broker._usual, lambda _: forever)
