@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
@@ -63,8 +64,6 @@ class ServerConnection(asyncio.Protocol):
         self._broker = broker
         self._unparsed = bytearray()
         self.is_closed = False
-        #: While set, requests are read but not answered.
-        self.is_silent = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
@@ -73,6 +72,9 @@ class ServerConnection(asyncio.Protocol):
             self.transport.write(self._broker.greeting)
 
     def data_received(self, data: bytes) -> None:
+        if self._broker.is_hanging_up:
+            self.transport.abort()
+            return
         self._unparsed += data
         while len(self._unparsed) >= 4 and not self.transport.is_closing():
             size = int.from_bytes(self._unparsed[:4], "big")
@@ -88,8 +90,6 @@ class ServerConnection(asyncio.Protocol):
             parsed.decode(), parsed.version, parsed.correlation_id, parsed.client_id, self
         )
         self._broker.note(asked)
-        if self.is_silent:
-            return
         match self._broker.scripts[type(asked.request)](asked):
             case bytes() as raw:
                 self.transport.write(raw)
@@ -115,12 +115,14 @@ class ScriptedBroker:
         asked: Every request that arrived, in order.
         connections: Every connection accepted, in order.
         greeting: Sent to each connection at once, to be something else than a broker.
+        is_hanging_up: Whether each connection is reset at its first bytes.
         brokers: What Metadata answers as nodes; this one by default.
         topics: What Metadata answers for topics; others are unknown.
     """
 
-    def __init__(self, node_id: int = 1) -> None:
+    def __init__(self, node_id: int = 1, ssl_context: ssl.SSLContext | None = None) -> None:
         self.node_id = node_id
+        self._ssl_context = ssl_context
         self.scripts: dict[type[Request[Response]], Script] = {
             ApiVersionsRequest: lambda _: all_versions(),
             MetadataRequest: self.metadata,
@@ -128,6 +130,7 @@ class ScriptedBroker:
         self.asked: list[Asked] = []
         self.connections: list[ServerConnection] = []
         self.greeting: bytes | None = None
+        self.is_hanging_up = False
         self.brokers: list[MetadataResponseBroker] | None = None
         self.topics: dict[str, MetadataResponseTopic] = {}
         self.host, self.port = "127.0.0.1", 0
@@ -146,7 +149,11 @@ class ScriptedBroker:
         """Listen, on the port of the time before when there was one."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: ServerConnection(self), self.host, self.port, reuse_address=True
+            lambda: ServerConnection(self),
+            self.host,
+            self.port,
+            reuse_address=True,
+            ssl=self._ssl_context,
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -204,6 +211,11 @@ class ScriptedBroker:
                 for name in names
             ],
         )
+
+
+def always(answer: Answer) -> Script:
+    """Return the script that gives every request this answer."""
+    return lambda _: answer
 
 
 def all_versions() -> ApiVersionsResponse:

@@ -28,17 +28,13 @@ from aiokafka_lite.protocol.messages.metadata import (
     MetadataResponse,
 )
 from tests.client.conftest import TIMEOUT_S
-from tests.client.scripted import Answer, Asked, Do, Script, ScriptedBroker, topic
+from tests.client.scripted import Answer, Asked, Do, ScriptedBroker, always, topic
 
 pytestmark = pytest.mark.every_loop
 
 
 def ask_topic(name: str) -> MetadataRequest:
     return MetadataRequest(topics=[MetadataRequestTopic(name=name)])
-
-
-def always(answer: Answer) -> Script:
-    return lambda _: answer
 
 
 def only_topic(response: MetadataResponse) -> str | None:

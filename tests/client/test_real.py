@@ -75,7 +75,13 @@ async def test_long_poll_holds_up_nothing_else(real_kafka: str) -> None:
         wanted = FetchTopic(
             topic_id=cluster.view.topic_id(topic) or bytes(16), topic=topic, partitions=[partition]
         )
-        fetch = FetchRequest(max_wait_ms=30_000, min_bytes=1, max_bytes=1 << 20, topics=[wanted])
+        fetch = FetchRequest(min_bytes=1, max_bytes=1 << 20, topics=[wanted])
+        while True:  # a new topic's leader may be named before it serves
+            answer = await cluster.request(leader.leader, fetch, lane=Lane.FETCH)
+            if answer.responses == [] or answer.responses[0].partitions[0].error_code == 0:
+                break
+            await asyncio.sleep(0.05)
+        fetch.max_wait_ms = 30_000
         poll = asyncio.ensure_future(
             cluster.request(leader.leader, fetch, lane=Lane.FETCH, timeout_s=40)
         )
