@@ -135,10 +135,7 @@ class FetchQueue:
     def drop(self, partition: PartitionState) -> None:
         """Forget all that is buffered of a partition."""
         for part in self._parts.pop(partition, ()):
-            response = part.response
-            part.close()
-            if response is not None and not response.is_open:
-                self._mark_taken(response)
+            self._close(part)
 
     def drop_paused(self) -> None:
         """Drop what is buffered of paused partitions; it is fetched again when they resume."""
@@ -205,10 +202,10 @@ class FetchQueue:
         Stops early, with what it has, when the deadline passes.
         """
         parts = [part for partition in self._in_line(wanted) for part in self._parts[partition]]
-        await self._take_responses(parts)
         missing = max_records
+        run = self._decode_run
         for part in parts:
-            run = self._decode_run
+            await self._take_response(part)
             while part.can_decode and (missing is None or len(part.decoded) < missing):
                 await self._before_run(part)
                 if not part.is_current:
@@ -231,7 +228,7 @@ class FetchQueue:
         if partition is None:
             return None
         part = self._parts[partition][0]
-        await self._take_responses([part])
+        await self._take_response(part)
         if not part.decoded and part.can_decode:
             await self._before_run(part)
             if part.is_current:
@@ -248,14 +245,10 @@ class FetchQueue:
             self._finish(part)
         return None
 
-    async def _take_responses(self, parts: list[FetchedPartition]) -> None:
-        """Let the fetchers send their next requests, before this one's records are decoded."""
-        has_taken = False
-        for part in parts:
-            if part.response is not None and not part.response.is_taken:
-                self._mark_taken(part.response)
-                has_taken = True
-        if has_taken:
+    async def _take_response(self, part: FetchedPartition) -> None:
+        """Let the fetcher send its next request, before this one's records are decoded."""
+        if part.response is not None and not part.response.is_taken:
+            self._mark_taken(part.response)
             await asyncio.sleep(0)
             self._start_slice()
 
@@ -348,8 +341,14 @@ class FetchQueue:
         self._remove_first(partition)
         if partition.position != part.position_after:
             self._state.pass_over(partition, part.position_after)
-        part.close()
+        self._close(part)
         self._on_room(partition)
+
+    def _close(self, part: FetchedPartition) -> None:
+        response = part.response
+        part.close()
+        if response is not None and not response.is_open and not response.is_taken:
+            self._mark_taken(response)  # nothing is left of it to take
 
     def _move_to_end(self, partition: PartitionState) -> None:
         parts = self._parts.pop(partition, None)

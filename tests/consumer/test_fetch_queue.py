@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from aiokafka_lite import records
 from aiokafka_lite.consumer import fetch_queue
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
@@ -100,6 +101,31 @@ async def test_fetching_goes_on_behind_what_is_buffered_twice_at_most() -> None:
     assert await buffers.poll() == {A: [3, 4, 5]}
 
 
+async def test_a_response_counts_as_taken_only_when_its_own_records_are() -> None:
+    buffers = Buffers()
+    buffers.put({A: batch(0, 4)}, node_id=7)
+    await buffers.poll(max_records=2)
+    buffers.put({A: batch(4, 4)}, node_id=7)
+    await buffers.poll(max_records=2)
+    assert buffers.queue.has_untaken(7)
+    await buffers.poll(max_records=2)
+    assert not buffers.queue.has_untaken(7)
+
+
+async def test_a_response_without_records_for_the_application_holds_nothing_up() -> None:
+    buffers = Buffers()
+    marker = records.control_batch(
+        records.ControlType.COMMIT, producer_id=1, producer_epoch=0, timestamp_ms=1, base_offset=2
+    )
+    buffers.put({A: batch(0, 2)}, node_id=7)
+    await buffers.poll(max_records=1)
+    buffers.put({A: marker}, node_id=7)
+    assert await buffers.poll(max_records=1) == {A: [1]}
+    assert not buffers.queue.has_untaken(7)
+    assert buffers.partition().position == 3
+    assert buffers.state.processed_offsets()[A].offset == 1
+
+
 async def test_bytes_are_given_back_when_the_last_share_of_a_response_is_used_up() -> None:
     buffers = Buffers(A, B)
     buffers.put({A: batch(0, 3), B: batch(0, 3)})
@@ -194,8 +220,6 @@ def _refuse_fourth(value: bytes | None) -> object:
 
 
 async def test_a_record_that_cannot_be_deserialised_is_raised_each_time_until_sought_past() -> None:
-    from aiokafka_lite import records
-
     buffers = Buffers(A, B, value_deserializer=_refuse_fourth)
     values = [b"0", b"1", b"2", b"bad", b"4"]
     view = records.build_batch([(1, None, value, ()) for value in values])

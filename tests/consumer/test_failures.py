@@ -1,0 +1,114 @@
+"""What happens to a consumer when its surroundings fail."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from aiokafka_lite import records
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.errors import ConsumerStoppedError
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.consumer.test_consumer import offsets_read, reading, rows
+from tests.support.cluster import KafkaHandle, unique
+
+
+async def test_stop_returns_in_time_without_a_broker_and_says_what_is_lost() -> None:
+    loop = asyncio.get_running_loop()
+    async with Broker() as broker:
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        topic = await kafka.create_topic()
+        await kafka.produce(topic, 0, rows(0, 5))
+        consumer = AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=kafka.bootstrap_servers,
+            group_id=unique("group"),
+            auto_offset_reset="earliest",
+        )
+        await consumer.start()
+        assert await offsets_read(consumer, 5) == {0: [0, 1, 2, 3, 4]}
+    began = loop.time()
+    left = await consumer.stop(timeout=1.0)
+    assert loop.time() - began < 2.0
+    assert left == {TopicPartition(topic, 0): OffsetAndMetadata(5, "")}
+
+
+async def test_a_broker_that_comes_back_is_read_on(unused_tcp_port: int, tmp_path: Path) -> None:
+    async with Broker(port=unused_tcp_port, data_dir=tmp_path) as broker:
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        await kafka.create_topic("again")
+        await kafka.produce("again", 0, rows(0, 3))
+        consumer = AIOKafkaConsumer(
+            "again",
+            bootstrap_servers=kafka.bootstrap_servers,
+            auto_offset_reset="earliest",
+            retry_backoff_ms=10,
+        )
+        await consumer.start()
+        assert await offsets_read(consumer, 3) == {0: [0, 1, 2]}
+    assert await consumer.poll(timeout_ms=100) == {}
+    async with Broker(port=unused_tcp_port, data_dir=tmp_path):
+        await kafka.produce("again", 0, rows(3, 2))
+        assert await offsets_read(consumer, 2) == {0: [3, 4]}
+        await consumer.stop()
+
+
+async def test_a_task_that_died_is_raised_by_every_get_until_the_stop(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 5))
+    async with reading(kafka, topic) as consumer:
+        assert (await consumer.getone()).offset == 0
+
+        async def die() -> None:
+            raise ZeroDivisionError("a bug")
+
+        consumer._engine.running.scopes[0].spawn(die(), name="bug")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for get in (consumer.getone, consumer.getmany, consumer.poll, consumer.__anext__):
+            with pytest.raises(ZeroDivisionError, match="a bug"):
+                await get()
+        await consumer.stop()
+        with pytest.raises(ConsumerStoppedError):
+            await consumer.getone()
+
+
+async def test_a_waiting_get_hears_of_a_task_that_died(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    async with reading(kafka, topic) as consumer:
+        polling = asyncio.ensure_future(consumer.poll())
+        await asyncio.sleep(0.01)
+
+        async def die() -> None:
+            raise ZeroDivisionError("a bug")
+
+        consumer._engine.running.scopes[1].spawn(die(), name="bug")
+        with pytest.raises(ZeroDivisionError, match="a bug"):
+            await asyncio.wait_for(polling, 1)
+
+
+async def test_a_consuming_loop_lets_others_run(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    batch = records.build_batch([(1, None, b"x" * 20, ()) for _ in range(5_000)], codec="lz4")
+    for _ in range(10):
+        await kafka.produce_batch(topic, 0, batch)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with reading(kafka, topic) as consumer:
+        counting = asyncio.ensure_future(count())
+        read = 0
+        async for _ in consumer:
+            read += 1
+            if read == 50_000:
+                break
+        counting.cancel()
+    assert turns >= 10
