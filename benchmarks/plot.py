@@ -47,9 +47,7 @@ def plot(
             capsize=3,
         )
         for place, figure_ns in enumerate(best):
-            axes.annotate(
-                f" {figure_ns:,.0f}", (figure_ns, place), va="bottom", fontsize=8, color="#333333"
-            )
+            axes.annotate(f"  {figure_ns:,.0f}", (0, place), va="center", fontsize=8, color="white")
         axes.set_title(scenario.title, loc="left", fontsize=10)
         axes.set_xlabel("CPU time per record in ns: best round, whisker to the worst")
         axes.grid(axis="x", linewidth=0.4)
