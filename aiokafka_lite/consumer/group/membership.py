@@ -38,9 +38,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Of the time to stop, what is kept for LeaveGroup: a fourth, a second at most.
+# Of the time to stop: the part kept for LeaveGroup, and the part in which to return.
 LEAVE_SHARE: Final = 0.25
-LEAVE_MAX_S: Final = 1.0
+RETURN_SHARE: Final = 0.02
+# LeaveGroup spares the others the session timeout. It is not worth more than a short wait: a
+# coordinator that cannot be reached will not miss this member either.
+LEAVE_MAX_S: Final = 2.0
 
 
 class GroupMembership:
@@ -166,12 +169,14 @@ class GroupMembership:
             return dict(offsets)
         member.settle_interruption()
         member.enter(MemberState.LEAVING)
-        now = loop.time()
-        commit_by = deadline - min(LEAVE_MAX_S, max(0.0, deadline - now) * LEAVE_SHARE)
+        left_s = max(0.0, deadline - loop.time())
+        leave_by = deadline - left_s * RETURN_SHARE
+        commit_by = leave_by - min(LEAVE_MAX_S, left_s * LEAVE_SHARE)
         async with self._heartbeat.kept_alive():
             uncommitted = await self._commits.commit_last(offsets, deadline=commit_by)
             if member.identity.member_id and not member.is_static:
-                await self._rebalance.leave("the consumer stops", deadline=deadline)
+                leave_by = min(leave_by, loop.time() + LEAVE_MAX_S)
+                await self._rebalance.leave("the consumer stops", deadline=leave_by)
         member.lose_membership()
         member.enter(MemberState.LEFT)
         return uncommitted
