@@ -94,7 +94,7 @@ class AddPartitionsToTxnTransaction(Struct):
     transactional_id: str = string("4+")
     producer_id: int = int64("4+")
     producer_epoch: int = int16("4+")
-    verify_only: bool = boolean("4+", default=True)
+    verify_only: bool = boolean("4+")
     topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic, "4+")
 
 
