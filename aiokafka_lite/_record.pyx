@@ -112,6 +112,7 @@ cdef public class ConsumerRecord [object ConsumerRecordObject, type ConsumerReco
         self.serialized_key_size = serialized_key_size
         self.serialized_value_size = serialized_value_size
         self.headers = headers
+        track(self)
 
     # --- the integer fields ----------------------------------------------------------------------
 
@@ -198,6 +199,11 @@ cdef public class ConsumerRecord [object ConsumerRecordObject, type ConsumerReco
         if type(other) is not type(self):
             return NotImplemented
         return values(self) == values(other)
+
+    def __ne__(self, other):
+        # As `object` does it: a subclass that redefines == has redefined != as well.
+        equal = type(self).__eq__(self, other)
+        return equal if equal is NotImplemented else not equal
 
     def __repr__(self):
         if Py_ReprEnter(self):

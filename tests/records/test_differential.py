@@ -64,7 +64,7 @@ def seeds() -> list[bytes]:
             last_offset_delta=5,
             producer_id=11,
         ),
-        raw_batch(record(0), count=1, attributes=0x30, producer_id=11),
+        raw_batch(record(0, key=b"\x08\0\0\0\0"), count=1, attributes=0x30, producer_id=11),
         b"".join(message(offset, b"value", key=b"k", magic=offset % 2) for offset in range(4)),
     ]
     return found
