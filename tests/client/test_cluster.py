@@ -11,6 +11,7 @@ import pytest
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import ClientConfig, Cluster, ClusterView, Node
 from aiokafka_lite.errors import (
+    ClusterAuthorizationFailedError,
     CoordinatorNotAvailableError,
     GroupAuthorizationFailedError,
     KafkaConfigurationError,
@@ -137,6 +138,21 @@ async def test_close_fails_those_who_wait_for_a_refresh(
         await cluster.refresh()
     with pytest.raises(KafkaConnectionError, match="closed"):
         await cluster.request(1, HeartbeatRequest())
+
+
+async def test_refused_metadata_is_raised(broker: ScriptedBroker, new_cluster: NewCluster) -> None:
+    broker.scripts[MetadataRequest] = lambda _: MetadataResponse(error_code=31)
+    with pytest.raises(ClusterAuthorizationFailedError):
+        await new_cluster(quick_config(broker)).start()
+
+
+async def test_cluster_whose_tasks_have_ended_cannot_be_used(
+    broker: ScriptedBroker, scope: TaskScope, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(quick_config(broker))
+    await scope.close()
+    with pytest.raises(KafkaConnectionError, match="client is closed"):
+        await cluster.start()
 
 
 # --- Keeping the view fresh ------------------------------------------------------------------

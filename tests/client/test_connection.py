@@ -10,6 +10,7 @@ from aiokafka_lite.client.connection import MAX_THROTTLE_S
 from aiokafka_lite.errors import (
     CorrelationIdError,
     FrameTooLargeError,
+    IllegalArgumentError,
     KafkaConnectionError,
     KafkaError,
     KafkaProtocolError,
@@ -27,6 +28,7 @@ from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
 )
+from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from tests.client.conftest import TIMEOUT_S
 from tests.client.scripted import Answer, Asked, Do, ScriptedBroker, always, topic
 
@@ -395,3 +397,9 @@ async def test_fetched_record_set_is_a_slice_of_the_received_frame(
     assert isinstance(records, memoryview)
     assert bytes(records) == b"r" * 1000
     assert records.obj is frame.obj
+
+
+async def test_request_that_gets_no_answer_is_refused(connection: Connection) -> None:
+    with pytest.raises(IllegalArgumentError, match="acks"):
+        connection.send(ProduceRequest(acks=0), timeout_s=TIMEOUT_S)
+    assert connection.in_flight_count == 0

@@ -81,6 +81,17 @@ async def test_refused_version_falls_back_to_what_the_broker_names(
     await close(connection)
 
 
+async def test_broker_that_refuses_even_version_0_is_too_old(broker: ScriptedBroker) -> None:
+    def refuse(asked: Asked) -> Answer:
+        as_v0 = Asked(asked.request, 0, asked.correlation_id, None, asked.peer)
+        return as_v0.encode(offered({}, error_code=35))
+
+    broker.scripts[ApiVersionsRequest] = refuse
+    with pytest.raises(KafkaProtocolError, match=r"Kafka 0.10 or newer"):
+        await open_connection(broker)
+    assert [asked.version for asked in broker.asked] == [ApiVersionsRequest.max_version, 0]
+
+
 async def test_endless_refusal_ends_after_a_few_tries(broker: ScriptedBroker) -> None:
     def refuse(asked: Asked) -> Answer:
         newest_again = offered({KEY: (0, ApiVersionsRequest.max_version)}, error_code=35)
