@@ -164,25 +164,24 @@ class GroupCoordinator:
 
         Cancelled while parked, the request is forgotten; the member is not: it may join again.
         """
-        error = _check_group_id(group_id)
+        error = self._check(group_id)
         if error is NoError and not self._is_session_timeout_allowed(call.session_timeout_ms):
             error = InvalidSessionTimeoutError
         if error is not NoError:
             return Joined(error, member_id=call.member_id)
-        error = self.availability(group_id)
-        if error is not NoError:
-            return Joined(error)
         group = self._groups.get(group_id)
-        if group is None and call.member_id:
-            return Joined(UnknownMemberIdError, member_id=call.member_id)
-        is_created = group is None
-        group = group or self._create(group_id)
+        if group is None:
+            if call.member_id:
+                return Joined(UnknownMemberIdError, member_id=call.member_id)
+            group = self._create(group_id)
+            error = self._write(group_id, [created_record(group)])
+            if error is not NoError:
+                del self._groups[group_id]
+                return Joined(error)
         ticket = self._new_ticket()
-        parked = self._joins[ticket] = self._loop().create_future()
-        effects = group.join(call, ticket, self._now())
-        if is_created:
-            self._write(group_id, [created_record(group)])
-        self._act(group, effects)
+        parked: asyncio.Future[Joined] = self._loop().create_future()
+        self._joins[ticket] = parked
+        self._act(group, group.join(call, ticket, self._now()))
         try:
             return await parked
         finally:
@@ -190,16 +189,15 @@ class GroupCoordinator:
 
     async def sync(self, group_id: str, call: Sync) -> Synced:
         """Answer a SyncGroup request, once the leader has sent the assignment."""
-        error = _check_group_id(group_id)
-        if error is NoError:
-            error = self.availability(group_id)
+        error = self._check(group_id)
         if error is not NoError:
             return Synced(error)
         group = self._groups.get(group_id)
         if group is None:
             return Synced(UnknownMemberIdError)
         ticket = self._new_ticket()
-        parked = self._syncs[ticket] = self._loop().create_future()
+        parked: asyncio.Future[Synced] = self._loop().create_future()
+        self._syncs[ticket] = parked
         self._act(group, group.sync(call, ticket, self._now()))
         try:
             return await parked
@@ -210,10 +208,7 @@ class GroupCoordinator:
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorType:
         """Keep a member's session alive."""
-        error = _check_group_id(group_id)
-        if error is not NoError:
-            return error
-        error = self.availability(group_id)
+        error = self._check(group_id)
         if error is CoordinatorLoadInProgressError:
             return NoError  # its session has not been started yet, so it cannot end
         if error is not NoError:
@@ -227,9 +222,7 @@ class GroupCoordinator:
         self, group_id: str, leavers: Sequence[Leaver]
     ) -> tuple[ErrorType, Sequence[ErrorType]]:
         """Remove members; returns an error for all, or none and one error type for each."""
-        error = _check_group_id(group_id)
-        if error is NoError:
-            error = self.availability(group_id)
+        error = self._check(group_id)
         if error is not NoError:
             return error, ()
         group = self._groups.get(group_id)
@@ -284,9 +277,7 @@ class GroupCoordinator:
         self, group_id: str, tps: Sequence[TopicPartition]
     ) -> tuple[ErrorType, Sequence[ErrorType]]:
         """Forget offsets of topics that the group does not consume now."""
-        error = _check_group_id(group_id)
-        if error is NoError:
-            error = self.availability(group_id)
+        error = self._check(group_id)
         group = self._groups.get(group_id)
         if error is NoError and group is None:
             error = GroupIdNotFound
@@ -458,14 +449,13 @@ class GroupCoordinator:
     def _new_suffix(self) -> str:
         return str(uuid.UUID(int=self._services.rng.getrandbits(128), version=4))
 
+    def _check(self, group_id: str) -> ErrorType:
+        """Refuse the empty id, which only offset requests may use (as Kafka has it)."""
+        return self.availability(group_id) if group_id else InvalidGroupIdError
+
     def _is_session_timeout_allowed(self, timeout_ms: int) -> bool:
         settings = self._settings
         return settings.min_session_timeout_ms <= timeout_ms <= settings.max_session_timeout_ms
-
-
-def _check_group_id(group_id: str) -> ErrorType:
-    """Refuse the empty id, which only offset requests may use (as Kafka has it)."""
-    return NoError if group_id else InvalidGroupIdError
 
 
 def _set_result(future: asyncio.Future[ReplyT] | None, reply: ReplyT) -> None:

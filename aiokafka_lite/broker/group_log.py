@@ -8,17 +8,20 @@ tools print our log and a log of Kafka's can be loaded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from aiokafka_lite.broker.group_members import Member
 from aiokafka_lite.errors import KafkaProtocolError
-from aiokafka_lite.protocol import codec
 from aiokafka_lite.protocol.messages.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
+    decode_key,
+    decode_versioned,
+    encode_key,
+    encode_versioned,
 )
 from aiokafka_lite.records import RecordSet, build_batch
 
@@ -29,10 +32,6 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 READ_BYTES: Final = 1 << 20
 RECORDS_AT_ONCE: Final = 1_000
 
-# Types of records, written at the front of the key.
-OFFSET_COMMIT_TYPES: Final = (0, 1)  # 0 is what Kafka before 0.9 wrote; the layout is the same
-OFFSET_COMMIT_TYPE: Final = 1
-GROUP_METADATA_TYPE: Final = 2
 # Versions of the layouts of values, written at the front of the value.
 OFFSET_COMMIT_VERSION: Final = 4
 OFFSET_COMMIT_VERSION_WITH_EXPIRY: Final = 1  # the only one that has the field
@@ -74,52 +73,34 @@ def java_hash(text: str) -> int:
 
 def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
     """Return the key's and the value's bytes, None for a tombstone's value."""
-    key, value = record
-    key_type = OFFSET_COMMIT_TYPE if isinstance(key, OffsetCommitKey) else GROUP_METADATA_TYPE
-    key_bytes = _prefixed(key_type, codec.encode(key, 0))
+    key = encode_key(record.key)
+    value = record.value
     if value is None:
-        return key_bytes, None
+        return key, None
     if isinstance(value, GroupMetadataValue):
         version = GROUP_METADATA_VERSION
     elif value.expire_timestamp >= 0:
         version = OFFSET_COMMIT_VERSION_WITH_EXPIRY
     else:
         version = OFFSET_COMMIT_VERSION
-    return key_bytes, _prefixed(version, codec.encode(value, version))
+    return key, encode_versioned(value, version)
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
     """Return a record of the log; None for a type that a newer Kafka may have written.
 
     Raises:
-        KafkaProtocolError: The bytes are not what their type and version say.
+        KafkaError: The bytes are not what their type and version say.
     """
-    if key is None or len(key) < 2:
-        raise KafkaProtocolError(f"a record of {OFFSETS_TOPIC} has the key {key!r}")
-    key_type = int.from_bytes(key[:2], "big", signed=True)
-    if key_type in OFFSET_COMMIT_TYPES:
-        commit_key = codec.decode(OffsetCommitKey, 0, memoryview(key)[2:])
-        return CoordinatorRecord(commit_key, _decode_value(OffsetCommitValue, value))
-    if key_type == GROUP_METADATA_TYPE:
-        group_key = codec.decode(GroupMetadataKey, 0, memoryview(key)[2:])
-        return CoordinatorRecord(group_key, _decode_value(GroupMetadataValue, value))
-    return None
-
-
-V = TypeVar("V", OffsetCommitValue, GroupMetadataValue)
-
-
-def _decode_value(layout: type[V], value: bytes | None) -> V | None:
-    if value is None:
+    if key is None:
+        raise KafkaProtocolError(f"a record of {OFFSETS_TOPIC} has no key")
+    decoded = decode_key(key)
+    if decoded is None:
         return None
-    if len(value) < 2:
-        raise KafkaProtocolError(f"a record of {OFFSETS_TOPIC} has the value {value!r}")
-    version = int.from_bytes(value[:2], "big", signed=True)
-    return codec.decode(layout, version, memoryview(value)[2:])
-
-
-def _prefixed(number: int, body: bytes) -> bytes:
-    return number.to_bytes(2, "big", signed=True) + body
+    if value is None:
+        return CoordinatorRecord(decoded, None)
+    layout = OffsetCommitValue if isinstance(decoded, OffsetCommitKey) else GroupMetadataValue
+    return CoordinatorRecord(decoded, decode_versioned(layout, value))
 
 
 def metadata_record(group: ClassicGroup, assignments: Mapping[str, bytes]) -> CoordinatorRecord:

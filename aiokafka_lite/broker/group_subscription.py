@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from aiokafka_lite.broker.group_machine import ClassicGroup
 from aiokafka_lite.errors import KafkaError
-from aiokafka_lite.protocol.messages.consumer_protocol import (
-    ConsumerProtocolSubscription,
-    decode_versioned,
-)
+from aiokafka_lite.protocol.codec import decode_versioned
+from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 
 
 def is_subscribed_to(group: ClassicGroup, topic: str) -> bool:

@@ -83,7 +83,7 @@ class Joined:
     error: ErrorType = NoError
     generation: int = -1
     protocol_type: str | None = None
-    protocol: str | None = ""
+    protocol: str | None = None
     leader: str = NO_LEADER
     member_id: str = NO_MEMBER_ID
     members: Sequence[GroupMember] = ()

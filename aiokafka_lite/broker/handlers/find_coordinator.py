@@ -26,7 +26,8 @@ from aiokafka_lite.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 
-FIRST_WITH_SEVERAL_KEYS = 4
+# Kafka never fills in the messages of the list.
+FIRST_WITHOUT_MESSAGES = 4
 NO_NODE = Node(-1, "", -1)
 
 
@@ -41,32 +42,29 @@ class KeyType(enum.IntEnum):
 @handler(FindCoordinatorRequest)
 def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """Say which node coordinates each of the keys."""
-    if ctx.api_version >= FIRST_WITH_SEVERAL_KEYS:
-        return FindCoordinatorResponse(
-            coordinators=[
-                _coordinator(ctx, request.key_type, key) for key in request.coordinator_keys
-            ]
-        )
-    error, node = _find(ctx, request.key_type, request.key)
     return FindCoordinatorResponse(
+        coordinators=[_coordinator(ctx, request.key_type, key) for key in request.coordinator_keys]
+    )
+
+
+def _coordinator(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
+    error, node = _find(key_type, ctx.broker.node)
+    message = ""
+    if ctx.api_version < FIRST_WITHOUT_MESSAGES:
+        message = error.message if error is NoError else error.description
+    return Coordinator(
+        key=key,
         error_code=error.errno,
-        error_message=error.message if error is NoError else error.description,
+        error_message=message,
         node_id=node.id,
         host=node.host,
         port=node.port,
     )
 
 
-def _coordinator(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
-    error, node = _find(ctx, key_type, key)
-    return Coordinator(
-        key=key, error_code=error.errno, node_id=node.id, host=node.host, port=node.port
-    )
-
-
-def _find(ctx: RequestContext, key_type: int, key: str) -> tuple[ErrorType, Node]:
+def _find(key_type: int, group_coordinator: Node) -> tuple[ErrorType, Node]:
     if key_type == KeyType.GROUP:
-        return NoError, ctx.broker.node
+        return NoError, group_coordinator
     if key_type == KeyType.TRANSACTION:
         return CoordinatorNotAvailableError, NO_NODE
     return InvalidRequestError, NO_NODE

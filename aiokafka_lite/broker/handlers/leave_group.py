@@ -9,25 +9,16 @@ from __future__ import annotations
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.group_values import Leaver
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.errors import NoError
 from aiokafka_lite.protocol.messages.leave_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
     MemberResponse,
 )
 
-FIRST_WITH_SEVERAL_MEMBERS = 3
-
 
 @handler(LeaveGroupRequest)
 def handle(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """Remove members from a group."""
-    if ctx.api_version < FIRST_WITH_SEVERAL_MEMBERS:
-        leaver = Leaver(request.member_id)
-        error, errors = ctx.broker.groups.leave(request.group_id, [leaver])
-        if error is NoError:
-            (error,) = errors
-        return LeaveGroupResponse(error_code=error.errno)
     leavers = [Leaver(item.member_id, item.group_instance_id) for item in request.members]
     error, errors = ctx.broker.groups.leave(request.group_id, leavers)
     return LeaveGroupResponse(
@@ -38,6 +29,6 @@ def handle(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupRespons
                 group_instance_id=leaver.instance_id,
                 error_code=member_error.errno,
             )
-            for leaver, member_error in zip(leavers, errors, strict=False)
+            for leaver, member_error in zip(leavers, errors, strict=not error.errno)
         ],
     )

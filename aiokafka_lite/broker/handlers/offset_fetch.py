@@ -21,46 +21,34 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
-    OffsetFetchResponsePartition,
     OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
 FIRST_WITH_GROUP_ERROR = 2
-FIRST_WITH_SEVERAL_GROUPS = 8
 FIRST_WITH_TOPIC_IDS = 10
 
 
 @handler(OffsetFetchRequest)
 def handle(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     """Return what groups have committed."""
-    if ctx.api_version >= FIRST_WITH_SEVERAL_GROUPS:
-        return OffsetFetchResponse(groups=[_fetch_group(ctx, group) for group in request.groups])
-    topics = None
-    if request.topics is not None:
-        topics = [
-            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in request.topics
-        ]
-    group = _fetch_group(ctx, OffsetFetchRequestGroup(group_id=request.group_id, topics=topics))
-    if group.error_code and ctx.api_version < FIRST_WITH_GROUP_ERROR:
-        # There is no place for it but in every partition asked for.
-        group.topics = [_refused(topic, group.error_code) for topic in topics or ()]
-    return _single(group)
+    return OffsetFetchResponse(groups=[_fetch_group(ctx, group) for group in request.groups])
 
 
 def _fetch_group(ctx: RequestContext, wanted: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+    topics: list[OffsetFetchResponseTopics]
     error = ctx.broker.groups.availability(wanted.group_id)
-    if error is not NoError:
-        return OffsetFetchResponseGroup(group_id=wanted.group_id, error_code=error.errno)
-    if wanted.topics is None:
+    if error is not NoError and ctx.api_version < FIRST_WITH_GROUP_ERROR:
+        topics = [_refused(topic, error) for topic in wanted.topics or ()]
+    elif error is not NoError:
+        topics = []
+    elif wanted.topics is None:
         topics = _everything(ctx, wanted.group_id)
     else:
         topics = [_fetch_topic(ctx, wanted.group_id, topic) for topic in wanted.topics]
-    return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics)
+    return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics, error_code=error.errno)
 
 
 def _fetch_topic(
@@ -70,7 +58,7 @@ def _fetch_topic(
     if ctx.api_version >= FIRST_WITH_TOPIC_IDS:
         topic = ctx.broker.topic_by_id(wanted.topic_id)
         if topic is None:
-            return _refused(wanted, UnknownTopicIdError.errno)
+            return _refused(wanted, UnknownTopicIdError)
         name = topic.name
     return OffsetFetchResponseTopics(
         name=name,
@@ -113,33 +101,11 @@ def _partition(
     )
 
 
-def _refused(wanted: OffsetFetchRequestTopics, error_code: int) -> OffsetFetchResponseTopics:
-    topic = OffsetFetchResponseTopics(name=wanted.name, topic_id=wanted.topic_id)
-    for index in wanted.partition_indexes:
-        partition = _partition(index, NOTHING_COMMITTED)
-        partition.error_code = error_code
-        topic.partitions.append(partition)
-    return topic
-
-
-def _single(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
-    """Return the answer for one group in the shape that it had before version 8."""
-    return OffsetFetchResponse(
-        error_code=group.error_code,
-        topics=[
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=partition.partition_index,
-                        committed_offset=partition.committed_offset,
-                        committed_leader_epoch=partition.committed_leader_epoch,
-                        metadata=partition.metadata,
-                        error_code=partition.error_code,
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in group.topics
+def _refused(wanted: OffsetFetchRequestTopics, error: ErrorType) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=wanted.name,
+        topic_id=wanted.topic_id,
+        partitions=[
+            _partition(index, NOTHING_COMMITTED, error) for index in wanted.partition_indexes
         ],
     )

@@ -6,10 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from aiokafka_lite.protocol.messages.consumer_protocol import (
-    ConsumerProtocolSubscription,
-    encode_versioned,
-)
+from aiokafka_lite.protocol.codec import encode_versioned
+from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from aiokafka_lite.protocol.messages.delete_groups import DeleteGroupsRequest
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.protocol.messages.join_group import (

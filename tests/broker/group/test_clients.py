@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections import Counter
 from collections.abc import AsyncIterator
 
 import aiokafka
 import confluent_kafka
-import kafka as kafka_python
 import pytest
 
 from aiokafka_lite.broker import Broker
 from tests.broker.group.requests import GroupRequests
 from tests.support.cluster import KafkaHandle
 from tests.support.java import JavaTools
+
+with warnings.catch_warnings():  # it warns of its own use of importlib.resources
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka as kafka_python
 
 PARTITIONS = 4
 RECORDS_EACH = 25

@@ -22,7 +22,6 @@ from aiokafka_lite.protocol.messages.offset_delete import (
 from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
 from tests.broker.group.requests import GroupRequests, MemberOf, subscription
@@ -43,17 +42,12 @@ UNKNOWN_TOPIC_ID = errors.UnknownTopicIdError.errno
 
 
 @pytest.fixture
-def group(kafka: KafkaHandle) -> GroupRequests:
-    return GroupRequests(kafka)
+async def topic(cluster: KafkaHandle) -> str:
+    return await cluster.create_topic(partitions=2)
 
 
-@pytest.fixture
-async def topic(kafka: KafkaHandle) -> str:
-    return await kafka.create_topic(partitions=2)
-
-
-async def topic_id_of(kafka: KafkaHandle, topic: str) -> bytes:
-    async with kafka.raw() as client:
+async def topic_id_of(cluster: KafkaHandle, topic: str) -> bytes:
+    async with cluster.raw() as client:
         answer = await client.request(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]))
     return answer.topics[0].topic_id
 
@@ -151,8 +145,8 @@ async def test_commit_of_the_old_generation_is_accepted_while_members_join(
     await joining
 
 
-async def test_commit_by_topic_id(group: GroupRequests, kafka: KafkaHandle, topic: str) -> None:
-    topic_id = await topic_id_of(kafka, topic)
+async def test_commit_by_topic_id(group: GroupRequests, cluster: KafkaHandle, topic: str) -> None:
+    topic_id = await topic_id_of(cluster, topic)
     request = OffsetCommitRequest(
         group_id=group.group_id,
         topics=[
@@ -166,7 +160,7 @@ async def test_commit_by_topic_id(group: GroupRequests, kafka: KafkaHandle, topi
             for an_id in (topic_id, b"\x01" * 16)
         ],
     )
-    async with kafka.raw() as client:
+    async with cluster.raw() as client:
         answer = await client.request(request, 10)
     results = {
         (found.topic_id, partition.partition_index): partition.error_code
@@ -182,8 +176,8 @@ async def test_commit_by_topic_id(group: GroupRequests, kafka: KafkaHandle, topi
     assert (await group.fetch(topic, 1)).committed_offset == 9
 
 
-async def test_empty_group_id_may_commit(kafka: KafkaHandle, topic: str) -> None:
-    group = GroupRequests(kafka, "")
+async def test_empty_group_id_may_commit(cluster: KafkaHandle, topic: str) -> None:
+    group = GroupRequests(cluster, "")
     assert await group.commit(topic, 3) == NONE
     assert (await group.fetch(topic)).committed_offset == 3
 
@@ -200,15 +194,15 @@ async def test_nothing_committed_is_no_error(group: GroupRequests, topic: str) -
 
 @pytest.mark.parametrize("version", range(1, 8))
 async def test_fetch_one_group(
-    group: GroupRequests, kafka: KafkaHandle, topic: str, version: int
+    group: GroupRequests, cluster: KafkaHandle, topic: str, version: int
 ) -> None:
     await group.commit(topic, 11, partition=1)
+    wanted = OffsetFetchRequestTopics(name=topic, partition_indexes=[0, 1])
     request = OffsetFetchRequest(
-        group_id=group.group_id,
-        topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[0, 1])],
+        groups=[OffsetFetchRequestGroup(group_id=group.group_id, topics=[wanted])]
     )
-    async with kafka.raw() as client:
-        answer = await client.request(request, version)
+    async with cluster.raw() as client:
+        (answer,) = (await client.request(request, version)).groups
     assert answer.error_code == NONE
     (found,) = answer.topics
     assert found.name == topic
@@ -217,12 +211,12 @@ async def test_fetch_one_group(
 
 @pytest.mark.parametrize("version", range(2, 8))
 async def test_fetch_everything_of_one_group(
-    group: GroupRequests, kafka: KafkaHandle, topic: str, version: int
+    group: GroupRequests, cluster: KafkaHandle, topic: str, version: int
 ) -> None:
     await group.commit(topic, 11, partition=1)
-    async with kafka.raw() as client:
-        request = OffsetFetchRequest(group_id=group.group_id, topics=None)
-        answer = await client.request(request, version)
+    async with cluster.raw() as client:
+        wanted = OffsetFetchRequestGroup(group_id=group.group_id, topics=None)
+        (answer,) = (await client.request(OffsetFetchRequest(groups=[wanted]), version)).groups
     (found,) = answer.topics
     assert (found.name, found.partitions[0].partition_index) == (topic, 1)
     assert found.partitions[0].committed_offset == 11
@@ -231,12 +225,12 @@ async def test_fetch_everything_of_one_group(
 @pytest.mark.parametrize("version", [8, 9, 10])
 @pytest.mark.parametrize("require_stable", [False, True])
 async def test_fetch_several_groups(
-    group: GroupRequests, kafka: KafkaHandle, topic: str, version: int, require_stable: bool
+    group: GroupRequests, cluster: KafkaHandle, topic: str, version: int, require_stable: bool
 ) -> None:
     await group.commit(topic, 21)
-    other, unknown = GroupRequests(kafka), unique("unknown")
+    other, unknown = GroupRequests(cluster), unique("unknown")
     await other.commit(topic, 22, partition=1)
-    topic_id = await topic_id_of(kafka, topic)
+    topic_id = await topic_id_of(cluster, topic)
     wanted = OffsetFetchRequestTopics(name=topic, topic_id=topic_id, partition_indexes=[0])
     request = OffsetFetchRequest(
         groups=[
@@ -247,7 +241,7 @@ async def test_fetch_several_groups(
         ],
         require_stable=require_stable,
     )
-    async with kafka.raw() as client:
+    async with cluster.raw() as client:
         answer = await client.request(request, version)
     found = [
         (
@@ -272,12 +266,12 @@ async def test_fetch_several_groups(
     )
 
 
-async def test_fetch_by_an_unknown_topic_id(group: GroupRequests, kafka: KafkaHandle) -> None:
+async def test_fetch_by_an_unknown_topic_id(group: GroupRequests, cluster: KafkaHandle) -> None:
     wanted = OffsetFetchRequestTopics(topic_id=b"\x02" * 16, partition_indexes=[0])
     request = OffsetFetchRequest(
         groups=[OffsetFetchRequestGroup(group_id=group.group_id, topics=[wanted])]
     )
-    async with kafka.raw() as client:
+    async with cluster.raw() as client:
         answer = await client.request(request, 10)
     (found,) = answer.groups[0].topics
     assert found.topic_id == b"\x02" * 16
@@ -285,21 +279,21 @@ async def test_fetch_by_an_unknown_topic_id(group: GroupRequests, kafka: KafkaHa
     assert found.partitions[0].committed_offset == -1
 
 
-async def test_fetch_of_a_member_that_is_none(group: GroupRequests, kafka: KafkaHandle) -> None:
+async def test_fetch_of_a_member_that_is_none(group: GroupRequests, cluster: KafkaHandle) -> None:
     await group.member()
     wanted = OffsetFetchRequestGroup(
         group_id=group.group_id, member_id="nobody", member_epoch=5, topics=[]
     )
-    async with kafka.raw() as client:
+    async with cluster.raw() as client:
         answer = await client.request(OffsetFetchRequest(groups=[wanted]), 9)
     assert answer.groups[0].error_code == NONE
 
 
 async def test_offsets_do_not_outlive_their_topic(
-    group: GroupRequests, kafka: KafkaHandle, topic: str
+    group: GroupRequests, cluster: KafkaHandle, topic: str
 ) -> None:
     await group.commit(topic, 5)
-    await kafka.delete_topic(topic)
+    await cluster.delete_topic(topic)
     for _ in range(500):
         if (await group.fetch(topic)).committed_offset == -1:
             return
@@ -341,16 +335,16 @@ async def test_offsets_of_an_unknown_group_cannot_be_deleted(
 
 
 async def test_offsets_of_the_empty_group_id_cannot_be_deleted(
-    kafka: KafkaHandle, topic: str
+    cluster: KafkaHandle, topic: str
 ) -> None:
-    assert (await delete(GroupRequests(kafka, ""), topic, 0)).error_code == INVALID_GROUP_ID
+    assert (await delete(GroupRequests(cluster, ""), topic, 0)).error_code == INVALID_GROUP_ID
 
 
 async def test_offsets_of_a_consumed_topic_cannot_be_deleted(
-    group: GroupRequests, kafka: KafkaHandle, topic: str
+    group: GroupRequests, cluster: KafkaHandle, topic: str
 ) -> None:
     member = await group.member(protocols=[("range", subscription(topic))])
-    other = await kafka.create_topic()
+    other = await cluster.create_topic()
     await group.commit(topic, 5, member=member)
     await group.commit(other, 6, member=member)
     answer = await delete(group, topic, 0)
