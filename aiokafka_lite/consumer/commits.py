@@ -6,9 +6,9 @@ What makes commits hard is that they overlap with each other and with rebalances
   what a later one has committed meanwhile. So a committed offset goes back only when the
   application says so by a later call.
 - Overlap with a rebalance: while the coordinator waits for the new assignment it takes no
-  commits (REBALANCE_IN_PROGRESS). Such a commit waits, and is sent for the generation right
-  after, if the partitions came back: then nobody else has had them in between. In all other
-  cases of a lost generation they may have had another owner: CommitFailedError.
+  commits (REBALANCE_IN_PROGRESS). Such a commit waits, and is sent once for the generation right
+  after, if the partitions came back: then nobody else has had them in between. Whatever else
+  outlives its generation ends with CommitFailedError.
 - `committed` waits for commits that wait: the positions of a new assignment must not start
   behind them.
 
@@ -75,12 +75,19 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class _Commit:
-    """A commit on its way."""
+    """A commit on its way.
 
-    def __init__(self, sequence: int, offsets: Offsets, member: Member) -> None:
+    One that the application asked for waits for rebalances, and says what it says. Those that
+    the consumer makes by itself do not wait, and give way to what the application committed.
+    """
+
+    def __init__(
+        self, sequence: int, offsets: Offsets, made_as: Identity, *, is_asked_for: bool
+    ) -> None:
         self.sequence = sequence
         self.left = dict(offsets)
-        self.made_as = member.identity
+        self.made_as = made_as
+        self.is_asked_for = is_asked_for
         # The coordinator is in the middle of a rebalance that this member may not know of yet.
         self.was_put_off = False
 
@@ -143,7 +150,7 @@ class Commits:
         elif wanted and not self._member.is_member:
             raise self._lost()
         if wanted:
-            await self._commit(wanted, deadline=self._deadline(timeout_s), may_wait=True)
+            await self._commit(wanted, deadline=self._deadline(timeout_s), is_asked_for=True)
 
     async def commit_last(
         self, offsets: Offsets, *, deadline: float
@@ -156,7 +163,7 @@ class Commits:
         left = self._not_committed_yet(offsets)
         if left:
             try:
-                await self._commit(left, deadline=deadline, may_wait=False)
+                await self._commit(left, deadline=deadline, is_asked_for=False)
             except KafkaError as error:
                 log.warning("group %s: %s not committed: %s", self._member.group_id, left, error)
                 return self._not_committed_yet(left)
@@ -181,7 +188,7 @@ class Commits:
             if not offsets or self._is_between_assignments:
                 continue
             try:
-                await self._commit(offsets, deadline=self._deadline(None), may_wait=False)
+                await self._commit(offsets, deadline=self._deadline(None), is_asked_for=False)
             except (CommitFailedError, KafkaTimeoutError) as error:
                 log.warning("group %s: auto-commit failed: %s", self._member.group_id, error)
             except KafkaError as error:
@@ -219,24 +226,27 @@ class Commits:
         committed, position = partition.committed.offset, partition.position
         return committed == offset or (position is not None and offset < committed <= position)
 
-    async def _commit(self, offsets: Offsets, *, deadline: float, may_wait: bool) -> None:
+    async def _commit(self, offsets: Offsets, *, deadline: float, is_asked_for: bool) -> None:
         self._sequence += 1
-        commit = _Commit(self._sequence, offsets, self._member)
+        commit = _Commit(self._sequence, offsets, self._member.identity, is_asked_for=is_asked_for)
         try:
-            await self._carry_through(commit, deadline=deadline, may_wait=may_wait)
+            await self._carry_through(commit, deadline)
         finally:
-            if commit in self._waiting:
-                self._waiting.discard(commit)
-                self._member.notify()
+            self._done_waiting(commit)
 
-    async def _carry_through(self, commit: _Commit, *, deadline: float, may_wait: bool) -> None:
+    def _done_waiting(self, commit: _Commit) -> None:
+        if commit in self._waiting:
+            self._waiting.discard(commit)
+            self._member.notify()
+
+    async def _carry_through(self, commit: _Commit, deadline: float) -> None:
         """Try until all is committed, or overtaken by later commits, or the deadline."""
         backoff = self._backoff()
         last_error: KafkaError | None = None
         while True:
             try:
                 async with timeout_at(deadline):
-                    if may_wait:
+                    if commit.is_asked_for:
                         await self._wait_until_taken(commit)
                     async with self._sending:
                         await self._attempt(commit, deadline)
@@ -244,7 +254,8 @@ class Commits:
                 break
             except KafkaError as error:
                 last_error = error
-                if not self._is_worth_another_try(commit, error, may_wait=may_wait):
+                self._done_waiting(commit)
+                if not self._is_worth_another_try(commit, error):
                     raise
             else:
                 return
@@ -262,6 +273,8 @@ class Commits:
         """
         for tp in [tp for tp in commit.left if self._latest.get(tp, 0) > commit.sequence]:
             del commit.left[tp]
+        if not commit.is_asked_for:
+            commit.left = self._not_committed_yet(commit.left)
         if not commit.left:
             return
         identity = self._identity_for(commit)
@@ -294,14 +307,17 @@ class Commits:
         """
         if self._state.mode is SubscriptionMode.ASSIGNED:
             return Identity()  # the group only keeps the offsets
-        identity = self._member.identity
-        made_as = commit.made_as
+        identity, made_as = self._member.identity, commit.made_as
+        # Only a commit that waited may go over to the next generation: reads wait for it, and
+        # nobody else has had the partitions in between.
+        latest = made_as.generation + (commit in self._waiting)
         if (
             not self._member.is_member
             or identity.member_id != made_as.member_id
-            or identity.generation > made_as.generation + 1
+            or identity.generation > latest
         ):
             raise self._lost()
+        commit.made_as = identity
         if gone := sorted(commit.left.keys() - self._state.assignment.keys()):
             raise CommitFailedError(f"the group rebalanced and took away {gone}")
         return identity
@@ -346,9 +362,9 @@ class Commits:
         tp, kind = min(refused.items(), key=lambda item: item[1].retriable)
         raise kind(f"commit of {tp}").at(tp, commit.left[tp].offset)
 
-    def _is_worth_another_try(self, commit: _Commit, error: KafkaError, *, may_wait: bool) -> bool:
+    def _is_worth_another_try(self, commit: _Commit, error: KafkaError) -> bool:
         recovery = recovery_for(error)
-        if recovery is Recovery.REJOIN and may_wait and not is_in_callback():
+        if recovery is Recovery.REJOIN and commit.is_asked_for and not is_in_callback():
             commit.was_put_off = True
             self._waiting.add(commit)
             return True
