@@ -116,7 +116,7 @@ class Exchange(Generic[R_co]):
     def fail(self, error: KafkaError) -> None:
         """Give the waiter an error of its own; nothing happens when nobody waits any more."""
         if not self.frame.done():
-            self.frame.set_exception(_own(error))
+            self.frame.set_exception(own_copy(error))
             self.frame.exception()  # seen: no warning when the waiter is gone
 
     def __str__(self) -> str:
@@ -232,6 +232,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._poison is not None
 
     @property
+    def error(self) -> KafkaError | None:
+        """Why the connection was poisoned or closed, None while it is open."""
+        return self._poison
+
+    @property
     def in_flight_count(self) -> int:
         """Requests whose answer has not arrived, given-up ones included."""
         return len(self._in_flight)
@@ -267,11 +272,11 @@ class Connection(asyncio.BufferedProtocol):
         self._can_write.set()
         self._reader.clear()
         if self._transport is not None:
-            if exchanges:
-                self._transport.abort()  # do not linger over bytes nobody waits for
-            else:
-                self._transport.close()
-        self.closed.set_result(error)
+            # Not close(): it would linger over bytes for a peer that takes none, and over the
+            # farewell of TLS, which sized frames do not need.
+            self._transport.abort()
+        if not self.closed.done():  # else somebody who awaited it was cancelled
+            self.closed.set_result(error)
 
     # --- Requests --------------------------------------------------------------------------
     async def request(
@@ -309,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
     def _send(self, request: Request[R], version: int, timeout_s: float) -> Exchange[R]:
         transport = self._transport
         if self._poison is not None:
-            raise _own(self._poison)
+            raise own_copy(self._poison)
         if transport is None or self._is_retired:
             raise KafkaConnectionError(f"the connection to {self.peer} is being closed: try again")
         correlation_id = self._next_correlation_id()
@@ -429,7 +434,7 @@ class Connection(asyncio.BufferedProtocol):
         return min(MAX_SMALL_ANSWER_BYTES, self._max_frame_bytes)
 
 
-def _own(error: KafkaError) -> KafkaError:
+def own_copy(error: KafkaError) -> KafkaError:
     """Return a copy to raise: one exception raised in several tasks would mix tracebacks."""
     own = copy.copy(error)
     own.__cause__ = error.__cause__

@@ -14,7 +14,6 @@ connection_delay, connection_failed, in_flight_request_count, least_loaded_node.
 from __future__ import annotations
 
 import asyncio
-import copy
 import enum
 import logging
 import random
@@ -24,7 +23,7 @@ from typing import TypeVar
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.config import Address, ClientConfig
-from aiokafka_lite.client.connection import Authenticate, Connection
+from aiokafka_lite.client.connection import Authenticate, Connection, own_copy
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import KafkaConnectionError, KafkaError, NodeNotReadyError
 from aiokafka_lite.protocol.schema import Request, Response
@@ -98,6 +97,7 @@ class Pool:
         self._rng = rng
         self._authenticate = authenticate
         self._nodes: dict[int, _NodeState] = {}
+        self._attempts: set[asyncio.Task[KafkaError | None]] = set()
         self._leaving: set[Connection] = set()
         self._idle_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -239,14 +239,11 @@ class Pool:
         """Wait for the one attempt to connect this lane, starting it when there is none."""
         attempt = self._start_connecting(state, slot)
         await asyncio.wait([attempt])  # not awaited itself: our cancellation must not reach it
-        error = (
-            KafkaConnectionError(f"connecting to {state} was given up: the client is closed")
-            if attempt.cancelled()
-            else attempt.result()
-        )
-        if error is not None:
-            own = copy.copy(error)  # several may wait: each raises an exception of its own
-            raise own from error.__cause__
+        if attempt.cancelled():
+            why = "the client is closed" if self._is_closed else "the node left or moved"
+            raise KafkaConnectionError(f"connecting to {state} was given up: {why}")
+        if (error := attempt.result()) is not None:
+            raise own_copy(error)
 
     # --- Connecting ------------------------------------------------------------------------
     def _start_connecting(self, state: _NodeState, slot: _Slot) -> asyncio.Task[KafkaError | None]:
@@ -257,6 +254,8 @@ class Pool:
                 )
             except RuntimeError as error:
                 raise KafkaConnectionError("the client is closed") from error
+            self._attempts.add(slot.connecting)
+            slot.connecting.add_done_callback(self._attempts.discard)
         return slot.connecting
 
     async def _connect(self, state: _NodeState, slot: _Slot) -> KafkaError | None:
@@ -279,9 +278,6 @@ class Pool:
             return error
         finally:
             slot.connecting = None
-        if self._is_closed or self._nodes.get(state.node.id) is not state:
-            connection.close()
-            return KafkaConnectionError(f"{state} left the cluster or moved: try again")
         slot.connection = connection
         slot.opened_at = self._loop.time()
         connection.closed.add_done_callback(lambda _: self._usable(state, slot))
@@ -304,12 +300,12 @@ class Pool:
     def _usable(self, state: _NodeState, slot: _Slot) -> Connection | None:
         """Return the lane's open connection; notice here that one was lost."""
         connection = slot.connection
-        if connection is None or not connection.is_closed:
+        if connection is None or connection.error is None:
             return connection
         slot.connection = None
         if self._loop.time() - slot.opened_at >= self._config.reconnect_backoff_max_s:
             state.backoff.reset()
-        self._failed(state, connection.closed.result())
+        self._failed(state, connection.error)
         return None
 
     def _backoff_s(self, state: _NodeState) -> float:
@@ -341,6 +337,8 @@ class Pool:
         for slot in state.slots.values():
             if slot.connection is not None:
                 self._let_go(slot, slot.connection)
+            if slot.connecting is not None:
+                slot.connecting.cancel()
 
     def _let_go(self, slot: _Slot, connection: Connection) -> None:
         """Close a connection once its answers have arrived; the slot is free at once."""
@@ -383,12 +381,7 @@ class Pool:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        attempts = [
-            slot.connecting
-            for state in self._nodes.values()
-            for slot in state.slots.values()
-            if slot.connecting is not None
-        ]
+        attempts = list(self._attempts)
         for attempt in attempts:
             attempt.cancel()
         connections = [connection for _, connection in self._connected_slots()]
