@@ -41,9 +41,6 @@ from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 log = logging.getLogger(__name__)
 
 DEFAULT_STOP_TIMEOUT_S: Final = 10.0
-# Records made in one go that are still in the caches when the application reads them: with
-# 100-byte values, 20,000 at a time cost twice as much a record.
-DEFAULT_POLL_RECORDS: Final = 2_000
 
 
 class AIOKafkaConsumer(PositionMethods):
@@ -305,7 +302,7 @@ class AIOKafkaConsumer(PositionMethods):
             timeout_ms: How long to wait for the first; None waits until there is one. The
                 deadline covers the whole call; when it passes, the result is {}.
             max_records: By default `max_poll_records` of the constructor, and if that is None as
-                many as the processor's caches hold, so that reading on costs least: 2,000.
+                many as the processor's caches hold, 2,000 at most: then a record costs least.
 
         Raises:
             ConsumerStoppedError: The consumer is stopped.
@@ -313,10 +310,9 @@ class AIOKafkaConsumer(PositionMethods):
         """
         check_max_records(max_records)
         self._engine.raise_if_unusable()
-        return await self._engine.gets.many(
-            (),
+        return await self._engine.gets.some(
             None if timeout_ms is None else timeout_ms / 1000,
-            max_records or self._config.max_poll_records or DEFAULT_POLL_RECORDS,
+            max_records or self._config.max_poll_records,
         )
 
     async def getmany(

@@ -167,10 +167,10 @@ class Engine:
         self.config.check_isolation_level()
         running = self._running = Running(self, self._rng)
         try:
+            self._watch_topics()  # before the first answer, which then has them
             await running.cluster.start()
             if self.state.mode is SubscriptionMode.TOPICS:
                 await self._wait_for_topics(running.cluster)
-            self._watch_topics()
             await running.start()
         except BaseException:
             await self._tear_down(self._loop.time())
@@ -181,11 +181,10 @@ class Engine:
         deadline = self._loop.time() + self.config.request_timeout_s
         delay_s = FIRST_TOPIC_RETRY_S
         missing = sorted(self.state.subscription or ())
-        cluster.watch(missing)
+        view = cluster.view
         try:
             async with timeout_at(deadline):
                 while True:
-                    view = await cluster.refresh()
                     for topic in missing:
                         topic_view = view.topics.get(topic)
                         error = None if topic_view is None else topic_view.error
@@ -198,6 +197,7 @@ class Engine:
                         return
                     await asyncio.sleep(delay_s)
                     delay_s = min(delay_s * 2, 1.0)
+                    view = await cluster.refresh()
         except asyncio.TimeoutError:
             names = ", ".join(repr(topic) for topic in missing)
             raise UnknownTopicOrPartitionError(
@@ -299,6 +299,7 @@ class Running:
     async def start(self) -> None:
         """Start all tasks and wait for the first assignment."""
         self.fetcher.start()
+        self.cluster.add_listener(self.resolver.view_changed)
         self._positions.spawn(self.resolver.run(), name="positions")
         if self._config.enable_auto_commit:
             self.commits.start_auto_commit(self._grouping)

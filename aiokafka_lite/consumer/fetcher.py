@@ -101,8 +101,9 @@ class Fetcher:
         for tp, partition in self._state.assignment.items():
             leader = view.leader(tp)
             node = self._node_of.get(partition)
-            if leader is None or leader.leader not in view.nodes:
-                is_leaderless = True
+            if leader is None:
+                # A topic that metadata does not cover yet is being asked for already.
+                is_leaderless = is_leaderless or tp.topic in view.topics
                 if node is not None:
                     del self._node_of[partition]
                     node.remove(partition)

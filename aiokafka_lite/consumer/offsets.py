@@ -86,27 +86,30 @@ class OffsetLookup:
         is_stale = False
         for tp, timestamp in timestamps.items():
             leader = view.leader(tp)
-            if leader is None or leader.leader not in view.nodes:
-                is_stale = True
+            if leader is None:
+                # A topic that metadata does not cover yet is being asked for already.
+                is_stale = is_stale or tp.topic in view.topics
                 failures[tp] = UnknownTopicOrPartitionError(
                     f"no leader is known for partition {tp}"
                 ).at(tp)
             else:
                 by_leader.setdefault(leader.leader, {})[tp] = timestamp
         found: dict[TopicPartition, FoundOffset] = {}
+        refused: dict[TopicPartition, KafkaError] = {}
         answers = await asyncio.gather(
             *(self._ask(node_id, wanted) for node_id, wanted in by_leader.items()),
             return_exceptions=True,
         )
         for wanted, answer in zip(by_leader.values(), answers, strict=True):
             if isinstance(answer, KafkaError):
-                failures.update(dict.fromkeys(wanted, answer))
+                refused.update(dict.fromkeys(wanted, answer))
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                self._sort(wanted, answer, found, failures)
-        if is_stale or any(error.invalid_metadata for error in failures.values()):
+                self._sort(wanted, answer, found, refused)
+        if is_stale or any(error.invalid_metadata for error in refused.values()):
             self._cluster.invalidate()
+        failures.update(refused)
         return found, failures
 
     async def _ask(

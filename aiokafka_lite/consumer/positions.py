@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
+from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetch_queue import FetchQueue
@@ -59,6 +60,10 @@ class PositionResolver:
         self._given_up: set[PartitionState] = set()
         state.on_assignment_change(self._wake.set)
         state.on_partition_change(self._partition_changed)
+
+    def view_changed(self, view: ClusterView) -> None:
+        """Look again at once: leaders that were missing may be known now."""
+        self._wake.set()
 
     def _partition_changed(self, partition: PartitionState) -> None:
         if partition.fetch_state is not FetchState.FETCHING:

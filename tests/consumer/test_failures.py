@@ -92,7 +92,7 @@ async def test_a_waiting_get_hears_of_a_task_that_died(kafka: KafkaHandle) -> No
 
 async def test_a_consuming_loop_lets_others_run(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
-    batch = records.build_batch([(1, None, b"x" * 20, ()) for _ in range(5_000)], codec="lz4")
+    batch = records.build_batch([(1, None, b"x" * 20, ()) for _ in range(20_000)], codec="lz4")
     for _ in range(10):
         await kafka.produce_batch(topic, 0, batch)
     turns = 0
@@ -108,7 +108,7 @@ async def test_a_consuming_loop_lets_others_run(kafka: KafkaHandle) -> None:
         read = 0
         async for _ in consumer:
             read += 1
-            if read == 50_000:
+            if read == 200_000:
                 break
         counting.cancel()
-    assert turns >= 10
+    assert turns >= 10  # about one a millisecond
