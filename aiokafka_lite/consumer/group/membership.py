@@ -244,8 +244,7 @@ class GroupMembership:
                 return None
             try:
                 if state.mode is SubscriptionMode.PATTERN:
-                    self._cluster.watch_all()
-                    self._metadata_changed(await self._cluster.refresh())
+                    await self._look_for_topics()
                 version = state.subscription_version
                 share = await self._rebalance.join_and_sync(
                     state.subscription or frozenset(), reason=reason
@@ -259,6 +258,13 @@ class GroupMembership:
                 self._error = None
                 return share
             log.info("group %s: the subscription changed meanwhile", member.group_id)
+
+    async def _look_for_topics(self) -> None:
+        """Match the pattern before joining, so as not to join for nothing and then again."""
+        self._cluster.watch_all()
+        self._metadata_changed(self._cluster.view)
+        if not self._state.subscription:
+            self._metadata_changed(await self._cluster.refresh())
 
     async def _recover(self, error: KafkaError, backoff: Backoff) -> None:
         """Do what a failed attempt to join asks for, and pause."""

@@ -51,8 +51,15 @@ class NoGroup:
         self._follow()
 
     async def wait_assigned(self) -> None:
-        """Wait until metadata has been fetched that covers the present subscription."""
-        if is_subscribed(self._state):
+        """Wait until metadata covers the present subscription.
+
+        Raises:
+            KafkaError: No metadata came in time.
+        """
+        view, topics = self._cluster.view, self._state.subscription
+        if topics is not None and not (
+            topics and all(view.partitions_for_topic(topic) for topic in topics)
+        ):
             self._metadata_changed(await self._cluster.refresh())
 
     async def leave(
@@ -72,7 +79,7 @@ class NoGroup:
             self._cluster.watch_all()
         elif self._state.subscription:
             self._cluster.watch(self._state.subscription)
-        self._assign_all(self._cluster.view)
+        self._metadata_changed(self._cluster.view)
 
     def _assign_all(self, view: ClusterView) -> None:
         if not is_subscribed(self._state):
