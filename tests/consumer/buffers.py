@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 from aiokafka_lite import records
 from aiokafka_lite.consumer.budget import ByteBudget
 from aiokafka_lite.consumer.config import Deserializer
@@ -91,9 +88,3 @@ class Buffers:
         """The offsets that a poll hands out."""
         found = await self.gets.many((), timeout_s, max_records)
         return {tp: [record.offset for record in batch] for tp, batch in found.items()}
-
-
-async def drive(make: Callable[[], object], steps: int) -> None:
-    """Let the loop run a few times."""
-    for _ in range(steps):
-        await asyncio.sleep(0)
