@@ -23,7 +23,7 @@ from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 
 RECORDS: Final = 2_000_000
 ROUNDS: Final = 5
-QUICK_RECORDS: Final = 500_000
+QUICK_RECORDS: Final = 300_000
 QUICK_ROUNDS: Final = 2
 
 

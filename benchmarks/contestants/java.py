@@ -1,7 +1,8 @@
 """Java's own ConsumerPerformance, in a JVM with its default compiler settings.
 
 The JVM's start-up and the group's first rebalance are in every run; so it runs twice, for one
-record and for all of them, and what counts is the difference.
+record and for all of them, and what counts is the difference. The compiler warms up in the longer
+run only, so the figure means little with less than some two million records.
 """
 
 from __future__ import annotations
