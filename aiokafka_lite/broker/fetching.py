@@ -63,20 +63,20 @@ class FetchRead:
         self._targets = targets
         self._limits = limits
         self._find = find
-
-    @property
-    def keys(self) -> list[PartitionKey]:
-        """The partitions that exist: any of them changing is worth another try."""
-        found = (self._find(target) for target in self._targets)
-        return [partition.key for partition in found if isinstance(partition, Partition)]
+        # Those of the latest `read` that exist: any of them changing is worth another try.
+        self._served: list[FetchTarget] = []
+        self.keys: list[PartitionKey] = []
 
     def read(self) -> Findings:
         """Read every partition, within the limits."""
         results = []
+        self._served, self.keys = [], []
         left, size, is_final = self._limits.max_bytes, 0, False
         for target in self._targets:
             partition = self._find(target)
             if isinstance(partition, Partition):
+                self._served.append(target)
+                self.keys.append(partition.key)
                 # The first batch of the first partition that has any is sent whatever its size,
                 # or its reader would never get past it (KIP-74).
                 data = self._read(target, partition, left, at_least_one=size == 0)
@@ -91,10 +91,10 @@ class FetchRead:
     def is_worth_answering(self) -> bool:
         """Say, without reading, whether there is enough or something is wrong by now."""
         available = 0
-        for target in self._targets:
+        for target in self._served:
             partition = self._find(target)
             if not isinstance(partition, Partition):
-                continue
+                return True
             try:
                 partition.check_leader(target.current_leader_epoch)
                 available += partition.log.bytes_from(target.fetch_offset, target.max_bytes)

@@ -20,6 +20,7 @@ from aiokafka_lite.errors import (
     UnsupportedMagicError,
 )
 from aiokafka_lite.records import BatchHeader, Codec, decode_all, iter_batches
+from aiokafka_lite.records.batch import check_crc
 
 MAGIC: Final = 2
 FIRST_PRODUCE_WITH_ZSTD: Final = 7
@@ -61,7 +62,7 @@ def validated_batch(
 def _only_batch(records: Buffer | None) -> tuple[BatchHeader, memoryview]:
     view = memoryview(b"" if records is None else records)
     try:
-        batches = list(iter_batches(view))
+        batches = list(iter_batches(view, check_crcs=False))
     except UnsupportedMagicError as error:
         raise InvalidRecordError(f"only batches of magic {MAGIC} are accepted: {error}") from error
     if any(header.magic != MAGIC for header, _ in batches):
@@ -73,6 +74,7 @@ def _only_batch(records: Buffer | None) -> tuple[BatchHeader, memoryview]:
     ((header, batch),) = batches
     if header.size != len(view):
         raise CorruptRecordException(f"{len(view) - header.size} bytes follow the batch")
+    check_crc(header, batch)
     return header, batch
 
 

@@ -19,7 +19,6 @@ from aiokafka_lite.protocol.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
-    DeleteTopicState,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 
@@ -27,8 +26,7 @@ from aiokafka_lite.protocol.schema import ZERO_UUID
 @handler(DeleteTopicsRequest)
 async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete each topic that there is."""
-    wanted = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
-    asked = Counter((state.name, state.topic_id) for state in wanted)
+    asked = Counter((state.name, state.topic_id) for state in request.topics)
     results = []
     for (name, topic_id), times in asked.items():
         if times > 1:

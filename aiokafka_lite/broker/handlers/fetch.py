@@ -55,16 +55,15 @@ def handle(ctx: RequestContext, request: FetchRequest) -> FetchResponse | Delaye
     )
     read = FetchRead(context.targets, limits, lambda target: _find(ctx, target))
     findings = read.read()
-    keys = read.keys
     if (
-        not keys
+        not read.keys
         or request.max_wait_ms <= 0
         or findings.size >= limits.min_bytes
         or findings.is_final
     ):
         return _response(context, findings)
     return Delayed(
-        keys=keys,
+        keys=read.keys,
         deadline=now + request.max_wait_ms / 1000,
         try_complete=lambda: _response(context, read.read()) if read.is_worth_answering() else None,
         expire=lambda: _response(context, read.read()),

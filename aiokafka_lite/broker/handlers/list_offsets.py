@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
@@ -46,7 +47,9 @@ class Special(enum.IntEnum):
 # Without tiered storage: nothing was ever uploaded.
 _NOT_TIERED: Final = (Special.LATEST_TIERED, Special.EARLIEST_PENDING_UPLOAD)
 
-_FIRST_VERSIONS: Final = {
+FIRST_VERSIONS: Final[Mapping[int, int]] = {
+    Special.LATEST: 1,
+    Special.EARLIEST: 1,
     Special.MAX_TIMESTAMP: 7,
     Special.EARLIEST_LOCAL: 8,
     Special.LATEST_TIERED: 9,
@@ -95,9 +98,8 @@ def _look_up(
 
 
 def _check_supported(ctx: RequestContext, timestamp: int) -> None:
-    if timestamp >= Special.EARLIEST:
-        return
-    if ctx.api_version < _FIRST_VERSIONS.get(Special(timestamp), 0):
+    first_version = FIRST_VERSIONS.get(timestamp)
+    if timestamp < 0 and (first_version is None or ctx.api_version < first_version):
         raise UnsupportedVersionError(f"{timestamp} is no timestamp in version {ctx.api_version}")
 
 

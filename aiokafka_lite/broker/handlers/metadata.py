@@ -1,6 +1,6 @@
 """Metadata (key 3), versions 0 to 13.
 
-1 null asks for all topics (empty did in 0), rack, controller, internal topics; 2 cluster id;
+1 null asks for all topics, empty for none, rack, controller, internal topics; 2 cluster id;
 3 throttle time; 4 whether topics may be created; 5 offline replicas; 7 leader epochs (KIP-320);
 8 authorized operations (KIP-430); 9 flexible; 10 topic ids in answers (KIP-516); 11 the cluster's
 operations moved to DescribeCluster; 12 topics asked for by id; 13 an error of the whole.
@@ -37,7 +37,6 @@ from aiokafka_lite.protocol.messages.metadata import (
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 
-LAST_WHERE_EMPTY_IS_ALL: Final = 0
 FIRST_WITH_REQUESTED_IDS: Final = 12
 
 
@@ -69,12 +68,11 @@ def _topics(
     ctx: RequestContext, request: MetadataRequest
 ) -> Iterator[Topic | MetadataResponseTopic]:
     """Yield each topic asked for, or what is to be said instead."""
-    asked = request.topics
-    if asked is None or (not asked and ctx.api_version <= LAST_WHERE_EMPTY_IS_ALL):
+    if request.topics is None:
         yield from ctx.broker.topics.values()
         return
     seen: dict[str | bytes, None] = {}
-    for wanted in asked:
+    for wanted in request.topics:
         by_id = wanted.topic_id != ZERO_UUID and ctx.api_version >= FIRST_WITH_REQUESTED_IDS
         key = wanted.topic_id if by_id else wanted.name or ""
         if key not in seen:

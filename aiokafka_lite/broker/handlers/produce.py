@@ -87,10 +87,11 @@ def _append(
             raise InvalidRequiredAcksError(f"acks must be one of {LEGAL_ACKS}, not {acks}")
         topic, partition = _find(ctx, data, index)
         partition.check_leader()
-        if acks == ALL_REPLICAS and len(partition.isr) < topic.config.min_insync_replicas:
+        # More than there are replicas is never asked for.
+        needed = min(topic.config.min_insync_replicas, len(partition.replicas))
+        if acks == ALL_REPLICAS and len(partition.isr) < needed:
             raise NotEnoughReplicasError(
-                f"{len(partition.isr)} replicas are in sync, min.insync.replicas is "
-                f"{topic.config.min_insync_replicas}"
+                f"{len(partition.isr)} replicas are in sync, {needed} must be (min.insync.replicas)"
             )
         now_ms = ctx.broker.clock()
         header, batch = validated_batch(records, ctx.api_version, topic.config, now_ms)
