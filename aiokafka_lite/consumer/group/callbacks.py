@@ -44,7 +44,7 @@ class ListenerCalls:
 
     def __init__(self, scope: TaskScope) -> None:
         self._scope = scope
-        self._running: asyncio.Task[None] | None = None
+        self._running: tuple[asyncio.Task[None], _Call] | None = None
 
     async def call(
         self, callback: Callback, partitions: set[TopicPartition], *, deadline: float
@@ -53,14 +53,19 @@ class ListenerCalls:
 
         When the caller is cancelled the callback goes on; `finish` waits for it.
         """
-        self._running = self._scope.spawn(self._guarded(callback, partitions), name="listener")
+        call = _Call()
+        task = self._scope.spawn(self._guarded(call, callback, partitions), name="listener")
+        self._running = (task, call)
         await self.finish(deadline=deadline)
 
     async def finish(self, *, deadline: float) -> None:
-        """Wait for the callback that runs, if any, and cut it off at the deadline."""
-        task = self._running
-        if task is None or task is asyncio.current_task():
+        """Wait for the callback that runs, if any, and cut it off at the deadline.
+
+        Does nothing when it is the callback that asks, as one that stops the consumer does.
+        """
+        if self._running is None or self._running[1] is _call.get():
             return
+        task, _ = self._running
         loop = asyncio.get_running_loop()
         done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline - loop.time()))
         if not done:
@@ -75,8 +80,7 @@ class ListenerCalls:
         self._running = None
 
     @staticmethod
-    async def _guarded(callback: Callback, partitions: set[TopicPartition]) -> None:
-        call = _Call()
+    async def _guarded(call: _Call, callback: Callback, partitions: set[TopicPartition]) -> None:
         _call.set(call)
         try:
             result = callback(partitions)

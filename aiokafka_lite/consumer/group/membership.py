@@ -161,6 +161,7 @@ class GroupMembership:
         """
         member = self._member
         loop = asyncio.get_running_loop()
+        self._cluster.remove_listener(self._metadata_changed)
         await stop(self._task)
         await self._commits.stop_auto_commit()
         now = loop.time()

@@ -65,7 +65,8 @@ class NoGroup:
     async def leave(
         self, *, deadline: float, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Do nothing: there is nobody to tell, and nothing was ever committed."""
+        """Stop following: there is nobody to tell, and nothing was ever committed."""
+        self._cluster.remove_listener(self._metadata_changed)
         return {}
 
     def _metadata_changed(self, view: ClusterView) -> None:

@@ -26,7 +26,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest
+from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from aiokafka_lite.protocol.schema import Message, Response
@@ -241,19 +241,22 @@ async def test_a_listener_that_raises_is_logged_and_the_rebalance_goes_on(
     assert "from a coroutine" in caplog.text
 
 
-async def test_stopping_inside_a_callback_does_not_deadlock(broker: ScriptedBroker) -> None:
+@pytest.mark.parametrize("by_a_task", [False, True])
+async def test_stopping_inside_a_callback_does_not_deadlock(
+    broker: ScriptedBroker, by_a_task: bool
+) -> None:
     stopped = asyncio.Event()
 
     class Stopping(Calls):
         async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-            await worker.leave()
+            await (asyncio.create_task(worker.leave()) if by_a_task else worker.leave())
             stopped.set()
 
     worker = worker_of(broker)
     worker.state.listener = Stopping()
     await worker.connect()
     try:
-        await asyncio.wait_for(stopped.wait(), 5)
+        await asyncio.wait_for(stopped.wait(), 2)
         assert worker.member.state is MemberState.LEFT
     finally:
         await worker.die()
@@ -432,6 +435,51 @@ async def test_stop_is_bounded_when_the_broker_does_not_answer(broker: ScriptedB
     assert await worker.leave(0.4, commit=True) == {TP: OffsetAndMetadata(5, "")}
 
     assert loop.time() - began < 0.8
+    await worker.die()
+
+
+async def test_stopping_from_outside_lets_a_callback_finish(broker: ScriptedBroker) -> None:
+    outcome: list[str] = []
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    class Slow(Calls):
+        async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+            began.set()
+            await may_end.wait()
+            outcome.append("finished")
+
+    worker = worker_of(broker)
+    worker.state.listener = Slow()
+    await worker.connect()
+    await asyncio.wait_for(began.wait(), 5)
+    leave = asyncio.create_task(worker.leave())
+    await until(lambda: "g:group" not in worker.scope.task_names, worker)
+    may_end.set()
+    await leave
+    await worker.die()
+
+    assert outcome == ["finished"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        errors.NotCoordinatorError,
+        errors.CoordinatorLoadInProgressError,
+        errors.UnknownMemberIdError,
+        errors.GroupAuthorizationFailedError,
+    ],
+    ids=lambda kind: kind.__name__,
+)
+async def test_leaving_ends_whatever_the_coordinator_says(
+    broker: ScriptedBroker, kind: type[BrokerResponseError]
+) -> None:
+    worker = await worker_of(broker).start()
+    broker.script(LeaveGroupRequest, LeaveGroupResponse(error_code=kind.errno))
+
+    assert await worker.leave(0.5) == {}
+
+    assert worker.member.state is MemberState.LEFT
     await worker.die()
 
 
