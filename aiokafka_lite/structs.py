@@ -7,7 +7,7 @@ from typing import NamedTuple
 try:
     from aiokafka_lite._record import ConsumerRecord
 except ModuleNotFoundError:  # the extension is not built: the same class in plain Python
-    from aiokafka_lite._record_py import ConsumerRecord  # type: ignore[assignment]
+    from aiokafka_lite._record_py import ConsumerRecord
 
 __all__ = [
     "BrokerMetadata",

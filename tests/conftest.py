@@ -23,9 +23,9 @@ from tests.support.java import JavaTools
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 
 try:
-    import uvloop
+    from uvloop import new_event_loop as new_uvloop
 except ModuleNotFoundError:  # the extra `uvloop` is not installed
-    uvloop = None
+    new_uvloop = None
 
 LONG = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
 
@@ -37,7 +37,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 ASYNCIO_LOOP: Mapping[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
 EVERY_LOOP: Mapping[str, LoopFactory] = {
     **ASYNCIO_LOOP,
-    **({"uvloop": uvloop.new_event_loop} if uvloop else {}),
+    **({"uvloop": new_uvloop} if new_uvloop is not None else {}),
 }
 
 

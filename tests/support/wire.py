@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite.protocol import framing
-from aiokafka_lite.protocol.schema import Message, Request
+from aiokafka_lite.protocol.schema import Request, Response
 
-R = TypeVar("R", bound=Message)
+R = TypeVar("R", bound=Response)
 
 
 class RawClient:
