@@ -69,6 +69,12 @@ log = logging.getLogger(__name__)
 ReplyT = TypeVar("ReplyT", Joined, Synced)
 
 
+class Disk(Protocol):
+    """What may take longer than the event loop has time for."""
+
+    async def settled(self) -> None: ...
+
+
 class CoordinatorServices(Protocol):
     """What the coordinator needs of its broker."""
 
@@ -82,6 +88,8 @@ class CoordinatorServices(Protocol):
     def group_settings(self) -> GroupSettings: ...
     @property
     def offsets_topic_partitions(self) -> int: ...
+    @property
+    def disk(self) -> Disk: ...
 
     def partition(self, topic: str, index: int) -> OffsetsLog: ...
 
@@ -112,6 +120,8 @@ class GroupCoordinator:
         self._loading: dict[int, None] = {}
         self._load_task: asyncio.Task[None] | None = None
         self._is_active = False
+        # The offsets topic exists, and will after a crash: before that nothing may be promised.
+        self._has_log = False
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -122,12 +132,24 @@ class GroupCoordinator:
         COORDINATOR_LOAD_IN_PROGRESS.
         """
         self._is_active = True
-        if not self._services.has_topic(OFFSETS_TOPIC):
+        self._has_log = self._services.has_topic(OFFSETS_TOPIC)
+        if not self._has_log:
             return
         partitions = range(self._log.partition_count)
         self._loading = dict.fromkeys(p for p in partitions if not self._log.is_empty(p))
         if self._loading:
             self._load_task = self._services.scope.spawn(self._load(), name="group-load")
+
+    async def open_log(self) -> None:
+        """Make the offsets topic, if it is missing; until then this is nobody's coordinator.
+
+        Raises:
+            KafkaStorageError: The disk did not take it.
+        """
+        if not self._has_log:
+            self._services.partition(OFFSETS_TOPIC, 0)
+            await self._services.disk.settled()
+            self._has_log = True
 
     async def until_loaded(self) -> None:
         """Wait until every partition has been read; raises what the reading raised."""
@@ -320,6 +342,8 @@ class GroupCoordinator:
         """Say whether this coordinator can answer for a group now."""
         if not self._is_active:
             return CoordinatorNotAvailableError
+        if not self._has_log:
+            return NotCoordinatorError
         if self._log.partition_for(group_id) in self._loading:
             return CoordinatorLoadInProgressError
         return NoError

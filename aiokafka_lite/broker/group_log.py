@@ -71,6 +71,12 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
+def partition_for(group_id: str, partition_count: int) -> int:
+    """Return the partition of a group, as Kafka's Utils.abs has it: of -2**31 there is no abs."""
+    value = java_hash(group_id)
+    return 0 if value == -(1 << 31) else abs(value) % partition_count
+
+
 def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
     """Return the key's and the value's bytes, None for a tombstone's value."""
     key = encode_key(record.key)
@@ -198,7 +204,7 @@ class CoordinatorLog:
 
     def partition_for(self, group_id: str) -> int:
         """Return the partition that a group's records go to, whose leader coordinates it."""
-        return (java_hash(group_id) & 0x7FFFFFFF) % self.partition_count
+        return partition_for(group_id, self.partition_count)
 
     def append(self, group_id: str, records: Sequence[CoordinatorRecord]) -> None:
         """Append records as one batch: all of them are there after a crash, or none.

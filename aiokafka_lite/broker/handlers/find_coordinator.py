@@ -18,6 +18,7 @@ from aiokafka_lite.broker.topics import Node
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     InvalidRequestError,
+    KafkaStorageError,
     NoError,
 )
 from aiokafka_lite.protocol.messages.find_coordinator import (
@@ -40,31 +41,34 @@ class KeyType(enum.IntEnum):
 
 
 @handler(FindCoordinatorRequest)
-def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    """Say which node coordinates each of the keys."""
-    return FindCoordinatorResponse(
-        coordinators=[_coordinator(ctx, request.key_type, key) for key in request.coordinator_keys]
-    )
-
-
-def _coordinator(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
-    error, node = _find(key_type, ctx.broker.node)
+async def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    """Say which node coordinates each of the keys; the first to ask has the topic made."""
+    error, node = await _find(ctx, request.key_type)
     message = ""
     if ctx.api_version < FIRST_WITHOUT_MESSAGES:
         message = error.message if error is NoError else error.description
-    return Coordinator(
-        key=key,
-        error_code=error.errno,
-        error_message=message,
-        node_id=node.id,
-        host=node.host,
-        port=node.port,
+    return FindCoordinatorResponse(
+        coordinators=[
+            Coordinator(
+                key=key,
+                error_code=error.errno,
+                error_message=message,
+                node_id=node.id,
+                host=node.host,
+                port=node.port,
+            )
+            for key in request.coordinator_keys
+        ]
     )
 
 
-def _find(key_type: int, group_coordinator: Node) -> tuple[ErrorType, Node]:
-    if key_type == KeyType.GROUP:
-        return NoError, group_coordinator
+async def _find(ctx: RequestContext, key_type: int) -> tuple[ErrorType, Node]:
     if key_type == KeyType.TRANSACTION:
         return CoordinatorNotAvailableError, NO_NODE
-    return InvalidRequestError, NO_NODE
+    if key_type != KeyType.GROUP:
+        return InvalidRequestError, NO_NODE
+    try:
+        await ctx.broker.groups.open_log()
+    except KafkaStorageError:
+        return CoordinatorNotAvailableError, NO_NODE
+    return NoError, ctx.broker.node

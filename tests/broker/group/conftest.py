@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aiokafka_lite.broker import Broker
-from tests.broker.group.requests import GroupRequests
+from tests.broker.group.requests import GroupRequests, await_coordinator
 from tests.support.cluster import KafkaHandle
 
 
@@ -18,10 +18,14 @@ from tests.support.cluster import KafkaHandle
 async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[KafkaHandle]:
     """A fresh embedded broker, or the run's real Kafka."""
     if request.param == "real":
-        yield KafkaHandle("real", request.getfixturevalue("real_kafka"))
+        handle = KafkaHandle("real", request.getfixturevalue("real_kafka"))
+        await await_coordinator(handle)
+        yield handle
         return
     async with Broker() as broker:
-        yield KafkaHandle("embedded", broker.bootstrap_servers)
+        handle = KafkaHandle("embedded", broker.bootstrap_servers)
+        await await_coordinator(handle)
+        yield handle
 
 
 @pytest.fixture

@@ -84,6 +84,12 @@ class Services:
         )
         self.offsets_topic_partitions = partitions
         self.logs: dict[int, MemoryLog] = {}
+        self.disk = self
+        self.disk_failure: Exception | None = None
+
+    async def settled(self) -> None:
+        if self.disk_failure is not None:
+            raise self.disk_failure
 
     def clock(self) -> int:
         return self.now_ms

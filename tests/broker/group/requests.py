@@ -9,6 +9,7 @@ from typing import NamedTuple
 from aiokafka_lite.protocol.codec import encode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from aiokafka_lite.protocol.messages.delete_groups import DeleteGroupsRequest
+from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.protocol.messages.join_group import (
     JoinGroupRequest,
@@ -55,6 +56,17 @@ class MemberOf(NamedTuple):
 def subscription(*topics: str) -> bytes:
     """What a consumer says about the topics it wants."""
     return encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 0)
+
+
+async def await_coordinator(kafka: KafkaHandle) -> None:
+    """Have the cluster make its offsets topic: before that it coordinates no groups."""
+    request = FindCoordinatorRequest(coordinator_keys=["any"])
+    async with kafka.raw() as client:
+        for _ in range(200):
+            if (await client.request(request)).coordinators[0].error_code == 0:
+                return
+            await asyncio.sleep(0.05)
+    raise TimeoutError("nobody coordinates groups")
 
 
 class GroupRequests:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import warnings
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -12,7 +13,8 @@ import confluent_kafka
 import pytest
 
 from aiokafka_lite.broker import Broker
-from tests.broker.group.requests import GroupRequests
+from aiokafka_lite.broker.group_log import OFFSETS_TOPIC, partition_for
+from tests.broker.group.requests import GroupRequests, await_coordinator
 from tests.support.cluster import KafkaHandle
 from tests.support.java import JavaTools
 
@@ -27,7 +29,7 @@ VALUES = Counter(f"{p}-{n}".encode() for p in range(PARTITIONS) for n in range(R
 
 @pytest.fixture
 async def broker() -> AsyncIterator[KafkaHandle]:
-    async with Broker(group_min_session_timeout_ms=100) as broker:
+    async with Broker() as broker:
         yield KafkaHandle("embedded", broker.bootstrap_servers)
 
 
@@ -160,7 +162,7 @@ def consume_with_kafka_python(broker: KafkaHandle, topic: str, count: int) -> Co
         session_timeout_ms=10_000,
     )
     try:
-        seen = Counter(record.value for record, _ in zip(consumer, range(count), strict=False))
+        seen = Counter(record.value for _, record in zip(range(count), consumer, strict=False))
         consumer.commit()
         return seen
     finally:
@@ -180,13 +182,13 @@ GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 OFFSETS_FORMATTER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
-GROUPS_FORMATTER = "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter"
 
 
 @pytest.mark.java
 async def test_consumer_group_command(
     broker: KafkaHandle, topic: str, java_tools: JavaTools
 ) -> None:
+    await await_coordinator(broker)
     group = GroupRequests(broker, "jvm-admin")
     assert await group.commit(topic, 5) == 0
     at = ("--bootstrap-server", broker.bootstrap_servers)
@@ -221,14 +223,20 @@ async def test_consumer_performance_in_a_group(
 async def test_kafkas_formatter_prints_our_records(
     broker: KafkaHandle, topic: str, java_tools: JavaTools
 ) -> None:
+    await await_coordinator(broker)
     group = GroupRequests(broker, "formatted")
     assert await group.commit(topic, 5, metadata="from here", leader_epoch=2) == 0
+    partition = partition_for(group.group_id, 50)
     result = await java_tools.run(
         CONSOLE_CONSUMER, "--bootstrap-server", broker.bootstrap_servers,
-        "--topic", "__consumer_offsets", "--from-beginning", "--max-messages", "1",
-        "--formatter", OFFSETS_FORMATTER, "--timeout-ms", "20000",
+        "--topic", OFFSETS_TOPIC, "--partition", str(partition), "--offset", "earliest",
+        "--formatter", OFFSETS_FORMATTER, "--max-messages", "1", "--timeout-ms", "20000",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    assert '"group":"formatted"' in result.stdout
-    assert f'"topic":"{topic}","partition":0' in result.stdout
-    assert '"offset":5,"leaderEpoch":2,"metadata":"from here"' in result.stdout
+    printed = json.loads(result.stdout)
+    assert printed["key"] == {
+        "type": 1, "data": {"group": "formatted", "topic": topic, "partition": 0},
+    }  # fmt: skip
+    assert printed["value"]["version"] == 4
+    stored = printed["value"]["data"]
+    assert (stored["offset"], stored["leaderEpoch"], stored["metadata"]) == (5, 2, "from here")

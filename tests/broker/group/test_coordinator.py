@@ -37,10 +37,16 @@ async def services() -> AsyncIterator[Services]:
     await services.scope.close()
 
 
-@pytest.fixture
-async def coordinator(services: Services) -> AsyncIterator[GroupCoordinator]:
+async def started(services: Services) -> GroupCoordinator:
     coordinator = GroupCoordinator(services)
     coordinator.start()
+    await coordinator.open_log()
+    return coordinator
+
+
+@pytest.fixture
+async def coordinator(services: Services) -> AsyncIterator[GroupCoordinator]:
+    coordinator = await started(services)
     yield coordinator
     await coordinator.close()
 
@@ -150,6 +156,21 @@ async def test_successor_has_the_same_offsets(
     await heir.close()
 
 
+async def test_nothing_is_promised_before_there_is_a_log(services: Services) -> None:
+    coordinator = GroupCoordinator(services)
+    coordinator.start()
+    assert coordinator.availability("g") is NotCoordinatorError
+    assert commit(coordinator) is NotCoordinatorError
+    services.disk_failure = KafkaStorageError("disk full")
+    with pytest.raises(KafkaStorageError):
+        await coordinator.open_log()
+    assert commit(coordinator) is NotCoordinatorError
+    services.disk_failure = None
+    await coordinator.open_log()
+    assert commit(coordinator) is NoError
+    await coordinator.close()
+
+
 # -- loading -----------------------------------------------------------------------------------
 
 
@@ -192,8 +213,7 @@ async def test_groups_without_records_are_served_at_once(
 
 
 async def test_damaged_log_is_not_served(services: Services) -> None:
-    writer = GroupCoordinator(services)
-    writer.start()
+    writer = await started(services)
     commit(writer)
     partition = services.partition("", writer.partition_for("g"))
     offset, batch = partition.batches[0]
@@ -227,8 +247,7 @@ async def test_successor_restores_members_and_their_sessions(
 def test_restored_member_that_does_not_return_is_removed() -> None:
     async def scenario() -> None:
         services = Services()
-        coordinator = GroupCoordinator(services)
-        coordinator.start()
+        coordinator = await started(services)
         await stable(coordinator, ms=10_000)
         heir = await successor(services)
         await coordinator.close()
@@ -248,8 +267,7 @@ def test_restored_member_that_does_not_return_is_removed() -> None:
 def test_session_ends_by_the_loops_time() -> None:
     async def scenario() -> None:
         services = Services()
-        coordinator = GroupCoordinator(services)
-        coordinator.start()
+        coordinator = await started(services)
         joined = await stable(coordinator, ms=10_000)
         for _ in range(5):
             await asyncio.sleep(9)
@@ -268,8 +286,7 @@ def test_session_ends_by_the_loops_time() -> None:
 def test_rebalance_ends_without_those_who_do_not_join() -> None:
     async def scenario() -> None:
         services = Services()
-        coordinator = GroupCoordinator(services)
-        coordinator.start()
+        coordinator = await started(services)
         gone = await stable(coordinator, ms=300_000)
         loop = asyncio.get_running_loop()
         begin = loop.time()
@@ -301,8 +318,7 @@ async def test_member_ids_come_from_the_injected_randomness() -> None:
     answers = []
     for _ in range(2):
         services = Services()
-        coordinator = GroupCoordinator(services)
-        coordinator.start()
+        coordinator = await started(services)
         joined = await coordinator.join("g", a_join(instance_id="one"))
         answers.append(joined.member_id)
         await coordinator.close()

@@ -13,6 +13,7 @@ from aiokafka_lite.broker.group_log import (
     encode_record,
     group_tombstone,
     java_hash,
+    partition_for,
 )
 from aiokafka_lite.broker.offsets import offset_key
 from aiokafka_lite.errors import KafkaError
@@ -48,10 +49,12 @@ def test_hash_is_javas(text: str, value: int) -> None:
     assert java_hash(text) == value
 
 
-def test_partition_of_a_group_is_never_negative() -> None:
-    log = CoordinatorLog(lambda _: MemoryLog(), partition_count=50, clock=lambda: 0)
-    assert log.partition_for("polygenelubricants") == 0
-    assert log.partition_for("hello") == 99162322 % 50
+@pytest.mark.parametrize(
+    ("group_id", "partition"),
+    [("hello", 99162322 % 50), ("group-of-workers", 587790643 % 50), ("polygenelubricants", 0)],
+)
+def test_partition_of_a_group_is_kafkas(group_id: str, partition: int) -> None:
+    assert partition_for(group_id, 50) == partition
 
 
 @pytest.mark.parametrize(
@@ -187,7 +190,7 @@ async def _records_of(cluster: KafkaHandle, group_id: str) -> list[tuple[bytes, 
     async with cluster.raw() as client:
         topics = [MetadataRequestTopic(name=OFFSETS_TOPIC)]
         (topic,) = (await client.request(MetadataRequest(topics=topics))).topics
-        partition = (java_hash(group_id) & 0x7FFFFFFF) % len(topic.partitions)
+        partition = partition_for(group_id, len(topic.partitions))
         while True:
             wanted = FetchPartition(
                 partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker import Broker
-from tests.broker.group.requests import GroupRequests, MemberOf
+from tests.broker.group.requests import GroupRequests, MemberOf, await_coordinator
 from tests.support.cluster import KafkaHandle
 
 FENCED_INSTANCE_ID = 82
@@ -20,7 +20,9 @@ FENCED_INSTANCE_ID = 82
 async def broker_on(data_dir: Path) -> AsyncIterator[KafkaHandle]:
     async with Broker(data_dir=data_dir) as broker:
         await broker.groups.until_loaded()
-        yield KafkaHandle("embedded", broker.bootstrap_servers)
+        handle = KafkaHandle("embedded", broker.bootstrap_servers)
+        await await_coordinator(handle)
+        yield handle
 
 
 @pytest.fixture(params=["stopped", "killed"])
