@@ -19,5 +19,16 @@ cdef public class ConsumerRecord [object ConsumerRecordObject, type ConsumerReco
     cdef object __weakref__
 
 
-# A record to be filled with what cannot be part of a reference cycle.
-cdef ConsumerRecord untracked_record()
+# Makes a record of what cannot be part of a reference cycle.
+cdef ConsumerRecord untracked_record(
+    object topic,
+    object partition,
+    long long offset,
+    long long timestamp,
+    object timestamp_type,
+    object key,
+    object value,
+    long long key_size,
+    long long value_size,
+    object headers,
+)

@@ -34,6 +34,12 @@ cdef extern from "stddef.h":
     Py_ssize_t CHECKSUM_AT "offsetof(struct ConsumerRecordObject, checksum)"
     Py_ssize_t HEADERS_AT "offsetof(struct ConsumerRecordObject, headers)"
     Py_ssize_t ATTRIBUTES_AT "offsetof(struct ConsumerRecordObject, attributes)"
+    Py_ssize_t WEAKREFS_AT "offsetof(struct ConsumerRecordObject, __weakref__)"
+
+cdef extern from *:
+    """
+    #define new_untracked(type) PyObject_GC_New(PyObject, type)
+    """
 
 cdef extern from "structmember.h":
     int T_OBJECT_EX
@@ -51,12 +57,12 @@ cdef extern from "Python.h":
         Py_ssize_t tp_dictoffset
         PyObject *tp_dict
         inquiry tp_clear
+    PyObject *new_untracked(TypeObject *)
     object PyDescr_NewMember(TypeObject *, PyMemberDef *)
     void PyType_Modified(TypeObject *)
     int PyObject_GenericSetAttr(object, object, PyObject *) except -1
     int PyObject_GC_IsTracked(object)
     void PyObject_GC_Track(void *)
-    void PyObject_GC_UnTrack(void *)
     int PyObject_IS_GC(object)
     int Py_ReprEnter(object) except -1
     void Py_ReprLeave(object)
@@ -226,10 +232,46 @@ cdef public class ConsumerRecord [object ConsumerRecordObject, type ConsumerReco
             setattr(self, name, value)
 
 
-cdef ConsumerRecord untracked_record():
-    cdef ConsumerRecord record = ConsumerRecord.__new__(ConsumerRecord)
-    PyObject_GC_UnTrack(<void *> record)
+cdef ConsumerRecord untracked_record(
+    object topic,
+    object partition,
+    long long offset,
+    long long timestamp,
+    object timestamp_type,
+    object key,
+    object value,
+    long long key_size,
+    long long value_size,
+    object headers,
+):
+    # Memory from the collector's allocator that it has not been told of, and of which every field
+    # is written here once; __new__ would first write None into each and track the record.
+    cdef PyObject *raw = new_untracked(<TypeObject *> ConsumerRecord)
+    if raw is NULL:
+        raise MemoryError
+    put(raw, TOPIC_AT, topic)
+    put(raw, PARTITION_AT, partition)
+    put(raw, TIMESTAMP_TYPE_AT, timestamp_type)
+    put(raw, KEY_AT, key)
+    put(raw, VALUE_AT, value)
+    put(raw, CHECKSUM_AT, None)
+    put(raw, HEADERS_AT, headers)
+    dict_slot(raw)[0] = NULL
+    (<PyObject **> (<char *> raw + WEAKREFS_AT))[0] = NULL
+    cdef ConsumerRecord record = <ConsumerRecord> raw
+    Py_DECREF(raw)
+    record.c_offset = offset
+    record.c_timestamp = timestamp
+    record.c_key_size = key_size
+    record.c_value_size = value_size
+    record.odd = 0
     return record
+
+
+cdef inline void put(PyObject *record, Py_ssize_t at, object value) noexcept:
+    """Write a field for the first time: nothing is in it to be released."""
+    Py_INCREF(<PyObject *> value)
+    (<PyObject **> (<char *> record + at))[0] = <PyObject *> value
 
 
 cdef tuple values(record):

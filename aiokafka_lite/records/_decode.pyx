@@ -237,22 +237,26 @@ cdef class BatchCursor:
         return True
 
     cdef inline ConsumerRecord record(self, Parsed *parsed, object headers):
-        cdef ConsumerRecord record = untracked_record()
-        record.topic = self.topic
-        record.partition = self.partition
-        record.c_offset = self.base_offset + parsed.offset_delta
+        cdef int64_t timestamp
+        cdef object timestamp_type
         if self.append_time is None:
-            record.timestamp_type = 0
-            record.c_timestamp = self.base_timestamp + parsed.timestamp_delta
+            timestamp = self.base_timestamp + parsed.timestamp_delta
+            timestamp_type = 0
         else:
-            record.timestamp_type = 1
-            record.c_timestamp = self.append_time
-        record.key = as_bytes(parsed.key)
-        record.value = as_bytes(parsed.value)
-        record.c_key_size = parsed.key.size
-        record.c_value_size = parsed.value.size
-        record.headers = headers
-        return record
+            timestamp = self.append_time
+            timestamp_type = 1
+        return untracked_record(
+            self.topic,
+            self.partition,
+            self.base_offset + parsed.offset_delta,
+            timestamp,
+            timestamp_type,
+            as_bytes(parsed.key),
+            as_bytes(parsed.value),
+            parsed.key.size,
+            parsed.value.size,
+            headers,
+        )
 
 
 cdef inline bint parse(Bytes *record, Parsed *out) noexcept nogil:

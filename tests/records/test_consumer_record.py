@@ -17,7 +17,7 @@ from aiokafka.structs import ConsumerRecord as AiokafkaRecord
 from aiokafka_lite import _record_py, records, structs
 from tests.records.crafted import batch, record_set
 
-FIELDS = {
+FIELDS: dict[str, Any] = {
     "topic": "topic",
     "partition": 3,
     "offset": 2**40,
@@ -109,7 +109,7 @@ def test_records_are_equal_if_all_fields_are(cls: type[Any], name: str) -> None:
 
 
 def test_record_equals_nothing_of_another_class(cls: type[Any], record: Any) -> None:
-    class Message(cls):
+    class Message(cls):  # type: ignore[misc]
         pass
 
     assert record != tuple(FIELDS.values())
@@ -134,7 +134,7 @@ def test_record_has_no_order_and_no_hash(record: Any) -> None:
 def test_repr_is_the_dataclass_one(cls: type[Any], record: Any) -> None:
     assert repr(record) == repr(AiokafkaRecord(**FIELDS))
 
-    class Message(cls):
+    class Message(cls):  # type: ignore[misc]
         pass
 
     assert repr(Message(**FIELDS)).startswith(f"{Message.__qualname__}(topic='topic', ")
@@ -276,7 +276,7 @@ def test_it_is_subscribed_and_subclassed(cls: type[Any]) -> None:
     alias = cls[str, bytes]
     assert alias(**FIELDS) == cls(**FIELDS)
 
-    class Message(cls[K, V], Generic[K, V]):
+    class Message(cls[K, V], Generic[K, V]):  # type: ignore[misc]
         @property
         def name(self) -> str:
             return f"{self.topic}:{self.offset}"
@@ -295,7 +295,7 @@ def test_it_is_subscribed_and_subclassed(cls: type[Any]) -> None:
 
 def test_subclass_may_be_a_dataclass(cls: type[Any]) -> None:
     @dataclasses.dataclass
-    class Message(cls):
+    class Message(cls):  # type: ignore[misc]
         attempt: int = 0
 
     message = Message(**FIELDS, attempt=2)
@@ -306,7 +306,7 @@ def test_subclass_may_be_a_dataclass(cls: type[Any]) -> None:
 
 
 def test_subclass_may_have_slots(cls: type[Any]) -> None:
-    class Message(cls):
+    class Message(cls):  # type: ignore[misc]
         __slots__ = ("extra",)
 
     message = Message(**FIELDS)

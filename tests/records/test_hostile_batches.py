@@ -123,7 +123,8 @@ def test_timestamp_that_overflows_is_corruption(base: int, delta: int) -> None:
 def test_header_name_that_is_not_text_does_not_hold_up_the_partition() -> None:
     payload = record(0, headers=varint(1) + b"\x04\xff\xfe\x01")
     (read,) = take_all(record_set(raw_batch(payload, count=1)))
-    assert read.headers == (("\ufffd\ufffd", None),)
+    headers: object = read.headers
+    assert headers == (("\ufffd\ufffd", None),)
 
 
 @pytest.mark.parametrize("length", [-1, 0, 13, 48, -(2**31)])
@@ -224,7 +225,8 @@ def test_wrong_codec_bit_is_corruption(codec: Codec, claimed: Codec) -> None:
         take_all(record_set(content))
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+# Of LZ4, Kafka itself reads one frame only, and so do some versions of cramjam.
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
 def test_stream_of_several_frames_is_read_whole(codec: Codec) -> None:
     small, large = record(0), record(1, value=varint(100_000) + bytes(100_000))
     stream = compress(codec, small) + compress(codec, large)

@@ -72,7 +72,8 @@ def test_messages_of_magic_0_are_read(codec: str) -> None:
     taken = take_all(kafka, 6)
     assert_is_what_was_produced(taken)
     assert offsets(taken) == list(range(100, 100 + COUNT))
-    assert {(record.timestamp, record.timestamp_type) for record in taken} == {(None, None)}
+    times: set[object] = {(record.timestamp, record.timestamp_type) for record in taken}
+    assert times == {(None, None)}
     assert all(isinstance(record.checksum, int) for record in taken)
     assert kafka.next_offset == 100 + COUNT
 

@@ -214,7 +214,7 @@ def test_position_passes_a_batch_whose_records_left_are_below_the_fetch_offset()
 def test_control_records_are_never_delivered(key: bytes, isolation: str) -> None:
     marker = record(0, key=b"\x08" + key if len(key) == 4 else b"\x0c" + key)
     control = raw_batch(marker, count=1, base_offset=3, attributes=CONTROL, producer_id=8)
-    aborted_list = [] if isolation == "read_committed" else None
+    aborted_list: list[tuple[int, int]] | None = [] if isolation == "read_committed" else None
     controlled = record_set(batch(3) + control + batch(1, base_offset=4), aborted=aborted_list)
     assert offsets(take_all(controlled)) == [0, 1, 2, 4]
     only_control = record_set(control, aborted=aborted_list, fetch_offset=3)
