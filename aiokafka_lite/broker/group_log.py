@@ -105,8 +105,9 @@ def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord |
         return None
     if value is None:
         return CoordinatorRecord(decoded, None)
-    layout = OffsetCommitValue if isinstance(decoded, OffsetCommitKey) else GroupMetadataValue
-    return CoordinatorRecord(decoded, decode_versioned(layout, value))
+    if isinstance(decoded, OffsetCommitKey):
+        return CoordinatorRecord(decoded, decode_versioned(OffsetCommitValue, value))
+    return CoordinatorRecord(decoded, decode_versioned(GroupMetadataValue, value))
 
 
 def metadata_record(group: ClassicGroup, assignments: Mapping[str, bytes]) -> CoordinatorRecord:

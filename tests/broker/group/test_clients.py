@@ -130,7 +130,7 @@ def consume_with_confluent(broker: KafkaHandle, topic: str) -> tuple[Counter[byt
             for consumer in consumers:
                 for message in consumer.consume(100, 0.01):
                     assert message.error() is None
-                    seen[message.value()] += 1
+                    seen[message.value() or b""] += 1
         for consumer in consumers:
             consumer.commit(asynchronous=False)
         committed = consumers[0].committed(

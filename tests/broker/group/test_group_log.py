@@ -205,7 +205,7 @@ async def _records_of(cluster: KafkaHandle, group_id: str) -> list[tuple[bytes, 
             )
             (data,) = answer.responses[0].partitions
             assert data.error_code == 0
-            taken = records.decode_all(data.records or memoryview(b""))
+            taken = records.decode_all(memoryview(data.records or b""))
             if not taken:
                 return found
             offset = taken[-1].offset + 1

@@ -286,6 +286,20 @@ async def test_member_that_leaves_while_joining_is_told(group: GroupRequests) ->
     assert (joined.error_code, joined.member_id) == (UNKNOWN_MEMBER_ID, "")
 
 
+@pytest.mark.slow
+async def test_silent_member_is_removed_and_the_others_rejoin(group: GroupRequests) -> None:
+    pending = await group.join(session_ms=6_000)
+    joined = await group.join(pending.member_id, session_ms=6_000)
+    silent = MemberOf(joined.member_id, joined.generation_id)
+    await group.sync(silent, {silent.member_id: b"all"})
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    newcomer = await group.join_with_id()  # waits for the silent one
+    assert 5.5 < loop.time() - begin < 8
+    assert (newcomer.error_code, newcomer.generation_id, len(newcomer.members)) == (NONE, 2, 1)
+    assert await group.heartbeat(silent) == UNKNOWN_MEMBER_ID
+
+
 # -- static members ---------------------------------------------------------------------------
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import re
 import shutil
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -112,6 +116,39 @@ async def test_deleted_groups_stay_deleted(tmp_path: Path, how: str) -> None:
         group = GroupRequests(kafka, "g")
         assert await group.listed() is None
         assert (await group.fetch("t")).committed_offset == -1
+
+
+async def test_acknowledged_commits_survive_kill_9(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "aiokafka_lite", "broker", "--listen", "127.0.0.1:0",
+        "--data", str(tmp_path), stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    acknowledged = -1
+    try:
+        assert process.stdout is not None
+        banner = (await process.stdout.readline()).decode()
+        found = re.search(r"127\.0\.0\.1:\d+", banner)
+        assert found is not None, banner
+        kafka = KafkaHandle("embedded", found.group())
+        await await_coordinator(kafka)
+        topic = await kafka.create_topic("t")
+        group = GroupRequests(kafka, "g")
+        asyncio.get_running_loop().call_later(0.1, process.kill)
+        for offset in itertools.count():
+            try:
+                if await group.commit(topic, offset) == 0:
+                    acknowledged = offset
+            except (OSError, asyncio.IncompleteReadError):
+                break  # it is dead
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+    assert acknowledged > 0
+    async with broker_on(tmp_path) as kafka:
+        committed = (await GroupRequests(kafka, "g").fetch("t")).committed_offset
+    # The last one may have been stored without its answer getting out.
+    assert committed in (acknowledged, acknowledged + 1)
 
 
 async def test_torn_last_write_costs_only_itself(tmp_path: Path) -> None:
