@@ -11,9 +11,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-import crc32c
-
 from aiokafka_lite.errors import CorruptRecordException, UnsupportedMagicError
+from aiokafka_lite.records import checksum
 from aiokafka_lite.records.codecs import Codec
 
 __all__ = ["BatchHeader", "check_crc", "iter_batches", "patch_batch", "read_header"]
@@ -166,7 +165,7 @@ def check_crc(header: BatchHeader, batch: memoryview) -> None:
         CorruptRecordException: It is another.
     """
     if header.magic == 2:
-        computed = crc32c.crc32c(batch[_ATTRIBUTES_AT:])
+        computed = checksum.crc32c(batch[_ATTRIBUTES_AT:])
     else:
         computed = zlib.crc32(batch[_LEGACY_CRC_START:])
     if computed != header.crc:
@@ -227,4 +226,4 @@ def reseal(batch: memoryview) -> None:
     """Write the checksum that a batch of magic 2 has to have after a change to it."""
     (length,) = _LENGTH.unpack_from(batch, 8)
     checked = batch[_ATTRIBUTES_AT : LOG_OVERHEAD + length]
-    struct.pack_into(">I", batch, _CRC_AT, crc32c.crc32c(checked))
+    struct.pack_into(">I", batch, _CRC_AT, checksum.crc32c(checked))

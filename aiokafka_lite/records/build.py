@@ -10,8 +10,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-import crc32c
-
+from aiokafka_lite.records import checksum
 from aiokafka_lite.records.codecs import Codec, compress
 from aiokafka_lite.records.transactions import CONTROL_KEY, ControlType
 
@@ -128,7 +127,7 @@ class BatchBuilder:
             *self._producer,
             self.count,
         )
-        crc = crc32c.crc32c(payload, crc32c.crc32c(checked))
+        crc = checksum.crc32c(payload, checksum.crc32c(checked))
         length = _HEADER_BYTES - _BYTES_AHEAD_OF_LENGTH_END + len(payload)
         unchecked = _UNCHECKED.pack(self._base_offset, length, self._leader_epoch, _MAGIC, crc)
         return b"".join((unchecked, checked, payload))
