@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 READ_BYTES: Final = 1 << 20
-RECORDS_AT_ONCE: Final = 1_000
+RECORDS_AT_ONCE: Final = 100  # replayed in less than a millisecond
 
 # Versions of the layouts of values, written at the front of the value.
 OFFSET_COMMIT_VERSION: Final = 4
