@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 if sys.version_info >= (3, 11):
     from asyncio import timeout, timeout_at
@@ -28,8 +29,15 @@ else:
 if sys.version_info >= (3, 12):
     from collections.abc import Buffer
     from typing import override
-else:
+elif TYPE_CHECKING:
     from typing_extensions import Buffer, override
+else:  # they only speak to type checkers: importing typing_extensions for them costs 2 ms
+    Buffer = object
+
+    def override(method):
+        """Return the method as it is."""
+        return method
+
 
 __all__ = [
     "Buffer",
