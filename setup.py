@@ -1,4 +1,4 @@
-"""Builds the extensions. Both are optional: without a compiler the plain Python twins run."""
+"""Builds the extensions. Both are optional: without a compiler their plain Python twins run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ SOURCES = {
     "aiokafka_lite._record": "aiokafka_lite/_record.pyx",
     "aiokafka_lite.records._decode": "aiokafka_lite/records/_decode.pyx",
 }
+LAYOUTS = ["aiokafka_lite/_record.pxd"]
 
 
 def extensions() -> list[Extension]:
@@ -16,13 +17,18 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    modules = [Extension(name, [source], optional=True) for name, source in SOURCES.items()]
+    # The dependencies go into the source distribution; the C code made of them does not.
+    modules = [
+        Extension(name, [source], depends=[source, *LAYOUTS]) for name, source in SOURCES.items()
+    ]
     compiled: list[Extension] = cythonize(
         modules,
         build_dir="build/cython",
         language_level=3,
         compiler_directives={"boundscheck": False, "wraparound": False, "embedsignature": False},
     )
+    for module in compiled:
+        module.optional = True  # cythonize does not keep it
     return compiled
 
 
