@@ -10,7 +10,6 @@ References: KIP-320 (leader epochs), KIP-516 (topic ids), KIP-951 (leader hints 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -36,8 +35,7 @@ class Node(NamedTuple):
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionView:
+class PartitionView(NamedTuple):
     """A partition: its leader's node id (-1: none), leader epoch (-1: unknown) and replicas."""
 
     leader: int
@@ -47,13 +45,12 @@ class PartitionView:
     error: type[KafkaError] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TopicView:
+class TopicView(NamedTuple):
     """A topic that was asked for: its partitions, or the error the broker answered."""
 
     name: str
     topic_id: bytes = ZERO_UUID
-    partitions: Mapping[int, PartitionView] = field(default_factory=dict)
+    partitions: Mapping[int, PartitionView] = MappingProxyType({})
     is_internal: bool = False
     error: type[KafkaError] | None = None
 
@@ -65,12 +62,7 @@ class TopicView:
         return all(partition.leader != NO_LEADER for partition in self.partitions.values())
 
 
-def _no_mapping() -> Mapping[int, Node]:
-    return MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterView:
+class ClusterView(NamedTuple):
     """Nodes and topics of a cluster.
 
     Attributes:
@@ -82,9 +74,9 @@ class ClusterView:
         fetched_at: Loop time of the answer; -inf for the view before the first.
     """
 
-    nodes: Mapping[int, Node] = field(default_factory=_no_mapping)
-    topics: Mapping[str, TopicView] = field(default_factory=dict)
-    topic_names: Mapping[bytes, str] = field(default_factory=dict)
+    nodes: Mapping[int, Node] = MappingProxyType({})
+    topics: Mapping[str, TopicView] = MappingProxyType({})
+    topic_names: Mapping[bytes, str] = MappingProxyType({})
     controller_id: int = -1
     cluster_id: str | None = None
     fetched_at: float = float("-inf")
@@ -151,8 +143,8 @@ class ClusterView:
 
     def with_nodes(self, nodes: Iterable[Node]) -> ClusterView:
         """Return a view with these nodes added, or moved to where they now listen."""
-        return replace(
-            self, nodes=MappingProxyType({**self.nodes, **{node.id: node for node in nodes}})
+        return self._replace(
+            nodes=MappingProxyType({**self.nodes, **{node.id: node for node in nodes}})
         )
 
     def with_leader(
@@ -164,12 +156,11 @@ class ClusterView:
             return self
         partitions = {
             **topic.partitions,
-            tp.partition: replace(partition, leader=leader, leader_epoch=leader_epoch, error=None),
+            tp.partition: partition._replace(leader=leader, leader_epoch=leader_epoch, error=None),
         }
-        changed = replace(topic, partitions=MappingProxyType(partitions))
-        return replace(
-            self.with_nodes(nodes),
-            topics=MappingProxyType({**self.topics, tp.topic: changed}),
+        changed = topic._replace(partitions=MappingProxyType(partitions))
+        return self.with_nodes(nodes)._replace(
+            topics=MappingProxyType({**self.topics, tp.topic: changed})
         )
 
 

@@ -11,8 +11,7 @@ read the newest layout whatever the version on the wire.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Final, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol import codec, varint
@@ -58,8 +57,7 @@ def encode_request(
     return b"".join((head, name, tags, *parts))
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFrame:
+class RequestFrame(NamedTuple):
     """A request whose header is read and whose body is still bytes."""
 
     api_key: int

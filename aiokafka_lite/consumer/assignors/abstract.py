@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from aiokafka_lite.structs import TopicPartition
 
@@ -30,8 +29,7 @@ class ClusterTopics(Protocol):
         """Return the partition numbers of a topic; None when the topic is not known."""
 
 
-@dataclass(frozen=True)
-class ConsumerProtocolMemberMetadata:
+class ConsumerProtocolMemberMetadata(NamedTuple):
     """What a member says about itself when it joins."""
 
     version: int
@@ -40,8 +38,7 @@ class ConsumerProtocolMemberMetadata:
     group_instance_id: str | None = None
 
 
-@dataclass(frozen=True)
-class ConsumerProtocolMemberAssignment:
+class ConsumerProtocolMemberAssignment(NamedTuple):
     """What the leader gives to one member: pairs of topic and partition numbers."""
 
     version: int

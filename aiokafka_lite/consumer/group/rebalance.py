@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from inspect import isabstract
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.client import Cluster, ClusterView, Lane
@@ -44,8 +43,7 @@ log = logging.getLogger(__name__)
 ANSWER_MARGIN_S: Final = 5.0
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """What a rebalance gave to this member."""
 
     partitions: frozenset[TopicPartition]
