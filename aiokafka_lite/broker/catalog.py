@@ -272,7 +272,13 @@ class TopicCatalog:
             return
         except OSError as error:
             raise KafkaStorageError(f"cannot use the data directory {data_dir}: {error}") from error
-        self._restore(json.loads(stored))
+        try:
+            catalog: _StoredCatalog = json.loads(stored)
+            self._restore(catalog)
+        except (ValueError, KeyError, TypeError) as error:
+            raise KafkaStorageError(
+                f"{data_dir / CATALOG_FILE} cannot be read: {error!r}"
+            ) from error
         self._remove_leftovers(data_dir)
         self._save()
 

@@ -22,7 +22,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import HANDLERS, HandlerEntry
 from aiokafka_lite.broker.receive import FrameReceiver
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
-from aiokafka_lite.protocol import framing
+from aiokafka_lite.protocol import codec, framing
 from aiokafka_lite.protocol.encoding import Part
 from aiokafka_lite.protocol.messages.api_versions import (
     ApiVersion,
@@ -184,8 +184,12 @@ class Processor(asyncio.BufferedProtocol):
         if entry is None or not entry.min_version <= header.version <= entry.max_version:
             self._refuse(header.api_key, header.version, header.correlation_id)
             return
+        # Bytes behind the request are left alone, as Kafka does: librdkafka sends some.
+        request = codec.decoder(entry.request, header.version)(header.body, True)
         context = self._acceptor.context(self, header.api_key, header.version, header.client_id)
-        work = Work(self, entry, context, header.correlation_id, header.decode())
+        work = Work(
+            self, entry, context, header.correlation_id, request.from_version(header.version)
+        )
         self._acceptor.channel.put(work)
 
     def _refuse(self, api_key: int, version: int, correlation_id: int) -> None:

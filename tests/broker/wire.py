@@ -205,3 +205,11 @@ async def until_closed(client: RawClient, timeout_s: float = 5) -> None:
     except (asyncio.IncompleteReadError, ConnectionError):
         return
     raise AssertionError("the broker answered instead of closing the connection")
+
+
+async def eventually(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+    """Wait until something that the broker does in its own time is so."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "it never came true"
+        await asyncio.sleep(0.001)

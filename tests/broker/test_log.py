@@ -1,0 +1,228 @@
+"""The log: offsets, reads, times, deletion; in memory and in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aiokafka_lite import records
+from aiokafka_lite.broker.log import AppendResult, PartitionLog
+from aiokafka_lite.broker.storage import FolderStore, LogStore, MemoryStore
+from aiokafka_lite.errors import KafkaStorageError, OffsetOutOfRangeError
+from aiokafka_lite.records import BatchHeader, iter_batches
+
+MEGABYTE = 1 << 20
+T0 = 1_700_000_000_000
+
+NewStore = Callable[[int], LogStore]
+
+
+def batch(count: int = 1, *, timestamp: int = T0, size: int = 50, **facts: int) -> bytes:
+    rows = [(timestamp + n, b"key", b"x" * size, ()) for n in range(count)]
+    return records.build_batch(rows, **facts)
+
+
+def append(log: PartitionLog, built: bytes, *, epoch: int = 0) -> AppendResult:
+    ((header, _),) = iter_batches(memoryview(built))
+    return log.append(header, built, leader_epoch=epoch)
+
+
+def open_log(store: LogStore) -> PartitionLog:
+    return PartitionLog(store, run_slowly=lambda work: work())
+
+
+def headers(view: memoryview) -> list[BatchHeader]:
+    return [header for header, _ in iter_batches(view)]
+
+
+@pytest.fixture(params=["memory", "folder"])
+def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> NewStore:
+    """Make a store with segments of a given size."""
+    if request.param == "memory":
+        return MemoryStore
+    return lambda segment_bytes: FolderStore(tmp_path / "log", segment_bytes)
+
+
+def test_empty_log_starts_and_ends_at_0(new_store: NewStore) -> None:
+    log = open_log(new_store(MEGABYTE))
+    assert (log.log_start_offset, log.log_end_offset, log.size) == (0, 0, 0)
+    assert log.read(0, MEGABYTE) == b""
+    assert log.offset_at_time(0) is None
+    assert log.offset_of_newest() is None
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read(1, MEGABYTE)
+
+
+def test_offsets_are_given_in_order_and_written_into_the_batch(new_store: NewStore) -> None:
+    log = open_log(new_store(MEGABYTE))
+    results = [append(log, batch(count), epoch=3) for count in (2, 1, 4)]
+    assert [(r.base_offset, r.last_offset) for r in results] == [(0, 1), (2, 2), (3, 6)]
+    assert log.log_end_offset == log.high_watermark == log.last_stable_offset == 7
+    read = headers(log.read(0, MEGABYTE))
+    assert [(h.base_offset, h.leader_epoch, h.count) for h in read] == [
+        (0, 3, 2), (2, 3, 1), (3, 3, 4),
+    ]  # fmt: skip
+
+
+def test_bytes_given_are_not_changed_and_writable_memory_is(new_store: NewStore) -> None:
+    log = open_log(new_store(MEGABYTE))
+    append(log, batch())
+    given = batch()
+    append(log, given)
+    assert given == batch()
+    writable = bytearray(batch())
+    ((header, _),) = iter_batches(memoryview(writable))
+    log.append(header, writable, leader_epoch=0)
+    assert headers(memoryview(writable))[0].base_offset == 2
+
+
+@pytest.mark.parametrize("offset", range(10))
+def test_read_starts_with_the_batch_that_holds_the_offset(new_store: NewStore, offset: int) -> None:
+    log = open_log(new_store(MEGABYTE))
+    for _ in range(5):
+        append(log, batch(2))
+    assert headers(log.read(offset, MEGABYTE))[0].base_offset == offset - offset % 2
+
+
+def test_read_returns_whole_batches_only(new_store: NewStore) -> None:
+    log = open_log(new_store(MEGABYTE))
+    for _ in range(4):
+        append(log, batch())
+    one = log.size // 4
+    for max_bytes, expected in (
+        (0, 1), (1, 1), (one, 1), (2 * one - 1, 1), (2 * one, 2), (9 * one, 4),
+    ):  # fmt: skip
+        assert len(log.read(0, max_bytes)) == expected * one
+    assert log.read(0, one - 1, at_least_one=False) == b""
+
+
+def test_segments_are_rolled_and_reads_stay_within_one(new_store: NewStore) -> None:
+    size = len(batch())
+    log = open_log(new_store(2 * size))
+    for _ in range(2000):
+        append(log, batch())
+    offset = reads = 0
+    while offset < log.log_end_offset:
+        read = headers(log.read(offset, MEGABYTE))
+        assert read[0].base_offset == offset
+        offset, reads = read[-1].last_offset + 1, reads + 1
+    assert (offset, log.size) == (2000, 2000 * size)
+    assert reads > 2
+
+
+def test_batch_larger_than_a_segment_gets_one_of_its_own(new_store: NewStore) -> None:
+    log = open_log(new_store(100))
+    for _ in range(3):
+        append(log, batch(10, size=1000))
+    assert [header.base_offset for header in headers(log.read(10, MEGABYTE))] == [10]
+
+
+def test_view_stays_valid_when_the_log_moves_on(new_store: NewStore) -> None:
+    log = open_log(new_store(1000))
+    append(log, batch(3))
+    view = log.read(0, MEGABYTE)
+    before = bytes(view)
+    for _ in range(50):
+        append(log, batch(3))
+    log.delete_before(100)
+    log.delete()
+    assert bytes(view) == before
+    with pytest.raises(TypeError):
+        view[0] = 1
+
+
+def test_bytes_from_counts_to_the_end_over_segments(new_store: NewStore) -> None:
+    size = len(batch())
+    log = open_log(new_store(3 * size))
+    for _ in range(10):
+        append(log, batch())
+    assert [log.bytes_from(offset, MEGABYTE) for offset in (0, 4, 9, 10)] == [
+        10 * size, 6 * size, size, 0,
+    ]  # fmt: skip
+    assert log.bytes_from(0, size + 1) == size + 1
+
+
+def test_times_are_found_over_segments(new_store: NewStore) -> None:
+    log = open_log(new_store(400))
+    for minute in range(20):
+        append(log, batch(2, timestamp=T0 + minute * 60_000))
+    for minute in range(20):
+        at = T0 + minute * 60_000
+        assert log.offset_at_time(at) == (2 * minute, at)
+        assert log.offset_at_time(at + 1) == (2 * minute + 1, at + 1)
+    assert log.offset_at_time(T0 + 19 * 60_000 + 2) is None
+    assert log.offset_of_newest() == (39, T0 + 19 * 60_000 + 1)
+
+
+def test_times_that_go_backward_find_the_first_that_is_late_enough(new_store: NewStore) -> None:
+    log = open_log(new_store(MEGABYTE))
+    for minute in (5, 1, 9, 2):
+        append(log, batch(timestamp=T0 + minute))
+    assert log.offset_at_time(T0 + 2) == (0, T0 + 5)
+    assert log.offset_at_time(T0 + 6) == (2, T0 + 9)
+    assert log.offset_of_newest() == (2, T0 + 9)
+
+
+def test_deleting_moves_the_start_and_drops_whole_segments(new_store: NewStore) -> None:
+    size = len(batch())
+    log = open_log(new_store(4 * size))
+    for _ in range(3000):
+        append(log, batch())
+    assert log.delete_before(2500) == 2500
+    assert log.log_start_offset == 2500
+    assert log.size < 3000 * size
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read(2499, MEGABYTE)
+    assert headers(log.read(2500, 1))[0].last_offset == 2500
+    assert log.delete_before(100) == 2500
+    with pytest.raises(OffsetOutOfRangeError):
+        log.delete_before(3001)
+    assert log.delete_before(3000) == 3000
+    assert log.offset_at_time(0) is None
+    assert append(log, batch()).base_offset == 3000
+
+
+def test_epochs_end_where_the_next_began(new_store: NewStore) -> None:
+    log = open_log(new_store(MEGABYTE))
+    for epoch, count in ((0, 3), (2, 4), (5, 1)):
+        append(log, batch(count), epoch=epoch)
+    assert [log.end_of_epoch(epoch) for epoch in (-1, 0, 1, 2, 4, 5, 6)] == [
+        (-1, -1), (0, 3), (0, 3), (2, 7), (2, 7), (5, 8), (-1, -1),
+    ]  # fmt: skip
+
+
+def test_repeated_batch_of_a_producer_is_appended_once(new_store: NewStore) -> None:
+    log = open_log(new_store(MEGABYTE))
+    sent = batch(3, producer_id=9, producer_epoch=0, base_sequence=0)
+    append(log, batch())
+    first, second = append(log, sent), append(log, sent)
+    assert (first.is_duplicate, second.is_duplicate) == (False, True)
+    assert first[:2] == second[:2] == (1, 3)
+    assert log.log_end_offset == 4
+
+
+def test_walking_over_headers_sees_every_batch(new_store: NewStore) -> None:
+    log = open_log(new_store(500))
+    for count in (1, 2, 3, 4, 5, 6):
+        append(log, batch(count))
+    assert [header.count for header, _ in log.headers_from(1)] == [2, 3, 4, 5, 6]
+
+
+def test_failed_write_leaves_the_log_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(FolderStore(tmp_path / "log", MEGABYTE))
+    append(log, batch())
+
+    def full(fd: int, data: memoryview, offset: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.pwrite", full)
+        with pytest.raises(KafkaStorageError, match="No space left"):
+            append(log, batch())
+    assert log.log_end_offset == 1
+    assert append(log, batch()).base_offset == 1
+    log.close()

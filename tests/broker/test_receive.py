@@ -1,0 +1,101 @@
+"""Frames out of a stream, however it is cut."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from aiokafka_lite.broker.receive import MAPPED_FROM_BYTES, SCRATCH_BYTES, FrameReceiver
+from aiokafka_lite.errors import KafkaProtocolError
+
+LIMIT = 1 << 20
+
+
+def frame_of(size: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def on_wire(*frames: bytes) -> bytes:
+    return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+
+
+def received(stream: bytes, pieces: list[int]) -> list[bytes]:
+    """Feed a stream in pieces of the given sizes, in turn; take frames as soon as there are."""
+    receiver, frames, position, turn = FrameReceiver(LIMIT), [], 0, 0
+    while position < len(stream):
+        room = receiver.buffer()
+        count = min(pieces[turn % len(pieces)], len(room), len(stream) - position)
+        room[:count] = stream[position : position + count]
+        receiver.received(count)
+        position, turn = position + count, turn + 1
+        while receiver.has_frame:
+            frames.append(bytes(receiver.next_frame()))
+    return frames
+
+
+@pytest.mark.parametrize(
+    "size",
+    [1, 100, SCRATCH_BYTES - 5, SCRATCH_BYTES - 4, SCRATCH_BYTES - 3, SCRATCH_BYTES,
+     MAPPED_FROM_BYTES - 1, MAPPED_FROM_BYTES],
+)  # fmt: skip
+def test_frame_of_any_size_arrives_whole(size: int) -> None:
+    frames = [frame_of(size, 1), frame_of(3, 2), frame_of(size, 3)]
+    for pieces in ([1 << 30], [1, 4000], [7919]):
+        assert received(on_wire(*frames), pieces) == frames
+
+
+def test_split_at_every_byte_gives_the_same_frames() -> None:
+    frames = [frame_of(9), frame_of(1), frame_of(20)]
+    stream = on_wire(*frames)
+    for cut in range(1, len(stream)):
+        assert received(stream, [cut, len(stream)]) == frames
+    assert received(stream, [1]) == frames
+
+
+def test_random_frames_in_random_pieces_arrive_in_order() -> None:
+    rng = random.Random(7)
+    frames = [frame_of(int(2 ** rng.uniform(0, 17)), seed) for seed in range(60)]
+    pieces = [int(2 ** rng.uniform(0, 16)) for _ in range(50)]
+    assert received(on_wire(*frames), pieces) == frames
+
+
+def test_frame_keeps_its_bytes_when_more_arrive() -> None:
+    receiver = FrameReceiver(LIMIT)
+    room = receiver.buffer()
+    stream = on_wire(b"first", b"second")
+    room[: len(stream)] = stream
+    receiver.received(len(stream))
+    first = receiver.next_frame()
+    second = receiver.next_frame()
+    receiver.buffer()[:50] = b"\xff" * 50
+    assert (bytes(first), bytes(second)) == (b"first", b"second")
+    with pytest.raises(RuntimeError, match="no frame"):
+        receiver.next_frame()
+
+
+@pytest.mark.parametrize(
+    ("prefix", "message"),
+    [
+        (b"\0\0\0\0", "of 0 bytes"),
+        (b"\xff\xff\xff\xff", "of -1 bytes"),
+        (b"\x7f\xff\xff\xff", "of 2147483647 bytes"),
+        ((LIMIT + 1).to_bytes(4, "big"), f"1 to {LIMIT} are accepted"),
+        (b"GET ", "looks like HTTP"),
+        (b"\x16\x03\x01\x02", "looks like TLS"),
+    ],
+)
+def test_impossible_size_is_refused_before_memory_is_taken(prefix: bytes, message: str) -> None:
+    receiver = FrameReceiver(LIMIT)
+    receiver.buffer()[:4] = prefix
+    with pytest.raises(KafkaProtocolError, match=message):
+        receiver.received(4)
+
+
+def test_impossible_size_behind_a_good_frame_is_refused() -> None:
+    receiver = FrameReceiver(LIMIT)
+    stream = on_wire(b"good") + b"\xff\xff\xff\xff"
+    receiver.buffer()[: len(stream)] = stream
+    receiver.received(len(stream))
+    with pytest.raises(KafkaProtocolError):
+        receiver.next_frame()

@@ -1,0 +1,190 @@
+"""What a folder gives back: after a clean close, and after a process that was killed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aiokafka_lite.broker.log import PartitionLog
+from aiokafka_lite.broker.storage import STATE_FILE, FolderStore
+from aiokafka_lite.errors import CorruptRecordException, KafkaStorageError
+from aiokafka_lite.records import iter_batches
+from tests.broker.test_log import append, batch, headers, open_log
+
+MEGABYTE = 1 << 20
+
+
+def reopen(folder: Path, segment_bytes: int = MEGABYTE) -> PartitionLog:
+    return open_log(FolderStore(folder, segment_bytes))
+
+
+def contents(log: PartitionLog) -> list[tuple[int, bytes]]:
+    """Return (base offset, bytes) of every batch."""
+    found, offset = [], log.log_start_offset
+    while offset < log.log_end_offset:
+        for header, view in iter_batches(log.read(offset, MEGABYTE)):
+            found.append((header.base_offset, bytes(view)))
+            offset = header.last_offset + 1
+    return found
+
+
+def test_clean_close_gives_back_everything(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    log = reopen(folder, 700)
+    for epoch in (0, 0, 1, 3):
+        for _ in range(5):
+            append(log, batch(2), epoch=epoch)
+    append(log, batch(2, producer_id=5, producer_epoch=1, base_sequence=0), epoch=3)
+    log.delete_before(3)
+    before = (contents(log), log.epochs.entries, log.log_start_offset, log.log_end_offset)
+    log.close()
+
+    again = reopen(folder, 700)
+    assert again.was_clean
+    assert (
+        contents(again), again.epochs.entries, again.log_start_offset, again.log_end_offset,
+    ) == before  # fmt: skip
+    repeated = batch(2, producer_id=5, producer_epoch=1, base_sequence=0)
+    assert append(again, repeated, epoch=3).is_duplicate
+    assert append(again, batch(), epoch=3).base_offset == 42
+    again.close()
+
+
+def test_process_that_was_killed_loses_nothing_it_wrote(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    log = reopen(folder, 2000)
+    sent = [batch(1, producer_id=5, producer_epoch=0, base_sequence=n) for n in range(40)]
+    for number, each in enumerate(sent):
+        append(log, each, epoch=number // 15)
+    before = contents(log)
+
+    again = reopen(folder, 2000)  # without a close
+    assert not again.was_clean
+    assert contents(again) == before
+    assert again.epochs.entries == [(0, 0), (1, 15), (2, 30)]
+    assert append(again, sent[-1], epoch=2).is_duplicate
+    again.close()
+    third = reopen(folder, 2000)
+    assert third.was_clean
+    assert contents(third) == before
+    third.close()
+
+
+def test_tail_torn_at_any_byte_is_cut_to_whole_batches(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    log = reopen(folder)
+    for _ in range(3):
+        append(log, batch(2))
+    (path,) = folder.glob("*.log")
+    whole = path.read_bytes()
+    size = len(whole) // 3
+    for end in range(2 * size, len(whole)):
+        path.write_bytes(whole[:end])
+        again = reopen(folder)
+        assert (again.log_end_offset, again.size) == (4, 2 * size)
+        assert path.stat().st_size == 2 * size
+        assert append(again, batch()).base_offset == 4
+        for each in folder.iterdir():
+            each.unlink()
+
+
+@pytest.mark.parametrize("position", [16, 20, 40, 61, 80])
+def test_damaged_batch_ends_the_log(tmp_path: Path, position: int) -> None:
+    folder = tmp_path / "log"
+    log = reopen(folder)
+    for _ in range(3):
+        append(log, batch(2))
+    (path,) = folder.glob("*.log")
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 3 + position] ^= 0x40
+    path.write_bytes(damaged)
+    again = reopen(folder)
+    assert again.log_end_offset == 2
+    assert [header.base_offset for header in headers(again.read(0, MEGABYTE))] == [0]
+    again.close()
+
+
+def test_garbage_behind_the_log_is_cut(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    log = reopen(folder)
+    append(log, batch(2))
+    log.close()
+    (path,) = folder.glob("*.log")
+    with path.open("ab") as file:
+        file.write(b"\0" * 500)
+    again = reopen(folder)
+    assert (again.log_end_offset, again.was_clean) == (2, False)
+    again.close()
+
+
+def test_what_was_flushed_is_not_checked_again(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    log = reopen(folder)
+    append(log, batch(2))
+    append(log, batch(2))
+    log.close()
+    (path,) = folder.glob("*.log")
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    again = reopen(folder)
+    assert (again.log_end_offset, again.was_clean) == (4, True)
+    again.close()
+
+
+@pytest.mark.parametrize("contents", [b"", b"xx", b"\0" * 100])
+def test_index_that_is_none_is_built_anew(tmp_path: Path, contents: bytes) -> None:
+    folder = tmp_path / "log"
+    log = reopen(folder)
+    for _ in range(3):
+        append(log, batch(2))
+    log.close()
+    (index,) = folder.glob("*.index")
+    index.write_bytes(contents)
+    again = reopen(folder)
+    assert [header.base_offset for header in headers(again.read(0, MEGABYTE))] == [0, 2, 4]
+    again.close()
+
+
+def test_hole_in_the_middle_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    log = reopen(folder, 300)
+    for _ in range(6):
+        append(log, batch(2))
+    first = min(folder.glob("*.log"))
+    first.with_suffix(".index").unlink()
+    first.write_bytes(first.read_bytes()[:-5])
+    with pytest.raises(CorruptRecordException, match=first.name):
+        reopen(folder, 300)
+
+
+def test_state_that_is_none_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    log = reopen(folder)
+    append(log, batch())
+    log.close()
+    for wrong in (b"{", json.dumps({"no": "such"}).encode()):
+        (folder / STATE_FILE).write_bytes(wrong)
+        with pytest.raises(KafkaStorageError, match=STATE_FILE):
+            reopen(folder)
+
+
+def test_log_that_was_never_written_leaves_no_files(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    log = reopen(folder)
+    log.begin_epoch(0)
+    log.close()
+    assert not folder.exists()
+
+
+def test_deletion_survives_a_kill(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    log = reopen(folder, 300)
+    for _ in range(6):
+        append(log, batch(2))
+    log.delete_before(12)
+    again = reopen(folder, 300)
+    assert (again.log_start_offset, again.log_end_offset) == (12, 12)
+    again.close()

@@ -1,0 +1,97 @@
+"""How many fetch sessions are kept, and which must go."""
+
+from __future__ import annotations
+
+import random
+
+from aiokafka_lite.broker.fetch_session import (
+    FetchContext,
+    FetchKey,
+    FetchSessionCache,
+    FetchTarget,
+)
+from aiokafka_lite.errors import FetchSessionIdNotFound, NoError
+from aiokafka_lite.protocol.messages.fetch import PartitionData
+
+EVICTION_S = 120.0
+
+
+def targets(count: int) -> list[FetchTarget]:
+    return [FetchTarget(FetchKey("t", n), 0, 1000, -1, -1) for n in range(count)]
+
+
+class Clients:
+    """Opens and uses sessions of a cache at given times."""
+
+    def __init__(self, capacity: int) -> None:
+        self.cache = FetchSessionCache(capacity, EVICTION_S, random.Random(1))
+
+    def open(self, size: int, now: float) -> int:
+        context = self.cache.context(0, 0, targets(size), [], uses_topic_ids=False, now=now)
+        return self._answer(context)
+
+    def use(self, session_id: int, epoch: int, now: float) -> type[Exception]:
+        context = self.cache.context(session_id, epoch, [], [], uses_topic_ids=False, now=now)
+        self._answer(context)
+        return context.error
+
+    @staticmethod
+    def _answer(context: FetchContext) -> int:
+        results = [(t, PartitionData(partition_index=t.key.partition)) for t in context.targets]
+        session_id, _ = context.to_send(results)
+        return session_id
+
+
+def test_full_cache_gives_no_session_but_an_answer() -> None:
+    clients = Clients(2)
+    assert all(clients.open(3, now=0) for _ in range(2))
+    assert clients.open(3, now=1) == 0
+    assert len(clients.cache) == 2
+
+
+def test_session_not_used_for_long_makes_room() -> None:
+    clients = Clients(2)
+    old, used = clients.open(3, now=0), clients.open(3, now=0)
+    assert clients.use(used, 1, now=EVICTION_S) is NoError
+    new = clients.open(1, now=EVICTION_S + 1)
+    assert new != 0
+    assert clients.use(old, 1, now=EVICTION_S + 2) is FetchSessionIdNotFound
+    assert clients.use(used, 2, now=EVICTION_S + 2) is NoError
+
+
+def test_larger_session_takes_the_place_of_the_smallest_old_one() -> None:
+    clients = Clients(3)
+    sizes = {size: clients.open(size, now=0) for size in (5, 2, 9)}
+    for session in sizes.values():
+        clients.use(session, 1, now=EVICTION_S)
+    assert clients.open(2, now=EVICTION_S + 1) == 0
+    assert clients.open(3, now=EVICTION_S + 1) != 0
+    assert clients.use(sizes[2], 2, now=EVICTION_S + 2) is FetchSessionIdNotFound
+    assert clients.use(sizes[5], 2, now=EVICTION_S + 2) is NoError
+    # The new one is too young to go, whatever its size.
+    assert clients.open(5, now=EVICTION_S + 2) == 0
+
+
+def test_epoch_starts_over_at_1_behind_the_last() -> None:
+    clients = Clients(1)
+    session = clients.cache.create(1, False, 0)
+    assert session is not None
+    (target,) = targets(1)
+    session.targets[target.key] = target
+    session.epoch = 2**31 - 1
+    assert clients.use(session.id, 2**31 - 1, now=1) is NoError
+    assert clients.use(session.id, 1, now=2) is NoError
+
+
+def test_partition_that_got_data_goes_to_the_end_of_the_line() -> None:
+    cache = FetchSessionCache(1, EVICTION_S, random.Random(1))
+    full = cache.context(0, 0, targets(3), [], uses_topic_ids=False, now=0)
+    empty = [(t, PartitionData(partition_index=t.key.partition)) for t in full.targets]
+    session_id, _ = full.to_send(empty)
+    context = cache.context(session_id, 1, [], [], uses_topic_ids=False, now=1)
+    results = [(t, PartitionData(partition_index=t.key.partition)) for t in context.targets]
+    results[0][1].records = b"records"
+    _, sent = context.to_send(results)
+    assert [key.partition for key, _ in sent] == [0]
+    after = cache.context(session_id, 2, [], [], uses_topic_ids=False, now=2)
+    assert [target.key.partition for target in after.targets] == [1, 2, 0]
