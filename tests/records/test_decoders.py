@@ -1,0 +1,78 @@
+"""Which decoder runs, and what happens where the extension is not built, or is broken."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from aiokafka_lite import records
+from tests.records.crafted import batch, record_set
+
+NOT_BUILT = "sys.modules[{name!r}] = None"  # makes its import a ModuleNotFoundError
+BROKEN = """
+class Broken:
+    def find_spec(self, name, path, target=None):
+        if name == {name!r}:
+            raise ImportError("undefined symbol")
+sys.meta_path.insert(0, Broken())
+"""
+REPORT = """
+from aiokafka_lite import records, structs
+batch = records.build_batch([(1, None, b"value", ())])
+(record,) = records.decode_all(memoryview(batch))
+assert type(record) is structs.ConsumerRecord
+print(records.COMPILED, sorted(records.DECODERS), record.value)
+"""
+
+
+def run(prepare: str) -> subprocess.CompletedProcess[str]:
+    code = f"import sys\n{prepare}\n{REPORT}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", ["aiokafka_lite.records._decode", "aiokafka_lite._record"])
+def test_plain_decoder_runs_where_an_extension_is_not_built(name: str) -> None:
+    result = run(NOT_BUILT.format(name=name))
+    assert result.stdout.strip() == "False ['python'] b'value'", result.stderr
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("name", ["aiokafka_lite.records._decode", "aiokafka_lite._record"])
+def test_broken_extension_is_not_hidden(name: str) -> None:
+    result = run(BROKEN.format(name=name))
+    assert result.returncode != 0
+    assert "undefined symbol" in result.stderr
+
+
+def test_decoder_can_be_chosen_for_a_while() -> None:
+    usual = type(record_set(batch(1)).take(1)[0])
+    for name, module in records.DECODERS.items():
+        with records.use_decoder(name) as decoder:
+            assert decoder is module
+            chosen = record_set(batch(1))
+        assert type(chosen.take(1)[0]) is usual
+    with pytest.raises(KeyError), records.use_decoder("other"):
+        pass
+
+
+@pytest.mark.skipif(not records.COMPILED, reason="the compiled decoder is not built")
+@pytest.mark.parametrize("name", ["BatchCursor", "MessageCursor"])
+def test_compiled_cursor_goes_through_its_records_once(name: str) -> None:
+    make = getattr(records.DECODERS["compiled"], name)
+    common = {"append_time": None, "floor": 0}
+    if name == "BatchCursor":
+        content = batch(1)[61:]
+        common |= {"count": 1, "base_offset": 0, "last_offset_delta": 0, "base_timestamp": 0}
+    else:
+        from tests.records.crafted import message
+
+        content = message(0, b"v", magic=1)
+        common |= {"magic": 1, "wrapper_offset": None}
+    cursor = make("topic", 0, memoryview(content), **common)
+    with pytest.raises(TypeError, match="once"):
+        cursor.__init__("topic", 0, memoryview(content), **common)
+    taken: list[object] = []
+    assert cursor.take(taken, 5) is True
+    assert len(taken) == 1
