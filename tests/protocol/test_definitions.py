@@ -1,0 +1,122 @@
+"""The declarations say what the definitions in Kafka's jars say, field by field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from aiokafka_lite.protocol.messages.group_records import GroupMetadataKey, OffsetCommitKey
+from aiokafka_lite.protocol.schema import Message, Request, Response, Struct
+from aiokafka_lite.protocol.wire import UNSET, Array, Field, Nested, VersionRange, Wire
+from tests.protocol.conftest import FieldDefinition, MessageDefinition
+from tests.protocol.samples import MESSAGE_CLASSES, REQUEST_CLASSES, name_of, versions
+
+Definitions = Mapping[str, MessageDefinition]
+_ZERO_OF = {"bool": False, "string": "", "bytes": b"", "records": None, "uuid": bytes(16)}
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def _type_name(wire: Wire) -> str:
+    match wire:
+        case Array(element):
+            return f"[]{_type_name(element)}"
+        case Nested(struct):
+            return struct.__name__
+        case _:
+            return wire.name
+
+
+def _expected_default(definition: FieldDefinition) -> object:
+    kind = definition["type"]
+    default = definition.get("default")
+    if default == "null":
+        return None
+    if kind.startswith("int"):
+        return int(str(default or 0), 0)
+    if kind == "bool":
+        return default in ("true", True)
+    if default is not None and kind == "string":
+        return default
+    return _ZERO_OF.get(kind, UNSET)
+
+
+def _facts(field: Field, valid: set[int]) -> dict[str, object]:
+    return {
+        "type": _type_name(field.wire),
+        "versions": _within(field.versions, valid),
+        "nullable": _within(field.nullable, valid),
+        "default": field.default,
+        "ignorable": field.ignorable,
+        "tag": field.tag,
+    }
+
+
+def _expected_facts(definition: FieldDefinition, valid: set[int]) -> dict[str, object]:
+    def of(key: str) -> set[int]:
+        text = definition.get(key)
+        return _within(VersionRange.parse(text if isinstance(text, str) else "none"), valid)
+
+    tagged = of("taggedVersions")
+    assert tagged in (set(), of("versions")), "a field that is tagged in some versions only"
+    return {
+        "type": definition["type"],
+        "versions": of("versions"),
+        "nullable": of("nullableVersions"),
+        "default": _expected_default(definition),
+        "ignorable": definition.get("ignorable", False),
+        "tag": definition.get("tag"),
+    }
+
+
+def _within(versions: VersionRange, valid: set[int]) -> set[int]:
+    return {version for version in valid if versions.covers(version)}
+
+
+def _compare(
+    cls: type[Struct],
+    definitions: list[FieldDefinition],
+    shared: Mapping[str, list[FieldDefinition]],
+    valid: set[int],
+) -> None:
+    """Compare order, names and facts of all fields, and those of nested structs."""
+    assert [f.name for f in cls.schema] == [_snake_case(d["name"]) for d in definitions]
+    for field, definition in zip(cls.schema, definitions, strict=True):
+        expected = _expected_facts(definition, valid)
+        assert _facts(field, valid) == expected, f"{cls.__name__}.{field.name}"
+        wire = field.wire.element if isinstance(field.wire, Array) else field.wire
+        if isinstance(wire, Nested):
+            inner = definition.get("fields") or shared[wire.struct.__name__]
+            _compare(wire.struct, inner, shared, _within(field.versions, valid))
+
+
+@pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)
+def test_fields_are_those_of_the_definition(cls: type[Message], definitions: Definitions) -> None:
+    definition = definitions[cls.__name__]
+    shared = {common["name"]: common["fields"] for common in definition.get("commonStructs", [])}
+    assert cls.versions == VersionRange.parse(definition["validVersions"])
+    assert cls.flexible == VersionRange.parse(definition["flexibleVersions"])
+    _compare(cls, definition["fields"], shared, set(versions(cls)))
+
+
+@pytest.mark.parametrize("cls", REQUEST_CLASSES, ids=name_of)
+def test_requests_have_kafkas_keys_and_stable_versions(
+    cls: type[Request[Response]], definitions: Definitions
+) -> None:
+    definition = definitions[cls.__name__]
+    assert cls.api_key == cls.response.api_key == definition["apiKey"]
+    assert definitions[cls.response.__name__]["apiKey"] == cls.api_key
+    is_unstable = definition.get("latestVersionUnstable", False)
+    assert cls.max_version == cls.versions.last - is_unstable
+
+
+@pytest.mark.parametrize("cls", [OffsetCommitKey, GroupMetadataKey], ids=name_of)
+def test_group_records_have_kafkas_record_types(
+    cls: type[OffsetCommitKey | GroupMetadataKey], definitions: Definitions
+) -> None:
+    assert cls.record_type == definitions[cls.__name__]["apiKey"]
+    assert definitions["LegacyOffsetCommitKey"]["apiKey"] == 0

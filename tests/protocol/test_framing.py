@@ -1,0 +1,145 @@
+"""Headers and sizes, in both directions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
+from aiokafka_lite.protocol import codec, framing
+from aiokafka_lite.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from aiokafka_lite.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.list_groups import ListGroupsRequest
+from aiokafka_lite.protocol.schema import Request, Response
+from tests.protocol.samples import REQUEST_CLASSES, name_of, versions
+
+EVERY_REQUEST = [(cls, version) for cls in REQUEST_CLASSES for version in versions(cls)]
+
+
+def _frame(message: bytes) -> memoryview:
+    """Check the size prefix and take it off."""
+    assert int.from_bytes(message[:4], "big") == len(message) - 4
+    return memoryview(message)[4:]
+
+
+@pytest.mark.parametrize(("cls", "version"), EVERY_REQUEST, ids=name_of)
+@pytest.mark.parametrize("client_id", ["worker-ü", "", None])
+def test_requests_arrive_with_their_headers(
+    cls: type[Request[Response]], version: int, client_id: str | None
+) -> None:
+    request = cls().from_version(version)
+    frame = framing.decode_request(
+        _frame(framing.encode_request(request, version, 2**31 - 1, client_id))
+    )
+    assert (frame.api_key, frame.version) == (cls.api_key, version)
+    assert (frame.correlation_id, frame.client_id) == (2**31 - 1, client_id)
+    assert frame.decode() == request
+
+
+@pytest.mark.parametrize(("cls", "version"), EVERY_REQUEST, ids=name_of)
+def test_responses_arrive_with_their_headers(cls: type[Request[Response]], version: int) -> None:
+    response = cls.response().from_version(version)
+    frame = _frame(framing.encode_response(response, version, -5))
+    assert framing.response_correlation_id(frame) == -5
+    assert framing.decode_response(cls, version, frame) == response
+
+
+def test_headers_are_laid_out_as_kafka_has_them() -> None:
+    request = framing.encode_request(HeartbeatRequest(), 3, 7, "me")
+    assert request[:16] == b"\0\0\0\x16" + b"\0\x0c\0\3" + b"\0\0\0\7" + b"\0\2me"
+    flexible = framing.encode_request(HeartbeatRequest(), 4, 7, "me")
+    assert flexible[:17] == b"\0\0\0\x15" + b"\0\x0c\0\4" + b"\0\0\0\7" + b"\0\2me" + b"\0"
+    assert framing.encode_response(HeartbeatResponse(), 3, 7)[:10] == (
+        b"\0\0\0\x0a" + b"\0\0\0\7" + bytes(2)
+    )
+    assert framing.encode_response(HeartbeatResponse(), 4, 7)[4:9] == b"\0\0\0\7" + b"\0"
+
+
+def test_the_answer_to_api_versions_never_has_tagged_fields_in_its_header() -> None:
+    response = framing.encode_response(ApiVersionsResponse(error_code=9), 4, 7)
+    assert response[4:10] == b"\0\0\0\7" + b"\0\x09"
+
+
+def test_tagged_fields_in_headers_are_skipped() -> None:
+    tags = b"\1\5\3abc"
+    request = b"\0\x0c\0\4" + bytes(4) + b"\xff\xff" + tags
+    request += codec.encode(HeartbeatRequest(group_id="g"), 4)
+    assert framing.decode_request(memoryview(request)).decode() == HeartbeatRequest(group_id="g")
+    response = bytes(4) + tags + codec.encode(HeartbeatResponse(error_code=27), 4)
+    assert framing.decode_response(HeartbeatRequest, 4, memoryview(response)).error_code == 27
+
+
+def test_a_broker_too_old_for_the_version_of_api_versions_is_understood() -> None:
+    refusal = ApiVersionsResponse(
+        error_code=UnsupportedVersionError.errno,
+        api_keys=[ApiVersion(api_key=18, min_version=0, max_version=2)],
+    )
+    frame = _frame(framing.encode_response(refusal, 0, 1))
+    assert framing.decode_response(ApiVersionsRequest, 4, frame) == refusal
+
+
+def test_a_request_for_an_unknown_version_still_shows_its_header() -> None:
+    frame = framing.decode_request(memoryview(b"\0\x12\0\x7f" + bytes(4) + b"\0\1x" + b"\0???"))
+    assert (frame.api_key, frame.version, frame.client_id) == (18, 127, "x")
+    with pytest.raises(UnsupportedVersionError, match="ApiVersionsRequest has the versions 0-4"):
+        frame.decode()
+
+
+def test_a_request_for_an_unknown_api_still_shows_its_header() -> None:
+    frame = framing.decode_request(memoryview(b"\x7f\xff\0\0" + bytes(4) + b"\xff\xff"))
+    with pytest.raises(UnsupportedVersionError, match="API key 32767"):
+        frame.decode()
+
+
+@given(st.binary(max_size=60))
+def test_noise_is_no_header(noise: bytes) -> None:
+    try:
+        framing.decode_request(memoryview(noise)).decode()
+    except (KafkaProtocolError, UnsupportedVersionError):
+        pass
+    for cls, version in ((HeartbeatRequest, 0), (HeartbeatRequest, 4), (ApiVersionsRequest, 4)):
+        try:
+            framing.decode_response(cls, version, memoryview(noise))
+        except KafkaProtocolError:
+            pass
+
+
+@pytest.mark.parametrize("size", range(4))
+def test_a_response_without_a_header_is_refused(size: int) -> None:
+    frame = memoryview(bytes(size))
+    with pytest.raises(KafkaProtocolError):
+        framing.response_correlation_id(frame)
+    for version in (0, 4):
+        with pytest.raises(KafkaProtocolError, match="has no header"):
+            framing.decode_response(HeartbeatRequest, version, frame)
+    with pytest.raises(KafkaProtocolError, match="has no header"):
+        framing.decode_response(ListGroupsRequest, 5, memoryview(bytes(4)))
+
+
+def test_large_record_sets_are_handed_on_uncopied_between_small_buffers() -> None:
+    large, small = bytes(100_000), bytes(10)
+    partitions = [
+        PartitionData(partition_index=index, records=record_set)
+        for index, record_set in enumerate([large, small, None, memoryview(large)])
+    ]
+    response = FetchResponse(responses=[FetchableTopicResponse(partitions=partitions)])
+    for version in versions(FetchRequest):
+        parts = framing.encode_response_parts(response, version, 3)
+        assert len(parts) in (4, 5)  # tagged fields follow where there can be some
+        assert parts[1] is large
+        assert isinstance(parts[3], memoryview)
+        assert parts[3].obj is large
+        assert b"".join(parts) == framing.encode_response(response, version, 3)
+        frame = _frame(b"".join(parts))
+        assert framing.decode_response(FetchRequest, version, frame) == response

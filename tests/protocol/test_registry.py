@@ -1,0 +1,134 @@
+"""Requests by API key, and the choice of versions."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiokafka_lite.errors import IncompatibleBrokerVersion, UnsupportedVersionError
+from aiokafka_lite.protocol import registry
+from aiokafka_lite.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest
+from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchTopic, ForgottenTopic
+from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
+from aiokafka_lite.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+)
+from aiokafka_lite.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from aiokafka_lite.protocol.messages.produce import ProduceRequest, TopicProduceData
+from aiokafka_lite.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from aiokafka_lite.protocol.schema import Request, Response, Route
+from tests.protocol.samples import REQUEST_CLASSES, name_of
+
+TOPIC_ID = bytes(range(16))
+
+
+@pytest.mark.parametrize("cls", REQUEST_CLASSES, ids=name_of)
+def test_requests_are_found_by_key_and_by_name(cls: type[Request[Response]]) -> None:
+    assert registry.REQUESTS[cls.api_key] is cls
+    name = registry.API_NAMES[cls.api_key]
+    assert cls.__name__ == f"{name}Request"
+    assert cls.response.__name__ == f"{name}Response"
+    assert registry.API_KEYS[name] == cls.api_key
+
+
+def test_an_unknown_key_is_refused() -> None:
+    assert 4 not in registry.REQUESTS
+    assert len(registry.REQUESTS) == len(list(registry.REQUESTS)) == 31
+    with pytest.raises(UnsupportedVersionError, match="API key 4 "):
+        registry.request_class(4)
+
+
+def test_routes_say_who_can_answer() -> None:
+    routes = {registry.API_NAMES[cls.api_key]: cls.route for cls in REQUEST_CLASSES}
+    assert routes["Metadata"] is Route.ANY
+    assert routes["Fetch"] is Route.LEADER
+    assert routes["OffsetCommit"] is Route.COORDINATOR
+    assert routes["CreateTopics"] is Route.CONTROLLER
+
+
+@pytest.mark.parametrize(
+    ("broker_min", "broker_max", "version"),
+    [(4, 18, 18), (0, 100, 18), (4, 11, 11), (18, 30, 18), (0, 4, 4)],
+)
+def test_the_newest_version_of_both_is_chosen(
+    broker_min: int, broker_max: int, version: int
+) -> None:
+    assert registry.negotiate(FetchRequest, broker_min, broker_max) == version
+
+
+@pytest.mark.parametrize(("broker_min", "broker_max"), [(0, 3), (19, 25), (10, 9)])
+def test_brokers_without_a_common_version_are_refused(broker_min: int, broker_max: int) -> None:
+    with pytest.raises(IncompatibleBrokerVersion, match="Fetch: the broker speaks"):
+        registry.negotiate(FetchRequest, broker_min, broker_max)
+
+
+def test_unstable_versions_are_encoded_but_not_negotiated() -> None:
+    assert registry.negotiate(InitProducerIdRequest, 0, 6) == 5
+    assert InitProducerIdRequest.versions.last == 6
+
+
+@pytest.mark.parametrize(
+    ("with_ids", "without_ids", "newest_by_name"),
+    [
+        (
+            FetchRequest(topics=[FetchTopic(topic_id=TOPIC_ID)]),
+            FetchRequest(topics=[FetchTopic(topic_id=TOPIC_ID), FetchTopic(topic="t")]),
+            12,
+        ),
+        (
+            FetchRequest(forgotten_topics_data=[ForgottenTopic(topic_id=TOPIC_ID)]),
+            FetchRequest(forgotten_topics_data=[ForgottenTopic(topic="t")]),
+            12,
+        ),
+        (
+            ProduceRequest(topic_data=[TopicProduceData(topic_id=TOPIC_ID)]),
+            ProduceRequest(topic_data=[TopicProduceData(name="t")]),
+            12,
+        ),
+        (
+            OffsetCommitRequest(topics=[OffsetCommitRequestTopic(topic_id=TOPIC_ID)]),
+            OffsetCommitRequest(topics=[OffsetCommitRequestTopic(name="t")]),
+            9,
+        ),
+        (
+            OffsetFetchRequest(groups=[OffsetFetchRequestGroup(topics=None)]),
+            OffsetFetchRequest(
+                groups=[OffsetFetchRequestGroup(topics=[OffsetFetchRequestTopics(name="t")])]
+            ),
+            9,
+        ),
+    ],
+    ids=["Fetch", "Fetch-forget", "Produce", "OffsetCommit", "OffsetFetch"],
+)
+def test_topics_without_ids_stay_below_the_versions_that_need_them(
+    with_ids: Request[Response], without_ids: Request[Response], newest_by_name: int
+) -> None:
+    assert registry.negotiate_for(with_ids, 0, 100) == with_ids.max_version
+    assert registry.negotiate_for(without_ids, 0, 100) == newest_by_name
+    assert registry.negotiate_for(without_ids, 0, newest_by_name - 1) == newest_by_name - 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "version"),
+    [
+        (ProduceRequest(transactional_id="t"), 11),
+        (AddPartitionsToTxnRequest(), 3),
+        (TxnOffsetCommitRequest(), 4),
+        (EndTxnRequest(), 4),
+    ],
+)
+def test_transactions_stay_below_the_versions_of_kip_890(
+    request_: Request[Response], version: int
+) -> None:
+    assert registry.negotiate_for(request_, 0, 100) == version
+
+
+def test_only_produce_without_acks_expects_no_response() -> None:
+    assert not ProduceRequest(acks=0).expects_response
+    assert ProduceRequest(acks=-1).expects_response
+    assert FetchRequest().expects_response

@@ -1,0 +1,163 @@
+"""What is encoded is decoded again, in every version of every message."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import traceback
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiokafka_lite.errors import IllegalArgumentError, KafkaProtocolError, UnsupportedVersionError
+from aiokafka_lite.protocol import codec
+from aiokafka_lite.protocol.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
+from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
+from aiokafka_lite.protocol.schema import Message
+from tests.protocol.samples import (
+    EVERY_VERSION,
+    MESSAGE_CLASSES,
+    any_message,
+    filled,
+    name_of,
+    versions,
+)
+
+every_version = pytest.mark.parametrize(("cls", "version"), EVERY_VERSION, ids=name_of)
+
+
+@every_version
+def test_a_message_of_defaults_survives(cls: type[Message], version: int) -> None:
+    message = cls()
+    assert codec.decode(cls, version, codec.encode(message, version)) == message
+
+
+@every_version
+def test_a_message_with_every_field_set_survives(cls: type[Message], version: int) -> None:
+    message = filled(cls, version)
+    assert codec.decode(cls, version, codec.encode(message, version)) == message
+
+
+@every_version
+def test_a_message_full_of_nulls_survives(cls: type[Message], version: int) -> None:
+    message = filled(cls, version, has_nulls=True)
+    assert codec.decode(cls, version, codec.encode(message, version)) == message
+
+
+@every_version
+def test_every_shortened_message_is_refused(cls: type[Message], version: int) -> None:
+    body = codec.encode(filled(cls, version), version)
+    for size in range(len(body)):
+        with pytest.raises(KafkaProtocolError):
+            codec.decode(cls, version, body[:size])
+
+
+@every_version
+def test_bytes_behind_a_message_are_refused(cls: type[Message], version: int) -> None:
+    with pytest.raises(KafkaProtocolError, match="bytes came"):
+        codec.decode(cls, version, codec.encode(cls(), version) + b"\0")
+
+
+@pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)
+@given(data=st.data())
+def test_any_message_survives(cls: type[Message], data: st.DataObject) -> None:
+    version = data.draw(st.sampled_from(versions(cls)))
+    message = data.draw(any_message(cls, version))
+    body = codec.encode(message, version)
+    decoded = codec.decode(cls, version, body)
+    assert decoded == message
+    assert codec.encode(decoded, version) == body
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 18])
+def test_record_sets_are_slices_of_the_frame_and_sent_without_a_copy(version: int) -> None:
+    record_set = bytes(range(256)) * 100
+    partition = PartitionData(records=record_set)
+    response = FetchResponse(responses=[FetchableTopicResponse(partitions=[partition])])
+    assert any(part is record_set for part in codec.encode_parts(response, version))
+
+    frame = codec.encode(response, version)
+    decoded = codec.decode(FetchResponse, version, frame).responses[0].partitions[0].records
+    assert isinstance(decoded, memoryview)
+    assert decoded.obj is frame
+    assert decoded == record_set
+
+
+def test_a_set_field_that_the_version_lacks_is_refused() -> None:
+    with pytest.raises(UnsupportedVersionError, match=r"version 2 .* HeartbeatRequest\.group_inst"):
+        codec.encode(HeartbeatRequest(group_instance_id="static"), 2)
+    nested = FetchRequest(topics=[FetchTopic(partitions=[FetchPartition(last_fetched_epoch=3)])])
+    with pytest.raises(UnsupportedVersionError, match="last_fetched_epoch"):
+        codec.encode(nested, 11)
+
+
+def test_an_ignorable_field_that_the_version_lacks_is_left_out() -> None:
+    body = codec.encode(JoinGroupRequest(group_id="g", reason="restart"), 7)
+    assert codec.decode(JoinGroupRequest, 7, body) == JoinGroupRequest(group_id="g")
+
+
+def test_a_null_that_the_version_lacks_is_refused() -> None:
+    with pytest.raises(UnsupportedVersionError, match=r"version 0 .* MetadataRequest\.topics"):
+        codec.encode(MetadataRequest(topics=None), 0)
+
+
+@pytest.mark.parametrize("version", [1, 11])
+def test_a_version_that_does_not_exist_is_refused(version: int) -> None:
+    with pytest.raises(UnsupportedVersionError, match="versions 2-10"):
+        codec.encode(OffsetCommitRequest(), version)
+    with pytest.raises(UnsupportedVersionError, match="versions 2-10"):
+        codec.decode(OffsetCommitRequest, version, b"")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        HeartbeatRequest(generation_id=2**31),
+        HeartbeatRequest(group_id="x" * 40_000),
+        HeartbeatRequest(group_id="\ud800"),
+        HeartbeatRequest(group_id=None),  # type: ignore[arg-type] # that is the point
+        HeartbeatRequest(member_id=b"bytes"),  # type: ignore[arg-type] # likewise
+    ],
+)
+def test_a_value_that_misfits_its_field_is_the_callers_mistake(message: HeartbeatRequest) -> None:
+    with pytest.raises(IllegalArgumentError, match="HeartbeatRequest v3"):
+        codec.encode(message, 3)
+
+
+def test_generated_code_shows_in_tracebacks() -> None:
+    with pytest.raises(IllegalArgumentError) as caught:
+        codec.encode(HeartbeatRequest(generation_id="seven"), 4)  # type: ignore[arg-type] # so
+    cause = caught.value.__cause__
+    assert cause is not None
+    shown = "".join(traceback.format_tb(cause.__traceback__))
+    assert "encode HeartbeatRequest v4" in shown
+    assert "message.generation_id" in shown
+
+
+@pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)
+def test_messages_are_copied_and_pickled_by_value(cls: type[Message]) -> None:
+    message = filled(cls, cls.versions.last)
+    assert copy.deepcopy(message) == message
+    assert pickle.loads(pickle.dumps(message)) == message  # noqa: S301 -- our own bytes
+
+
+def test_aborted_transactions_tell_null_from_none() -> None:
+    for aborted in (None, [], [AbortedTransaction(producer_id=7, first_offset=5)]):
+        partition = PartitionData(aborted_transactions=aborted)
+        response = FetchResponse(responses=[FetchableTopicResponse(partitions=[partition])])
+        for version in versions(FetchResponse):
+            body = codec.encode(response, version)
+            (topic,) = codec.decode(FetchResponse, version, body).responses
+            assert topic.partitions[0].aborted_transactions == aborted
