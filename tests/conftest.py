@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib.util
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
@@ -22,11 +23,6 @@ from tests.support.cluster import KafkaHandle
 from tests.support.java import JavaTools
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 
-try:
-    from uvloop import new_event_loop as new_uvloop
-except ModuleNotFoundError:  # the extra `uvloop` is not installed
-    new_uvloop = None
-
 LONG = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
 
 hypothesis.settings.register_profile("short", max_examples=50, deadline=None)
@@ -35,10 +31,18 @@ hypothesis.settings.load_profile("long" if LONG else "short")
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 ASYNCIO_LOOP: Mapping[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
-EVERY_LOOP: Mapping[str, LoopFactory] = {
-    **ASYNCIO_LOOP,
-    **({"uvloop": new_uvloop} if new_uvloop is not None else {}),
-}
+
+
+def every_loop() -> Mapping[str, LoopFactory]:
+    """asyncio's loop, and uvloop where that extra is installed."""
+    if importlib.util.find_spec("uvloop") is None:
+        return ASYNCIO_LOOP
+    import uvloop
+
+    return {**ASYNCIO_LOOP, "uvloop": uvloop.new_event_loop}
+
+
+EVERY_LOOP = every_loop()
 
 
 def pytest_configure(config: pytest.Config) -> None:
