@@ -19,12 +19,9 @@ class RequestContext:
             changed the meaning of a message and not its fields.
         client_id: As the client names itself; None when it does not.
         client_host: The peer's address, written as Kafka writes it ("/127.0.0.1").
-        listener_port: The port of ours that the client is connected to.
     """
 
     broker: Broker
-    api_key: int
     api_version: int
     client_id: str | None
     client_host: str
-    listener_port: int

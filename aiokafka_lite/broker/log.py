@@ -8,7 +8,7 @@ and none waits for anything but the page cache.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from aiokafka_lite._compat import Buffer
@@ -17,7 +17,7 @@ from aiokafka_lite.broker.producers import ProducerStates
 from aiokafka_lite.broker.segment import Segment
 from aiokafka_lite.broker.storage import LogState, LogStore
 from aiokafka_lite.errors import OffsetOutOfRangeError
-from aiokafka_lite.records import BatchHeader, decode_all, iter_batches, patch_batch
+from aiokafka_lite.records import BatchHeader, decode_all, patch_batch
 
 NO_TIMESTAMP = -1
 
@@ -225,14 +225,6 @@ class PartitionLog:
                 break
             available += segment.size
         return min(available, limit)
-
-    def headers_from(self, offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Walk over the batches from an offset to the end of the log, as it is by then."""
-        while offset < self._end_offset:
-            view = self.read(offset, 1 << 20)
-            for header, batch in iter_batches(view, check_crcs=False):
-                yield header, batch
-                offset = header.last_offset + 1
 
     def _require_in_range(self, offset: int) -> None:
         if not self._start_offset <= offset <= self._end_offset:

@@ -77,9 +77,8 @@ class Acceptor(Protocol):
     def dismiss(self, processor: Processor) -> None:
         """Count a connection out."""
 
-    def context(
-        self, processor: Processor, api_key: int, version: int, client_id: str | None
-    ) -> RequestContext: ...
+    def context(self, processor: Processor, version: int, client_id: str | None) -> RequestContext:
+        """Return what a handler is told about a request of this connection."""
 
 
 class Processor(asyncio.BufferedProtocol):
@@ -98,7 +97,6 @@ class Processor(asyncio.BufferedProtocol):
         self._on_gone: Callable[[], None] | None = None
         self.peer_host = ""
         self.peer = ""
-        self.local_port = 0
         self.last_active_at = loop.time()
 
     # The transport's side
@@ -107,7 +105,6 @@ class Processor(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.peer_host, self.peer = f"/{peer[0]}", f"{peer[0]}:{peer[1]}"
-        self.local_port = transport.get_extra_info("sockname")[1]
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         if not self._acceptor.admit(self):
             log.warning("%s is turned away: there are too many connections", self.peer)
@@ -186,7 +183,7 @@ class Processor(asyncio.BufferedProtocol):
             return
         # Bytes behind the request are left alone, as Kafka does: librdkafka sends some.
         request = codec.decoder(entry.request, header.version)(header.body, True)
-        context = self._acceptor.context(self, header.api_key, header.version, header.client_id)
+        context = self._acceptor.context(self, header.version, header.client_id)
         work = Work(
             self, entry, context, header.correlation_id, request.from_version(header.version)
         )

@@ -125,10 +125,6 @@ class FileSegment(Segment):
         # segments run in an executor.
         self._fd_lock = threading.Lock()
 
-    @property
-    def path(self) -> Path:
-        return self._path
-
     def has_room(self, size: int) -> bool:
         return self._mapped is None and (self.size == 0 or self.size + size <= self._max_bytes)
 

@@ -252,16 +252,12 @@ class Broker:
         if self._all_gone is not None and not self._processors and not self._all_gone.done():
             self._all_gone.set_result(None)
 
-    def context(
-        self, processor: Processor, api_key: int, version: int, client_id: str | None
-    ) -> RequestContext:
+    def context(self, processor: Processor, version: int, client_id: str | None) -> RequestContext:
         return RequestContext(
             broker=self,
-            api_key=api_key,
             api_version=version,
             client_id=client_id,
             client_host=processor.peer_host,
-            listener_port=processor.local_port,
         )
 
     @property

@@ -9,6 +9,7 @@ import aiokafka
 import confluent_kafka
 import confluent_kafka.admin
 import pytest
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.thread import BrokerThread
@@ -77,6 +78,11 @@ async def test_aiokafka_acknowledgements_and_idempotence(acks: int | str) -> Non
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_confluent_kafka_writes_and_reads(broker: BrokerThread, codec: str) -> None:
     failures: list[object] = []
+
+    def delivered(error: object, message: object) -> None:
+        if error is not None:
+            failures.append(error)
+
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -85,7 +91,7 @@ def test_confluent_kafka_writes_and_reads(broker: BrokerThread, codec: str) -> N
         }
     )
     for value in values():
-        producer.produce("t", value, on_delivery=lambda error, _: error and failures.append(error))
+        producer.produce("t", value, on_delivery=delivered)
     assert producer.flush(20) == 0
     assert failures == []
     consumer = confluent_kafka.Consumer(
@@ -93,7 +99,7 @@ def test_confluent_kafka_writes_and_reads(broker: BrokerThread, codec: str) -> N
     )
     try:
         consumer.assign([confluent_kafka.TopicPartition("t", 0, 0)])
-        read: list[bytes] = []
+        read: list[bytes | None] = []
         while len(read) < COUNT:
             batch = consumer.consume(COUNT, timeout=5)
             assert batch, "no records for five seconds"
@@ -107,9 +113,9 @@ def test_confluent_kafka_writes_and_reads(broker: BrokerThread, codec: str) -> N
 
 def test_confluent_kafka_administers_topics(broker: BrokerThread) -> None:
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    topic = confluent_kafka.admin.NewTopic("t", num_partitions=2, replication_factor=1)
+    topic = NewTopic("t", num_partitions=2, replication_factor=1)
     admin.create_topics([topic])["t"].result(5)
-    admin.create_partitions([confluent_kafka.admin.NewPartitions("t", 4)])["t"].result(5)
+    admin.create_partitions([NewPartitions("t", 4)])["t"].result(5)
     described = admin.list_topics(timeout=5)
     assert len(described.topics["t"].partitions) == 4
     cluster = admin.describe_cluster().result(5)

@@ -45,9 +45,26 @@ NOW = int(time.time() * 1000)
 HOUR_MS = 3_600_000
 
 
-def batch(count: int = 1, *, timestamp: int = NOW, codec: str = "none", **facts: int) -> bytes:
-    rows = [(timestamp, b"key", b"value %d" % number, ()) for number in range(count)]
-    return records.build_batch(rows, codec=codec, **facts)
+def batch(
+    count: int = 1,
+    *,
+    timestamp: int = NOW,
+    codec: str = "none",
+    base_offset: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    is_control: bool = False,
+) -> bytes:
+    return records.build_batch(
+        [(timestamp, b"key", b"value %d" % number, ()) for number in range(count)],
+        codec=codec,
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        is_control=is_control,
+    )
 
 
 async def test_every_version_appends_and_says_where(kafka: KafkaHandle) -> None:
@@ -240,15 +257,16 @@ async def test_repeated_batch_is_answered_with_its_first_offset(kafka: KafkaHand
 
 async def test_sequence_gap_and_old_epoch_are_refused(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
+    steps = [  # epoch, sequence number, error
+        (0, 0, 0),
+        (0, 3, OutOfOrderSequenceNumber.errno),
+        (1, 2, OutOfOrderSequenceNumber.errno),
+        (1, 0, 0),
+        (0, 2, InvalidProducerEpoch.errno),
+        (1, 2, 0),
+    ]
     async with kafka.raw() as client:
-        facts = {"producer_id": await _producer_id(client)}
-        steps = [
-            (batch(2, **facts, producer_epoch=0, base_sequence=0), 0),
-            (batch(2, **facts, producer_epoch=0, base_sequence=3), OutOfOrderSequenceNumber.errno),
-            (batch(2, **facts, producer_epoch=1, base_sequence=2), OutOfOrderSequenceNumber.errno),
-            (batch(2, **facts, producer_epoch=1, base_sequence=0), 0),
-            (batch(2, **facts, producer_epoch=0, base_sequence=2), InvalidProducerEpoch.errno),
-            (batch(2, **facts, producer_epoch=1, base_sequence=2), 0),
-        ]
-        for sent, expected in steps:
+        producer = await _producer_id(client)
+        for epoch, sequence, expected in steps:
+            sent = batch(2, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
             assert (await produce(client, topic, sent)).error_code == expected

@@ -211,7 +211,10 @@ async def test_every_version_creates(kafka: KafkaHandle) -> None:
         topic = new_topic(partitions=2, retention_ms="1000")
         async with kafka.raw() as client:
             (result,) = await create(client, topic, version=version)
-            described = await topic_metadata(client, topic.name)
+            named = MetadataRequest(
+                topics=[MetadataRequestTopic(name=topic.name)], allow_auto_topic_creation=False
+            )
+            (described,) = (await until_described(client, named)).topics
         assert (result.error_code, result.error_message) == (0, None)
         if version >= 5:
             assert (result.num_partitions, result.replication_factor) == (2, 1)
@@ -395,7 +398,11 @@ async def add_partitions(
     validate_only: bool = False,
     times: int = 1,
 ) -> list[CreatePartitionsTopicResult]:
-    replicas = assignments and [CreatePartitionsAssignment(broker_ids=ids) for ids in assignments]
+    replicas = (
+        None
+        if assignments is None
+        else [CreatePartitionsAssignment(broker_ids=ids) for ids in assignments]
+    )
     wanted = CreatePartitionsTopic(name=topic, count=count, assignments=replicas)
     request = CreatePartitionsRequest(
         topics=[wanted] * times, timeout_ms=10_000, validate_only=validate_only

@@ -148,12 +148,22 @@ async def fetch(
     part: FetchPartition,
     *,
     version: int = FETCH_BY_NAME,
-    **limits: int,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 50 << 20,
+    isolation_level: int = 0,
 ) -> PartitionData:
     """Fetch one partition without a session and return its data."""
+    request = fetch_request(
+        {topic: [part]},
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=isolation_level,
+    )
 
     async def attempt() -> PartitionData:
-        answer = await client.request(fetch_request({topic: [part]}, **limits), version)
+        answer = await client.request(request, version)
         assert answer.error_code == 0
         ((data,),) = (topic.partitions for topic in answer.responses)
         return data

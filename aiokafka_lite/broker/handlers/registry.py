@@ -38,18 +38,15 @@ HANDLERS: dict[int, HandlerEntry] = {}
 def handler(
     request: type[Request[ResponseT]],
     *,
-    min_version: int | None = None,
-    max_version: int | None = None,
     advertised_min_version: int | None = None,
 ) -> Callable[[Callable[[RequestContext, RequestT], object]], Callable[..., object]]:
     """Register the decorated function as the one that answers `request`.
 
     The function takes (context, request) and may be plain or a coroutine function. It returns the
     response; or a `Delayed` that will; or None when the client expects no response (acks=0).
-    Versions are all stable ones that the protocol layer declares, unless narrowed here.
+    Versions are all stable ones that the protocol layer declares.
     """
-    lowest = request.min_version if min_version is None else min_version
-    highest = request.max_version if max_version is None else max_version
+    lowest = request.min_version
 
     def register(
         function: Callable[[RequestContext, RequestT], object],
@@ -60,7 +57,7 @@ def handler(
             request=cast("type[Request[Response]]", request),
             handle=cast("Handle", function),
             min_version=lowest,
-            max_version=highest,
+            max_version=request.max_version,
             advertised_min_version=(
                 lowest if advertised_min_version is None else advertised_min_version
             ),
