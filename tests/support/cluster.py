@@ -17,6 +17,11 @@ from aiokafka_lite.protocol.messages.create_topics import (
     CreateTopicsRequest,
 )
 from aiokafka_lite.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from aiokafka_lite.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
@@ -30,6 +35,7 @@ KeyValue: TypeAlias = tuple[bytes | None, bytes | None]
 
 # The last version that names topics instead of giving ids.
 PRODUCE_BY_NAME = 12
+LATEST = -1  # the ListOffsets timestamp of the log's end
 
 _counter = itertools.count(1)
 
@@ -74,10 +80,23 @@ class KafkaHandle:
         for _ in range(200):
             (topic,) = (await client.request(request)).topics
             led = [p for p in topic.partitions if p.error_code == 0 and p.leader_id >= 0]
-            if topic.error_code == 0 and len(led) == partitions:
+            is_led = topic.error_code == 0 and len(led) == partitions
+            # A real broker may name a leader before that leader is ready to serve.
+            if is_led and await self._serves_all(client, name, partitions):
                 return
             await asyncio.sleep(0.02)
         raise TimeoutError(f"topic {name} got no leaders")
+
+    async def _serves_all(self, client: RawClient, name: str, partitions: int) -> bool:
+        topic = ListOffsetsTopic(
+            name=name,
+            partitions=[
+                ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
+                for partition in range(partitions)
+            ],
+        )
+        answer = await client.request(ListOffsetsRequest(topics=[topic]))
+        return not any(p.error_code for topic in answer.topics for p in topic.partitions)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic."""
