@@ -34,17 +34,14 @@ def _frame(message: bytes) -> memoryview:
 
 
 @pytest.mark.parametrize(("cls", "version"), EVERY_REQUEST, ids=name_of)
-@pytest.mark.parametrize("client_id", ["worker-ü", "", None])
-def test_requests_arrive_with_their_headers(
-    cls: type[Request[Response]], version: int, client_id: str | None
-) -> None:
+def test_requests_arrive_with_their_headers(cls: type[Request[Response]], version: int) -> None:
     request = cls().from_version(version)
-    frame = framing.decode_request(
-        _frame(framing.encode_request(request, version, 2**31 - 1, client_id))
-    )
-    assert (frame.api_key, frame.version) == (cls.api_key, version)
-    assert (frame.correlation_id, frame.client_id) == (2**31 - 1, client_id)
-    assert frame.decode() == request
+    for client_id in ("worker-ü", "", None):
+        message = framing.encode_request(request, version, 2**31 - 1, client_id)
+        frame = framing.decode_request(_frame(message))
+        assert (frame.api_key, frame.version) == (cls.api_key, version)
+        assert (frame.correlation_id, frame.client_id) == (2**31 - 1, client_id)
+        assert frame.decode() == request
 
 
 @pytest.mark.parametrize(("cls", "version"), EVERY_REQUEST, ids=name_of)

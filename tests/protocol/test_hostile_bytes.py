@@ -161,11 +161,13 @@ def test_unknown_tagged_fields_are_skipped() -> None:
     assert codec.decode(HeartbeatResponse, 4, bytes(6) + b"\2" + unknown) == HeartbeatResponse()
 
 
-def test_a_million_empty_arrays_are_decoded_in_proportion_to_their_bytes() -> None:
-    """Each topic takes three bytes at least, so the bytes bound the work and the memory."""
-    count = 1_000_000 // 3
+def test_empty_arrays_cost_no_more_than_their_bytes_can_hold() -> None:
+    """A topic takes three bytes at least: time and memory are bounded by the frame's limit."""
+    count = 100_000
     body = bytes(4) + bytes(2) + bytes(4) + encode_uvarint(count + 1) + b"\1\1\0" * count + b"\0"
     started = time.process_time()
     decoded = codec.decode(FetchResponse, 12, body)
     assert len(decoded.responses) == count
-    assert time.process_time() - started < 5  # generous: a loaded machine, a debug build
+    assert time.process_time() - started < 2  # generous: a loaded machine, a debug build
+    with pytest.raises(KafkaProtocolError, match="responses claims"):
+        codec.decode(FetchResponse, 12, body[:10] + encode_uvarint(count + 2) + body[13:])
