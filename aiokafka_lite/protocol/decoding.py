@@ -22,8 +22,18 @@ from typing import Final, Protocol, TypeVar
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol import varint
 from aiokafka_lite.protocol.schema import Message, Struct
-from aiokafka_lite.protocol.source import compile_function
-from aiokafka_lite.protocol.wire import RECORDS, STRING, Array, Field, Fixed, Nested, Sized, Wire
+from aiokafka_lite.protocol.source import SourceWriter, compile_function
+from aiokafka_lite.protocol.wire import (
+    RECORDS,
+    STRING,
+    UUID,
+    Array,
+    Field,
+    Fixed,
+    Nested,
+    Sized,
+    Wire,
+)
 
 M = TypeVar("M", bound=Message)
 M_co = TypeVar("M_co", bound=Message, covariant=True)
@@ -38,10 +48,8 @@ class Decoder(Protocol[M_co]):
 
 def compile_decoder(cls: type[M], version: int) -> Decoder[M]:
     """Compile the decoder of `cls` in `version`; it must be one of `cls.versions`."""
-    return compile_function(
-        f"decode {cls.__name__} v{version}",
-        *_DecoderSource(cls, version).write(),
-    )
+    source = _DecoderSource(cls, version)
+    return compile_function(f"decode {cls.__name__} v{version}", source.lines, source.constants)
 
 
 def present(cls: type[Struct], version: int) -> list[Field]:
@@ -91,72 +99,50 @@ _GLOBALS: Final[dict[str, object]] = {
 }
 
 
-class _DecoderSource:
-    """The source of one decoder while it is written."""
+class _DecoderSource(SourceWriter):
+    """The source of one decoder."""
 
     def __init__(self, cls: type[Message], version: int) -> None:
-        self.cls = cls
+        super().__init__(f"def decode_{cls.__name__}(view, has_rest=False):", _GLOBALS)
         self.version = version
         self.is_flexible = cls.flexible.covers(version)
-        self.lines: list[str] = []
-        self.constants = dict(_GLOBALS)
-        self.indent = 1
         self.run: list[tuple[str, str]] = []  # (code in the struct module, assignment target)
-        self.names = 0
+        self.write(cls)
 
-    def write(self) -> tuple[list[str], dict[str, object]]:
-        name = f"{self.cls.__name__} v{self.version}"
+    def write(self, cls: type[Message]) -> None:
+        name = f"{cls.__name__} v{self.version}"
         self.line("end = len(view)")
         self.line("pos = 0")
-        self.line("try:")
-        self.indent += 1
-        message = self.read_struct(self.cls, self.cls.__name__)
-        self.flush()
-        self.indent -= 1
-        self.line("except (struct_error, IndexError):")
-        self.line(f"    text = f'{name} ends too early: {{end}} bytes, broken off at {{pos}}'")
-        self.line("    raise KafkaProtocolError(text) from None")
-        self.line("except UnicodeDecodeError as error:")
-        self.line(f"    text = f'{name} has a string that is not UTF-8 near byte {{pos}}'")
-        self.line("    raise KafkaProtocolError(text) from error")
-        self.line("if pos != end and not has_rest:")
-        self.line(f"    text = f'{name} ends at {{pos}}, but {{end}} bytes came'")
-        self.line("    raise KafkaProtocolError(text)")
+        with self.block("try:"):
+            message = self.read_struct(cls, cls.__name__)
+            self.flush()
+        with self.block("except (struct_error, IndexError):"):
+            self.line(f"text = f'{name} ends too early: {{end}} bytes, broken off at {{pos}}'")
+            self.line("raise KafkaProtocolError(text) from None")
+        with self.block("except UnicodeDecodeError as error:"):
+            self.line(f"text = f'{name} has a string that is not UTF-8 at byte {{pos}}'")
+            self.line("raise KafkaProtocolError(text) from error")
+        with self.block("if pos != end and not has_rest:"):
+            self.line(f"text = f'{name} ends at {{pos}}, but {{end}} bytes came'")
+            self.line("raise KafkaProtocolError(text)")
         self.line(f"return {message}")
-        return [
-            f"def decode_{self.cls.__name__}(view, has_rest=False):",
-            *self.lines,
-        ], self.constants
-
-    # -- building blocks
-    def line(self, text: str) -> None:
-        self.lines.append("    " * self.indent + text)
-
-    def fresh(self, name: str) -> str:
-        self.names += 1
-        return f"{name}{self.names}"
-
-    def constant(self, name: str, value: object) -> str:
-        name = self.fresh(name)
-        self.constants[name] = value
-        return name
 
     def read_fixed(self, code: str, target: str) -> None:
         self.run.append((code, target))
 
     def flush(self) -> None:
         """Read the fields gathered so far with one call."""
-        if not self.run:
-            return
-        if len(self.run) == 1 and self.run[0][0] == "B":
-            self.line(f"{self.run[0][1]} = view[pos]")
-            self.line("pos += 1")
-            self.run.clear()
-            return
-        layout = Layout(">" + "".join(code for code, _ in self.run))
-        unpack = self.constant("unpack", layout.unpack_from)
-        self.line(f"{', '.join(target for _, target in self.run)}, = {unpack}(view, pos)")
-        self.line(f"pos += {layout.size}")
+        match self.run:
+            case []:
+                return
+            case [("B", target)]:
+                self.line(f"{target} = view[pos]")
+                self.line("pos += 1")
+            case _:
+                layout = Layout(">" + "".join(code for code, _ in self.run))
+                unpack = self.constant("unpack", layout.unpack_from)
+                self.line(f"{', '.join(target for _, target in self.run)}, = {unpack}(view, pos)")
+                self.line(f"pos += {layout.size}")
         self.run.clear()
 
     # -- structs
@@ -167,13 +153,14 @@ class _DecoderSource:
         for field in absent(cls, self.version):
             self.set_default(field, target)
         for field in present(cls, self.version):
-            is_nullable = field.nullable.covers(self.version)
-            self.read(
-                field.wire, f"{target}.{field.slot}", f"{path}.{field.name}", nullable=is_nullable
-            )
+            self.read_field(field, target, path)
         if self.is_flexible:
             self.read_tags(tagged(cls, self.version), target, path)
         return target
+
+    def read_field(self, field: Field, target: str, path: str) -> None:
+        is_nullable = field.nullable.covers(self.version)
+        self.read(field.wire, f"{target}.{field.slot}", f"{path}.{field.name}", is_nullable)
 
     def set_default(self, field: Field, target: str) -> None:
         if field.is_list:
@@ -190,34 +177,27 @@ class _DecoderSource:
         self.read_fixed("B", "n")
         self.flush()
         if not fields:
-            self.line("if n:")
-            self.line("    pos = skip_tagged_fields(view, pos - 1)")
+            with self.block("if n:"):
+                self.line("pos = skip_tagged_fields(view, pos - 1)")
             return
         tag, stop = self.fresh("tag"), self.fresh("stop")
-        self.line("if n:")
-        self.indent += 1
-        self.line("n, pos = read_uvarint(view, pos - 1)")
-        self.line(f"{tag} = -1")
-        self.line("for _ in range(n):")
-        self.indent += 1
-        self.line(f"{tag}, n, pos = read_tag(view, pos, {tag})")
-        self.line(f"{stop} = pos + n")
-        for number, field in enumerate(fields):
-            self.line(f"{'elif' if number else 'if'} {tag} == {field.tag}:")
-            self.indent += 1
-            where = f"{path}.{field.name}"
-            is_nullable = field.nullable.covers(self.version)
-            self.read(field.wire, f"{target}.{field.slot}", where, nullable=is_nullable)
-            self.flush()
-            self.line(f"if pos != {stop}:")
-            self.line(f"    raise wrong_tag_size({where!r})")
-            self.indent -= 1
-        self.line("else:")
-        self.line(f"    pos = {stop}")
-        self.indent -= 2
+        with self.block("if n:"):
+            self.line("n, pos = read_uvarint(view, pos - 1)")
+            self.line(f"{tag} = -1")
+            with self.block("for _ in range(n):"):
+                self.line(f"{tag}, n, pos = read_tag(view, pos, {tag})")
+                self.line(f"{stop} = pos + n")
+                for number, field in enumerate(fields):
+                    with self.block(f"{'elif' if number else 'if'} {tag} == {field.tag}:"):
+                        self.read_field(field, target, path)
+                        self.flush()
+                        with self.block(f"if pos != {stop}:"):
+                            self.line(f"raise wrong_tag_size('{path}.{field.name}')")
+                with self.block("else:"):
+                    self.line(f"pos = {stop}")
 
     # -- values
-    def read(self, wire: Wire, target: str, path: str, *, nullable: bool = False) -> None:
+    def read(self, wire: Wire, target: str, path: str, nullable: bool) -> None:
         match wire:
             case Fixed():
                 self.read_fixed(wire.code, target)
@@ -233,70 +213,60 @@ class _DecoderSource:
     def read_nullable_struct(self, struct: type[Struct], target: str, path: str) -> None:
         self.read_fixed("b", "n")
         self.flush()
-        self.line("if n < 0:")
-        self.line(f"    {target} = None")
-        self.line("else:")
-        self.indent += 1
-        variable = self.read_struct(struct, path)
-        self.flush()
-        self.line(f"{target} = {variable}")
-        self.indent -= 1
+        with self.block("if n < 0:"):
+            self.line(f"{target} = None")
+        with self.block("else:"):
+            variable = self.read_struct(struct, path)
+            self.flush()
+            self.line(f"{target} = {variable}")
 
-    def read_length(self, code: str) -> None:
-        """Read the length prefix into `n`, -1 for null."""
-        if not self.is_flexible:
+    def read_length(self, code: str, limit: str, target: str, path: str, nullable: bool) -> None:
+        """Read a length or count into `n`; refuse what cannot be there, store what is null."""
+        if self.is_flexible:
+            self.read_fixed("B", "n")
+            self.flush()
+            with self.block("if n > 127:"):
+                self.line("n, pos = read_uvarint(view, pos - 1)")
+            self.line("n -= 1")
+        else:
             self.read_fixed(code, "n")
             self.flush()
-            return
-        self.read_fixed("B", "n")
-        self.flush()
-        self.line("if n > 127:")
-        self.line("    n, pos = read_uvarint(view, pos - 1)")
-        self.line("n -= 1")
+        if nullable:
+            with self.block("if n == -1:"):
+                self.line(f"{target} = None")
+        with self.block(f"{'elif' if nullable else 'if'} n < 0 or n > {limit}:"):
+            self.line(f"raise bad_length({path!r}, n, end - pos)")
 
     def read_sized(self, wire: Sized, target: str, path: str, nullable: bool) -> None:
-        self.read_length("h" if wire is STRING else "i")
+        self.read_length("h" if wire is STRING else "i", "end - pos", target, path, nullable)
         value = "view[pos:pos + n]"
         if wire is not RECORDS:  # these two are copied out of the frame
             value = f"str({value}, 'utf-8')" if wire is STRING else f"bytes({value})"
-        self.guard_length("end - pos", target, path, nullable)
-        self.line(f"    {target} = {value}")
-        self.line("    pos += n")
-
-    def guard_length(self, limit: str, target: str, path: str, nullable: bool) -> None:
-        """Refuse what cannot be there, and open the block for what is."""
-        if nullable:
-            self.line("if n == -1:")
-            self.line(f"    {target} = None")
-        self.line(f"{'elif' if nullable else 'if'} n < 0 or n > {limit}:")
-        self.line(f"    raise bad_length({path!r}, n, end - pos)")
-        self.line("else:")
+        with self.block("else:"):
+            self.line(f"{target} = {value}")
+            self.line("pos += n")
 
     def read_array(self, element: Wire, target: str, path: str, nullable: bool) -> None:
-        self.read_length("i")
         size = least_size(element, self.version, self.is_flexible)
         limit = "end - pos" if size == 1 else f"(end - pos) // {size}"
-        self.guard_length(limit, target, path, nullable)
-        self.indent += 1
-        if isinstance(element, Fixed) and element.code in "bhiq?":
-            self.line(f"{target} = [*unpack_from(f'>{{n}}{element.code}', view, pos)]")
-            self.line(f"pos += {size} * n")
-        else:
-            self.read_elements(element, target, path)
-        self.indent -= 1
+        self.read_length("i", limit, target, path, nullable)
+        with self.block("else:"):
+            if isinstance(element, Fixed) and element is not UUID:
+                self.line(f"{target} = [*unpack_from(f'>{{n}}{element.code}', view, pos)]")
+                self.line(f"pos += {size} * n")
+            else:
+                self.read_elements(element, target, path)
 
     def read_elements(self, element: Wire, target: str, path: str) -> None:
         """Write the loop over the `n` elements of an array."""
         items, append = self.fresh("items"), self.fresh("append")
         self.line(f"{target} = {items} = []")
         self.line(f"{append} = {items}.append")
-        self.line("for _ in range(n):")
-        self.indent += 1
-        if isinstance(element, Nested):
-            variable = self.read_struct(element.struct, path)
-        else:
-            variable = self.fresh("v")
-            self.read(element, variable, path)
-        self.flush()
-        self.line(f"{append}({variable})")
-        self.indent -= 1
+        with self.block("for _ in range(n):"):
+            if isinstance(element, Nested):
+                variable = self.read_struct(element.struct, path)
+            else:
+                variable = self.fresh("item")
+                self.read(element, variable, path, nullable=False)
+            self.flush()
+            self.line(f"{append}({variable})")

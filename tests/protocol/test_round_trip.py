@@ -124,6 +124,12 @@ def test_a_value_that_misfits_its_field_is_the_callers_mistake(message: Heartbea
         codec.encode(message, 3)
 
 
+@pytest.mark.parametrize("topic_id", [b"", bytes(15), bytes(17)])
+def test_a_uuid_of_another_length_is_the_callers_mistake(topic_id: bytes) -> None:
+    with pytest.raises(IllegalArgumentError, match=r"topics\.topic_id does not have 16 bytes"):
+        codec.encode(FetchRequest(topics=[FetchTopic(topic_id=topic_id)]), 13)
+
+
 def test_generated_code_shows_in_tracebacks() -> None:
     with pytest.raises(IllegalArgumentError) as caught:
         codec.encode(HeartbeatRequest(generation_id="seven"), 4)  # type: ignore[arg-type] # so
