@@ -105,8 +105,11 @@ class FolderStore(LogStore):
         self._segment_bytes = segment_bytes
 
     def new_segment(self, base_offset: int, size: int, segments_before: int) -> Segment:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        return FileSegment(self._folder, base_offset, self._segment_bytes)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            return FileSegment(self._folder, base_offset, self._segment_bytes)
+        except OSError as error:
+            raise KafkaStorageError(f"cannot start a segment in {self._folder}: {error}") from error
 
     def save(self, state: LogState) -> None:
         if self._folder.exists():  # a state saved late must not bring back a deleted log

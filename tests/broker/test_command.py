@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 import signal
 import sys
@@ -12,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
-from tests.broker.wire import topic_metadata
+from aiokafka_lite.structs import ConsumerRecord
+from tests.broker.wire import fetch, fetch_partition, produce, topic_metadata
 from tests.support.cluster import KafkaHandle
 from tests.support.wire import RawClient
 
@@ -66,6 +69,48 @@ async def test_data_directory_keeps_topics_and_records(tmp_path: Path) -> None:
         assert await kafka.produce("t", 1, [(b"k", b"v")]) == 1
         process.send_signal(signal.SIGINT)
         await process.wait()
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.slow)])
+async def test_kill_under_load_loses_nothing_acknowledged(tmp_path: Path, rounds: int) -> None:
+    arguments = ("--listen", "127.0.0.1:0", "--data", str(tmp_path), "--topic", "t:1")
+    rng = random.Random(rounds)
+    acknowledged: dict[int, bytes] = {}
+    for _ in range(rounds):
+        async with (
+            running(*arguments) as (process, line),
+            RawClient(address_in(line)) as client,
+        ):
+            kept = {record.offset: record.value for record in await _read_all(client)}
+            assert {offset: kept.get(offset) for offset in acknowledged} == acknowledged
+            asyncio.get_running_loop().call_later(rng.uniform(0.05, 0.3), process.kill)
+            await _produce_until_killed(client, rng, acknowledged)
+    assert len(acknowledged) >= rounds
+
+
+async def _produce_until_killed(
+    client: RawClient, rng: random.Random, acknowledged: dict[int, bytes]
+) -> None:
+    while True:
+        value = rng.randbytes(rng.randrange(1, 50_000))
+        batch = records.build_batch([(0, None, value, ())])
+        try:
+            result = await produce(client, "t", batch)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        assert result.error_code == 0
+        acknowledged[result.base_offset] = value
+
+
+async def _read_all(client: RawClient) -> list[ConsumerRecord[bytes, bytes]]:
+    found: list[ConsumerRecord[bytes, bytes]] = []
+    while True:
+        offset = found[-1].offset + 1 if found else 0
+        data = await fetch(client, "t", fetch_partition(offset=offset))
+        read = records.decode_all(memoryview(data.records or b""))
+        if not read:
+            return found
+        found += read
 
 
 async def test_address_in_use_is_one_line_that_says_what_to_do() -> None:

@@ -114,14 +114,14 @@ def test_read_returns_whole_batches_only(new_store: NewStore) -> None:
 def test_segments_are_rolled_and_reads_stay_within_one(new_store: NewStore) -> None:
     size = len(batch())
     log = open_log(new_store(2 * size))
-    for _ in range(2000):
+    for _ in range(200):
         append(log, batch())
     offset = reads = 0
     while offset < log.log_end_offset:
         read = headers(log.read(offset, MEGABYTE))
         assert read[0].base_offset == offset
         offset, reads = read[-1].last_offset + 1, reads + 1
-    assert (offset, log.size) == (2000, 2000 * size)
+    assert (offset, log.size) == (200, 200 * size)
     assert reads > 2
 
 
@@ -181,20 +181,20 @@ def test_times_that_go_backward_find_the_first_that_is_late_enough(new_store: Ne
 def test_deleting_moves_the_start_and_drops_whole_segments(new_store: NewStore) -> None:
     size = len(batch())
     log = open_log(new_store(4 * size))
-    for _ in range(3000):
+    for _ in range(300):
         append(log, batch())
-    assert log.delete_before(2500) == 2500
-    assert log.log_start_offset == 2500
-    assert log.size < 3000 * size
+    assert log.delete_before(250) == 250
+    assert log.log_start_offset == 250
+    assert log.size < 300 * size
     with pytest.raises(OffsetOutOfRangeError):
-        log.read(2499, MEGABYTE)
-    assert headers(log.read(2500, 1))[0].last_offset == 2500
-    assert log.delete_before(100) == 2500
+        log.read(249, MEGABYTE)
+    assert headers(log.read(250, 1))[0].last_offset == 250
+    assert log.delete_before(100) == 250
     with pytest.raises(OffsetOutOfRangeError):
-        log.delete_before(3001)
-    assert log.delete_before(3000) == 3000
+        log.delete_before(301)
+    assert log.delete_before(300) == 300
     assert log.offset_at_time(0) is None
-    assert append(log, batch()).base_offset == 3000
+    assert append(log, batch()).base_offset == 300
 
 
 def test_epochs_end_where_the_next_began(new_store: NewStore) -> None:

@@ -43,8 +43,9 @@ FIRST_WITH_REQUESTED_IDS: Final = 12
 @handler(MetadataRequest)
 async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """Describe the cluster and the topics asked for, creating those that may be."""
+    topic_count = len(ctx.broker.topics)
     topics = list(_topics(ctx, request))
-    if any(isinstance(topic, Topic) for topic in topics):
+    if len(ctx.broker.topics) != topic_count:  # some were created
         await ctx.broker.disk.settled()
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     described = [
