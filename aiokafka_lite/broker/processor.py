@@ -103,7 +103,8 @@ class Processor(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
+        # There is none when the client left before it was accepted.
+        peer = transport.get_extra_info("peername") or ("unknown", 0)
         self.peer_host, self.peer = f"/{peer[0]}", f"{peer[0]}:{peer[1]}"
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         if not self._acceptor.admit(self):
