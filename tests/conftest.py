@@ -85,6 +85,12 @@ def _is_in_pairwise_set(params: Mapping[str, object]) -> bool:
     return sum(choices) % 2 == 0
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # What collecting made lives to the end: the collections after each test need not look at it.
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def real_kafka() -> Iterator[str]:
     """The address of a real Kafka: BOOTSTRAP, or one started for this run."""
