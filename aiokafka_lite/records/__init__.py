@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiokafka_lite.records.batch import BatchHeader, iter_batches, patch_batch, read_header
 from aiokafka_lite.records.build import BatchBuilder, build_batch, control_batch
-from aiokafka_lite.records.codecs import Codec
+from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.records.decoders import COMPILED, DECODERS, use_decoder
 from aiokafka_lite.records.record_set import RecordSet, decode_all, end_offset
 from aiokafka_lite.records.transactions import ControlType

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite.errors import CorruptRecordException, UnsupportedMagicError
 from aiokafka_lite.records import checksum
-from aiokafka_lite.records.codecs import Codec
+from aiokafka_lite.records.codec import Codec
 
 __all__ = ["BatchHeader", "check_crc", "iter_batches", "patch_batch", "read_header"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from aiokafka_lite.records import checksum
-from aiokafka_lite.records.codecs import Codec, compress
+from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.records.transactions import CONTROL_KEY, ControlType
 
 __all__ = ["BatchBuilder", "build_batch", "control_batch"]
@@ -118,6 +118,8 @@ class BatchBuilder:
         """
         if not self.count:
             raise ValueError("a batch needs a record")
+        from aiokafka_lite.records.compression import compress  # on first use: see there
+
         payload = compress(self._codec, bytes(self._records))
         checked = _CHECKED.pack(
             self._attributes,

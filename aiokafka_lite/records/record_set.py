@@ -21,7 +21,6 @@ from aiokafka_lite.records.batch import (
     check_crc,
     read_header,
 )
-from aiokafka_lite.records.codecs import inflate
 from aiokafka_lite.records.messages import wrapped_value
 from aiokafka_lite.records.scratch import give_back
 from aiokafka_lite.records.transactions import AbortedTransactions, ControlType, control_type
@@ -214,6 +213,8 @@ class RecordSet:
                 aborted.end(header.producer_id)
 
     def _inflate(self, header: BatchHeader, payload: memoryview) -> memoryview:
+        from aiokafka_lite.records.compression import inflate  # on first use: see there
+
         return inflate(header.codec, payload, self._max_batch_bytes, magic=header.magic)
 
     def _open_cursor(self, header: BatchHeader, records: memoryview) -> None:

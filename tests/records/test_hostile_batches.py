@@ -11,7 +11,8 @@ import pytest
 from aiokafka_lite import records
 from aiokafka_lite.errors import CorruptRecordException, DecompressionLimitError
 from aiokafka_lite.records import scratch
-from aiokafka_lite.records.codecs import Codec, compress, inflate
+from aiokafka_lite.records.codec import Codec
+from aiokafka_lite.records.compression import compress, inflate
 from tests.records.crafted import (
     batch,
     message,

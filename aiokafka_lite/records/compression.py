@@ -3,49 +3,24 @@
 A compressed batch is a stranger's claim about how much memory to use. Every codec writes into a
 buffer of ours that grows up to the cap and no further, so that a decompression bomb costs its cap
 and not its claim. The functions of cramjam release the GIL: they may run in an executor thread.
+
+Imported when the first compressed batch comes: cramjam is a large part of what importing costs.
 """
 
 from __future__ import annotations
 
-import enum
 import struct
 from collections.abc import Callable
 from typing import Final
 
 import cramjam
 
-from aiokafka_lite.errors import (
-    CorruptRecordException,
-    DecompressionLimitError,
-    UnsupportedCodecError,
-)
+from aiokafka_lite.errors import CorruptRecordException, DecompressionLimitError
 from aiokafka_lite.records import lz4_frame
+from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.records.scratch import give_back, lend
 
-__all__ = ["Codec", "compress", "inflate"]
-
-
-class Codec(enum.IntEnum):
-    """The codec in the lowest three bits of a batch's attributes."""
-
-    NONE = 0
-    GZIP = 1
-    SNAPPY = 2
-    LZ4 = 3
-    ZSTD = 4
-
-    @classmethod
-    def of(cls, name: Codec | str | int) -> Codec:
-        """Return the codec named as in Kafka's `compression.type`, or with its number.
-
-        Raises:
-            UnsupportedCodecError: There is no such codec.
-        """
-        try:
-            return cls[name.upper()] if isinstance(name, str) else cls(name)
-        except (KeyError, ValueError):
-            known = ", ".join(codec.name.lower() for codec in cls)
-            raise UnsupportedCodecError(f"unknown codec {name!r}: this reads {known}") from None
+__all__ = ["compress", "inflate"]
 
 
 # What one compressed byte can at most become. A claimed size beyond it is a lie that can be told

@@ -1,0 +1,32 @@
+"""The codecs a batch may be compressed with, by Kafka's numbers and names."""
+
+from __future__ import annotations
+
+import enum
+
+from aiokafka_lite.errors import UnsupportedCodecError
+
+__all__ = ["Codec"]
+
+
+class Codec(enum.IntEnum):
+    """The codec in the lowest three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def of(cls, name: Codec | str | int) -> Codec:
+        """Return the codec named as in Kafka's `compression.type`, or with its number.
+
+        Raises:
+            UnsupportedCodecError: There is no such codec.
+        """
+        try:
+            return cls[name.upper()] if isinstance(name, str) else cls(name)
+        except (KeyError, ValueError):
+            known = ", ".join(codec.name.lower() for codec in cls)
+            raise UnsupportedCodecError(f"unknown codec {name!r}: this reads {known}") from None
