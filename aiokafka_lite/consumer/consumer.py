@@ -195,6 +195,7 @@ class AIOKafkaConsumer(PositionMethods):
             KafkaConnectionError: No bootstrap server could be reached.
             UnknownTopicOrPartitionError: A topic did not appear within request_timeout_ms.
             TopicAuthorizationFailedError: A topic may not be read.
+            InvalidTopicError: A topic's name is not allowed.
             GroupAuthorizationFailedError: The group may not be joined.
             ValueError: isolation_level is unknown.
             AssertionError: It was started before, or on another loop.

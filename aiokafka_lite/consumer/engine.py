@@ -39,7 +39,6 @@ from aiokafka_lite.errors import (
     ConsumerStoppedError,
     IllegalStateError,
     KafkaError,
-    TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -162,6 +161,7 @@ class Engine:
         Raises:
             KafkaConnectionError: No bootstrap server answered; names each and why.
             UnknownTopicOrPartitionError: A topic did not appear within the request timeout.
+            TopicAuthorizationFailedError, InvalidTopicError: A topic cannot be read at all.
             KafkaError: The group refused the member.
         """
         self.config.check_isolation_level()
@@ -177,7 +177,12 @@ class Engine:
             raise
 
     async def _wait_for_topics(self, cluster: Cluster) -> None:
-        """Wait until metadata has every subscribed topic (brokers may be creating them)."""
+        """Wait until metadata has every subscribed topic (brokers may be creating them).
+
+        Raises:
+            UnknownTopicOrPartitionError: One is not there when the request timeout is over.
+            KafkaError: One cannot be read at all: it may not be, or its name is not allowed.
+        """
         deadline = self._loop.time() + self.config.request_timeout_s
         delay_s = FIRST_TOPIC_RETRY_S
         missing = sorted(self.state.subscription or ())
@@ -188,10 +193,8 @@ class Engine:
                     for topic in missing:
                         topic_view = view.topics.get(topic)
                         error = None if topic_view is None else topic_view.error
-                        if error is TopicAuthorizationFailedError:
-                            raise TopicAuthorizationFailedError(
-                                f"the principal may not read topic {topic!r}"
-                            )
+                        if error is not None and not error.retriable:
+                            raise error(f"topic {topic!r} cannot be read")
                     missing = [t for t in missing if not view.partitions_for_topic(t)]
                     if not missing:
                         return

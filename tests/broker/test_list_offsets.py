@@ -18,13 +18,13 @@ from aiokafka_lite.protocol.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tests.broker.group.requests import await_coordinator
 from tests.broker.wire import fetch, fetch_partition, list_offset, once_settled
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.wire import RawClient
@@ -201,10 +201,8 @@ async def test_deleted_records_cannot_be_read(kafka: KafkaHandle) -> None:
 async def test_deletion_errors(kafka: KafkaHandle) -> None:
     topic = await timed_topic(kafka)
     compacted = await kafka.create_topic(configs={"cleanup.policy": "compact"})
+    await await_coordinator(kafka)  # which brings __consumer_offsets into being
     async with kafka.raw() as client:
-        await client.request(
-            MetadataRequest(topics=[MetadataRequestTopic(name="__consumer_offsets")])
-        )
         results = [
             await delete_records(client, topic, 7),
             await delete_records(client, topic, -2),

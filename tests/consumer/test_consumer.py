@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     DeserializationError,
     IllegalOperation,
     IllegalStateError,
+    InvalidTopicError,
     KafkaConnectionError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
@@ -321,13 +323,22 @@ async def test_the_next_request_is_sent_before_records_are_handed_out(
                 assert queue.has_untaken(leader.leader)
 
 
-async def test_an_unknown_topic_is_named_when_the_time_is_up(kafka: KafkaHandle) -> None:
-    consumer = AIOKafkaConsumer(
-        "no such topic?", bootstrap_servers=kafka.bootstrap_servers, request_timeout_ms=500
-    )
-    with pytest.raises(UnknownTopicOrPartitionError, match="no such topic"):
+async def test_a_name_that_no_topic_may_have_is_refused_at_once(kafka: KafkaHandle) -> None:
+    consumer = AIOKafkaConsumer("no such topic?", bootstrap_servers=kafka.bootstrap_servers)
+    with pytest.raises(InvalidTopicError, match=r"no such topic\?"):
         await consumer.start()
     await consumer.stop()
+
+
+@pytest.mark.every_loop
+async def test_an_unknown_topic_is_named_when_the_time_is_up() -> None:
+    async with Broker(auto_create_topics=False) as broker:
+        consumer = AIOKafkaConsumer(
+            "nowhere", bootstrap_servers=broker.bootstrap_servers, request_timeout_ms=500
+        )
+        with pytest.raises(UnknownTopicOrPartitionError, match=r"'nowhere' .*create it"):
+            await consumer.start()
+        await consumer.stop()
 
 
 async def test_stop_ends_gets_and_iteration(kafka: KafkaHandle) -> None:
