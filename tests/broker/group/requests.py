@@ -59,12 +59,18 @@ def subscription(*topics: str) -> bytes:
 
 
 async def await_coordinator(kafka: KafkaHandle) -> None:
-    """Have the cluster make its offsets topic: before that it coordinates no groups."""
-    request = FindCoordinatorRequest(coordinator_keys=["any"])
+    """Have the cluster make its offsets topic, and wait until all of it is loaded."""
+    find = FindCoordinatorRequest(coordinator_keys=["any"])
+    # Enough groups to meet every partition of a small offsets topic.
+    fetch = OffsetFetchRequest(
+        groups=[OffsetFetchRequestGroup(group_id=f"ready-{n}", topics=None) for n in range(64)]
+    )
     async with kafka.raw() as client:
         for _ in range(200):
-            if (await client.request(request)).coordinators[0].error_code == 0:
-                return
+            if (await client.request(find)).coordinators[0].error_code == 0:
+                answers = (await client.request(fetch)).groups
+                if not any(group.error_code for group in answers):
+                    return
             await asyncio.sleep(0.05)
     raise TimeoutError("nobody coordinates groups")
 
