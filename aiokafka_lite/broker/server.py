@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 
 IDLE_CHECKS_PER_TIMEOUT: Final = 4
 LISTEN_BACKLOG: Final = 1_024
+# Turns of the loop from a socket's being accepted to its `connection_made`.
+TURNS_TO_ARRIVE: Final = 3
 
 # What Kafka gives the topic of the group coordinator.
 OFFSETS_TOPIC_CONFIG: Final[Mapping[str, str]] = {
@@ -205,7 +207,7 @@ class Broker:
             return
         server, self._server = self._server, None
         self._is_stopping = True
-        server.close()
+        await self._stop_accepting(server)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         await self.groups.close()
@@ -213,6 +215,22 @@ class Broker:
         await self._close_connections()
         await server.wait_closed()
         await self._release()
+
+    async def _stop_accepting(self, server: asyncio.Server) -> None:
+        """Close the listening sockets, and let those connections arrive that were accepted.
+
+        asyncio loses a connection that it has accepted but whose transport it makes only after
+        Server.close(): nobody ever closes that socket. So it is kept from accepting first.
+        """
+        for listening in server.sockets:
+            try:
+                self.loop.remove_reader(listening.fileno())
+            except NotImplementedError:
+                pass  # a proactor's loop accepts in another way
+        for _ in range(TURNS_TO_ARRIVE):
+            await asyncio.sleep(0)
+        server.close()
+        await asyncio.sleep(0)
 
     async def _close_connections(self) -> None:
         self._all_gone = self.loop.create_future()

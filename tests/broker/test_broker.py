@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import socket
 import time
@@ -248,3 +249,25 @@ async def test_topic_deleted_halfway_is_gone_after_the_restart(tmp_path: Path) -
     async with Broker(config=BrokerConfig(data_dir=tmp_path)):
         assert not leftover.exists()
         assert len(await asyncio.to_thread(lambda: [*tmp_path.glob("t.*")])) == 1
+
+
+@pytest.mark.every_loop
+@pytest.mark.parametrize("turns", range(5))
+async def test_connections_that_come_with_the_stop_are_closed(turns: int) -> None:
+    broker = Broker()
+    await broker.start()
+    address = ("127.0.0.1", broker.node.port)
+    # The kernel accepts these; how far the broker has got with them depends on the turns.
+    clients = [socket.create_connection(address) for _ in range(3)]
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await broker.stop()
+    assert broker.connection_count == 0
+    for client in clients:
+        client.settimeout(5)
+        try:
+            assert client.recv(1) == b""
+        except ConnectionResetError:
+            pass  # never accepted, or aborted
+        client.close()
+    gc.collect()  # a transport left behind warns now
