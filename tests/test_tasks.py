@@ -109,9 +109,9 @@ async def test_supervised_task_restarts_after_a_retriable_error(
             raise KafkaConnectionError(f"attempt {attempts}")
 
     with caplog.at_level(logging.WARNING):
-        task = scope.supervise(lambda: flaky(), name="flaky", first_delay_s=0.001)
+        task = scope.supervise(lambda: flaky(), name="flaky", first_delay_s=0.02)
         await settle()
-        assert "attempt 1" in str(scope.degraded["flaky"])
+        assert isinstance(scope.degraded["flaky"], KafkaConnectionError)
         await task
     assert attempts == 4
     assert not scope.degraded
