@@ -115,6 +115,8 @@ async def _serve(options: argparse.Namespace) -> None:
         for topic in options.topic:
             if not broker.has_topic(topic.name):
                 broker.create_topic(topic.name, topic.partitions)
+        # Whoever reads the line below may produce at once, and must not lose it with the topic.
+        await broker.disk.settled()
         place = f"data in {options.data}" if options.data else "data in memory"
         print(
             f"broker listening on {broker.bootstrap_servers}, {place}; "
