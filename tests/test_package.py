@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 import aiokafka_lite
 
 ROOT = Path(__file__).parent.parent
@@ -54,6 +56,7 @@ def import_costs_us(packages: Sequence[str], cache: Path) -> list[int]:
     return [min(costs[package]) for package in packages]
 
 
+@pytest.mark.slow  # a comparison of times: for a machine that does nothing else
 def test_import_takes_no_longer_than_aiokafkas(tmp_path: Path) -> None:
     ours, theirs = import_costs_us(["aiokafka_lite", "aiokafka"], tmp_path)
     assert ours <= theirs * NOISE
