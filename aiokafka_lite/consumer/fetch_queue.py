@@ -83,11 +83,6 @@ class FetchQueue:
         """Whether a response of this broker waits that the application has not come for."""
         return node_id in self._untaken
 
-    def part_count(self, partition: PartitionState) -> int:
-        """Number of responses buffered for a partition."""
-        parts = self._parts.get(partition)
-        return len(parts) if parts else 0
-
     def can_fetch(self, partition: PartitionState) -> bool:
         """Whether there is room for another response, and a known offset to ask for."""
         parts = self._parts.get(partition)
