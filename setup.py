@@ -8,7 +8,7 @@ SOURCES = {
     "aiokafka_lite._record": "aiokafka_lite/_record.pyx",
     "aiokafka_lite.records._decode": "aiokafka_lite/records/_decode.pyx",
 }
-LAYOUTS = ["aiokafka_lite/_record.pxd"]
+LAYOUTS = ["aiokafka_lite/_record.pxd", "aiokafka_lite/records/_cursor.pxd"]
 
 
 def extensions() -> list[Extension]:

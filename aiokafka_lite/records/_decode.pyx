@@ -1,18 +1,28 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Records from the bytes of a batch, compiled. What it must do is told in `_decode_py`.
 
-All reading goes through four functions on one checked cursor (`byte`, `varint`, `int32`, `slice_`):
-each compares what it needs with what is left, `n > end - pos`, and never adds to a pointer first.
-A record is parsed to its end before an object is made of it; keys and values are copied, so
-nothing points into the buffer once `take` has returned.
+All reading goes through the checked cursor of `_cursor.pxd`. A record is parsed to its end before
+an object is made of it; keys and values are copied, so nothing points into the buffer once `take`
+has returned.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int32_t, int64_t, uint8_t, uint32_t
 
 from aiokafka_lite._record cimport ConsumerRecord, untracked_record
+from aiokafka_lite.records._cursor cimport (
+    Bytes,
+    Slice,
+    byte,
+    int32_slice,
+    read_int32,
+    read_int64,
+    varint,
+    varint_slice,
+    varlong,
+)
 
 from aiokafka_lite.errors import CorruptRecordException
 
@@ -25,113 +35,6 @@ cdef enum:
     CODEC_MASK = 0x07
 
 cdef int64_t MAX_OFFSET = INT64_MAX - 1  # so that the offset after it is one, too
-
-
-# --- one checked cursor --------------------------------------------------------------------------
-
-cdef struct Bytes:
-    const uint8_t *pos
-    const uint8_t *end
-
-
-cdef struct Slice:
-    const uint8_t *start  # NULL stands for None
-    Py_ssize_t size
-
-
-cdef inline bint byte(Bytes *left, uint8_t *out) noexcept nogil:
-    if left.end - left.pos < 1:
-        return False
-    out[0] = left.pos[0]
-    left.pos += 1
-    return True
-
-
-cdef inline bint int32(Bytes *left, int32_t *out) noexcept nogil:
-    if left.end - left.pos < 4:
-        return False
-    out[0] = read_int32(left.pos)
-    left.pos += 4
-    return True
-
-
-cdef inline bint varint(Bytes *left, int32_t *out) noexcept nogil:
-    """Read a zigzag varint of 32 bits."""
-    cdef uint64_t raw
-    if left.pos < left.end and left.pos[0] < 0x80:
-        raw = left.pos[0]
-        left.pos += 1
-    elif not long_varint(left, &raw, 5, 0x0F):
-        return False
-    out[0] = <int32_t> (raw >> 1) ^ -<int32_t> (raw & 1)
-    return True
-
-
-cdef inline bint varlong(Bytes *left, int64_t *out) noexcept nogil:
-    """Read a zigzag varint of 64 bits."""
-    cdef uint64_t raw
-    if left.pos < left.end and left.pos[0] < 0x80:
-        raw = left.pos[0]
-        left.pos += 1
-    elif not long_varint(left, &raw, 10, 0x01):
-        return False
-    out[0] = <int64_t> (raw >> 1) ^ -<int64_t> (raw & 1)
-    return True
-
-
-cdef bint long_varint(
-    Bytes *left, uint64_t *out, int max_bytes, uint8_t max_last_byte
-) noexcept nogil:
-    """Read at most `max_bytes`, of which the last, if it is reached, is small enough to fit."""
-    cdef uint64_t raw = 0
-    cdef int index
-    cdef uint8_t next_byte
-    for index in range(max_bytes):
-        if not byte(left, &next_byte):
-            return False
-        raw |= <uint64_t> (next_byte & 0x7F) << (7 * index)
-        if next_byte < 0x80:
-            out[0] = raw
-            return index < max_bytes - 1 or next_byte <= max_last_byte
-    return False
-
-
-cdef inline bint slice_(Bytes *left, int32_t size, Slice *out) noexcept nogil:
-    """Take `size` bytes, or None for -1."""
-    if size == -1:
-        out.start = NULL
-        out.size = -1
-        return True
-    if size < 0 or size > left.end - left.pos:
-        return False
-    out.start = left.pos
-    out.size = size
-    left.pos += size
-    return True
-
-
-cdef inline bint varint_slice(Bytes *left, Slice *out) noexcept nogil:
-    cdef int32_t size
-    return varint(left, &size) and slice_(left, size, out)
-
-
-cdef inline bint int32_slice(Bytes *left, Slice *out) noexcept nogil:
-    cdef int32_t size
-    return int32(left, &size) and slice_(left, size, out)
-
-
-# What these read has been checked to be there.
-
-cdef inline int32_t read_int32(const uint8_t *at) noexcept nogil:
-    return <int32_t> (
-        <uint32_t> at[0] << 24 | <uint32_t> at[1] << 16 | <uint32_t> at[2] << 8 | <uint32_t> at[3]
-    )
-
-
-cdef inline int64_t read_int64(const uint8_t *at) noexcept nogil:
-    return <int64_t> (
-        <uint64_t> <uint32_t> read_int32(at) << 32 | <uint64_t> <uint32_t> read_int32(at + 4)
-    )
 
 
 cdef inline object as_bytes(Slice content):
