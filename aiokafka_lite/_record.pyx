@@ -52,12 +52,17 @@ cdef extern from "structmember.h":
 
 cdef extern from "Python.h":
     ctypedef int (*inquiry)(PyObject *) noexcept
+    ctypedef void (*freefunc)(void *) noexcept
     ctypedef struct TypeObject "PyTypeObject":
         const char *tp_name
         Py_ssize_t tp_dictoffset
         PyObject *tp_dict
         inquiry tp_clear
+        freefunc tp_free
     PyObject *new_untracked(TypeObject *)
+    PyObject *PyObject_Init(PyObject *, TypeObject *)
+    void PyObject_GC_Del(void *)
+    TypeObject *Py_TYPE(PyObject *)
     object PyDescr_NewMember(TypeObject *, PyMemberDef *)
     void PyType_Modified(TypeObject *)
     int PyObject_GenericSetAttr(object, object, PyObject *) except -1
@@ -232,6 +237,26 @@ cdef public class ConsumerRecord [object ConsumerRecordObject, type ConsumerReco
             setattr(self, name, value)
 
 
+# Memory of records that are gone, for those to come: a record then costs no allocation, and does
+# not count towards the next garbage collection, which has nothing to find in it. Room for two lists
+# of the size that `poll` hands out; the application holds one while the next is made.
+cdef enum:
+    MOST_KEPT = 4_096
+
+cdef PyObject *kept[MOST_KEPT]
+cdef Py_ssize_t kept_count = 0
+
+
+cdef void keep_or_free(void *record) noexcept:
+    """Free a record's memory, or keep it; subclasses' is of another size."""
+    global kept_count
+    if kept_count < MOST_KEPT and Py_TYPE(<PyObject *> record) is <TypeObject *> ConsumerRecord:
+        kept[kept_count] = <PyObject *> record
+        kept_count += 1
+    else:
+        PyObject_GC_Del(record)
+
+
 cdef ConsumerRecord untracked_record(
     object topic,
     object partition,
@@ -246,9 +271,15 @@ cdef ConsumerRecord untracked_record(
 ):
     # Memory from the collector's allocator that it has not been told of, and of which every field
     # is written here once; __new__ would first write None into each and track the record.
-    cdef PyObject *raw = new_untracked(<TypeObject *> ConsumerRecord)
-    if raw is NULL:
-        raise MemoryError
+    global kept_count
+    cdef PyObject *raw
+    if kept_count:
+        kept_count -= 1
+        raw = PyObject_Init(kept[kept_count], <TypeObject *> ConsumerRecord)
+    else:
+        raw = new_untracked(<TypeObject *> ConsumerRecord)
+        if raw is NULL:
+            raise MemoryError
     put(raw, TOPIC_AT, topic)
     put(raw, PARTITION_AT, partition)
     put(raw, TIMESTAMP_TYPE_AT, timestamp_type)
@@ -381,6 +412,7 @@ cdef int finish_type() except -1:
     record_type.tp_dictoffset = ATTRIBUTES_AT
     clear_fields = record_type.tp_clear
     record_type.tp_clear = clear
+    record_type.tp_free = keep_or_free
     PyType_Modified(record_type)
     return 0
 
