@@ -6,8 +6,10 @@ an object is made of it; keys and values are copied, so nothing points into the 
 has returned.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+cimport cython
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int32_t, int64_t, uint8_t, uint32_t
 
@@ -56,6 +58,7 @@ cdef struct Parsed:
     Slice value
 
 
+@cython.no_gc
 cdef class BatchCursor:
     cdef object topic
     cdef object partition
@@ -106,6 +109,9 @@ cdef class BatchCursor:
             PyBuffer_Release(&self.buffer)
 
     def take(self, list into not None, Py_ssize_t limit):
+        return self.take_records(into, limit)
+
+    cdef bint take_records(self, list into, Py_ssize_t limit) except -1:
         cdef Bytes record
         cdef Parsed parsed
         cdef int32_t size
@@ -203,8 +209,143 @@ cdef inline bint is_overflow(int64_t base, int64_t delta) noexcept nogil:
     return base < INT64_MIN - delta
 
 
+# --- runs of plain batches -----------------------------------------------------------------------
+
+# Where the fields of a header of magic 2 are; `records.batch` tells what they are.
+cdef enum:
+    LEADER_EPOCH_AT = 12
+    MAGIC_AT = 16
+    CRC_AT = 17
+    ATTRIBUTES_AT = 21
+    LAST_OFFSET_DELTA_AT = 23
+    BASE_TIMESTAMP_AT = 27
+    MAX_TIMESTAMP_AT = 35
+    COUNT_AT = 57
+    HEADER_BYTES = 61
+    APPEND_TIME = 0x08
+    TRANSACTIONAL = 0x10
+    CONTROL = 0x20
+
+
+@cython.no_gc
+cdef class PlainRun:
+    cdef readonly Py_ssize_t pos
+    cdef readonly int64_t next_offset
+    cdef readonly int32_t leader_epoch
+    cdef object crc32c
+    cdef Py_buffer buffer
+    cdef bint has_buffer
+    cdef int not_plain
+    cdef BatchCursor batch
+    cdef int64_t batch_end
+    cdef int32_t batch_epoch
+
+    def __init__(self, topic not None, partition not None, view, crc32c, bint is_committed_only):
+        if self.has_buffer:
+            raise TypeError("a run is of one record set")
+        PyObject_GetBuffer(view, &self.buffer, PyBUF_SIMPLE)
+        self.has_buffer = True
+        self.crc32c = crc32c
+        self.leader_epoch = -1
+        self.not_plain = CODEC_MASK | CONTROL
+        if is_committed_only:
+            self.not_plain |= TRANSACTIONAL
+        self.batch = BatchCursor.__new__(BatchCursor)
+        self.batch.topic = topic
+        self.batch.partition = partition
+
+    def __dealloc__(self):
+        if self.has_buffer:
+            PyBuffer_Release(&self.buffer)
+
+    def open(self, Py_ssize_t pos, int64_t floor, int32_t leader_epoch):
+        if not 0 <= pos <= self.buffer.len:
+            raise IndexError(pos)
+        self.pos = pos
+        self.next_offset = floor
+        self.leader_epoch = leader_epoch
+        return self.open_next()
+
+    def take(self, list into not None, Py_ssize_t limit):
+        cdef Py_ssize_t before
+        cdef bint is_finished
+        cdef BatchCursor batch = self.batch
+        while True:
+            before = len(into)
+            try:
+                is_finished = batch.take_records(into, limit)
+            finally:
+                if len(into) > before:
+                    self.next_offset = batch.base_offset + batch.previous_delta + 1
+            limit -= len(into) - before
+            self.leader_epoch = self.batch_epoch
+            if not is_finished:
+                return False
+            self.next_offset = max(self.next_offset, self.batch_end)
+            if not self.open_next():
+                return True
+            if limit <= 0:
+                return False
+
+    cdef bint open_next(self) except -1:
+        """Open the next batch with records to deliver; False if it is not plain, or not good."""
+        cdef const uint8_t *at
+        cdef Py_ssize_t left
+        cdef int32_t length
+        cdef int32_t count
+        cdef int32_t last_delta
+        cdef int64_t base_offset
+        cdef BatchCursor batch = self.batch
+        while True:
+            at = <const uint8_t *> self.buffer.buf + self.pos
+            left = self.buffer.len - self.pos
+            if left < HEADER_BYTES or at[MAGIC_AT] != 2 or at[ATTRIBUTES_AT + 1] & self.not_plain:
+                return False
+            length = read_int32(at + 8)
+            if length < HEADER_BYTES - LOG_OVERHEAD or length > left - LOG_OVERHEAD:
+                return False
+            base_offset = read_int64(at)
+            last_delta = read_int32(at + LAST_OFFSET_DELTA_AT)
+            if base_offset < 0 or last_delta < 0 or base_offset > MAX_OFFSET - last_delta:
+                return False
+            if self.crc32c is not None and not self.is_sound(at, length + LOG_OVERHEAD):
+                return False
+            count = read_int32(at + COUNT_AT)
+            left = length + LOG_OVERHEAD - HEADER_BYTES
+            self.batch_end = base_offset + last_delta + 1
+            self.batch_epoch = read_int32(at + LEADER_EPOCH_AT)
+            if self.batch_end <= self.next_offset or (count == 0 and left == 0):
+                # Fetched from its middle on, and this was ahead of it; or emptied by compaction.
+                self.pos += length + LOG_OVERHEAD
+                self.next_offset = max(self.next_offset, self.batch_end)
+                self.leader_epoch = self.batch_epoch
+                continue
+            if count < 0 or count > left // MIN_RECORD_BYTES:
+                return False
+            self.pos += length + LOG_OVERHEAD
+            batch.left.pos = at + HEADER_BYTES
+            batch.left.end = batch.left.pos + left
+            batch.records_left = count
+            batch.base_offset = base_offset
+            batch.base_timestamp = read_int64(at + BASE_TIMESTAMP_AT)
+            batch.previous_delta = -1
+            batch.last_delta = last_delta
+            batch.floor = self.next_offset
+            batch.append_time = None
+            if at[ATTRIBUTES_AT + 1] & APPEND_TIME:
+                batch.append_time = read_int64(at + MAX_TIMESTAMP_AT)
+            return True
+
+    cdef bint is_sound(self, const uint8_t *batch, Py_ssize_t size) except -1:
+        checked = PyMemoryView_FromMemory(
+            <char *> batch + ATTRIBUTES_AT, size - ATTRIBUTES_AT, PyBUF_READ
+        )
+        return self.crc32c(checked) == <uint32_t> read_int32(batch + CRC_AT)
+
+
 # --- magic 0 and 1 -------------------------------------------------------------------------------
 
+@cython.no_gc
 cdef class MessageCursor:
     cdef object topic
     cdef object partition

@@ -11,12 +11,13 @@ what comes out are records and at the end nothing or a CorruptRecordException.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from aiokafka_lite.errors import CorruptRecordException
 from aiokafka_lite.structs import ConsumerRecord
 
-__all__ = ["BatchCursor", "MessageCursor", "end_offset"]
+__all__ = ["BatchCursor", "MessageCursor", "PlainRun", "end_offset"]
 
 Record: TypeAlias = ConsumerRecord[bytes, bytes]
 
@@ -142,6 +143,32 @@ class BatchCursor:
             -1 if value is None else len(value),
             headers,
         )
+
+
+class PlainRun:
+    """Nothing is plain to this decoder: every batch goes the general way, the reference."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        view: memoryview,
+        crc32c: Callable[[memoryview], int] | None,
+        is_committed_only: bool,
+    ) -> None:
+        """Take what the compiled one takes: `view` holds batches, one behind the other."""
+        self.pos = 0
+        self.next_offset = 0
+        self.leader_epoch = -1
+
+    def open(self, pos: int, floor: int, leader_epoch: int) -> bool:
+        """Return False: the batch at `pos` is not for a run."""
+        self.pos, self.next_offset, self.leader_epoch = pos, floor, leader_epoch
+        return False
+
+    def take(self, into: list[Record], limit: int) -> bool:
+        """Never called, since `open` opens nothing."""
+        raise AssertionError("no batch is at hand")
 
 
 class MessageCursor:

@@ -1,13 +1,13 @@
 """The two decoders, and which of them runs.
 
-They offer the same three names (`BatchCursor`, `MessageCursor`, `end_offset`) and behave the same
-to the last byte; tests run both in one session.
+They offer the same names (`BatchCursor`, `MessageCursor`, `PlainRun`, `end_offset`) and behave the
+same to the last byte; tests run both in one session.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -23,6 +23,44 @@ class Cursor(Protocol):
 
     def take(self, into: list[ConsumerRecord[bytes, bytes]], limit: int) -> bool:
         """Append at most `limit` records; return True once there are no more."""
+
+
+class Run(Protocol):
+    """Goes through plain batches: not compressed, no markers, no transaction to be left out."""
+
+    @property
+    def pos(self) -> int:
+        """Where the batch behind the one at hand starts."""
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind what was taken or passed."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """Of the last batch that was taken from or passed."""
+
+    def open(self, pos: int, floor: int, leader_epoch: int, /) -> bool:
+        """Pass plain batches without records from offset `floor` on, and open the next that has.
+
+        Returns:
+            False if the next one at `pos` is not plain, broken, or not there.
+        """
+
+    def take(self, into: list[ConsumerRecord[bytes, bytes]], limit: int, /) -> bool:
+        """Append at most `limit` records, over as many batches as it takes; True at the end."""
+
+
+class _PlainRun(Protocol):
+    def __call__(
+        self,
+        topic: str,
+        partition: int,
+        view: memoryview,
+        crc32c: Callable[[memoryview], int] | None,
+        is_committed_only: bool,
+        /,
+    ) -> Run: ...
 
 
 class _BatchCursor(Protocol):
@@ -63,6 +101,9 @@ class Decoder(Protocol):
 
     @property
     def MessageCursor(self) -> _MessageCursor: ...  # noqa: N802 -- a class
+
+    @property
+    def PlainRun(self) -> _PlainRun: ...  # noqa: N802 -- a class
 
     def end_offset(self, view: memoryview, /) -> int | None: ...
 

@@ -4,6 +4,11 @@ States of the batch at hand: none → opened (header and checksum are good, it h
 → inflated (if it is compressed) → being taken → none. `_open_next` passes control batches, aborted
 and empty ones, so that whenever records are not being taken either a batch with something to
 deliver is opened, or an error waits, or the set is exhausted.
+
+Most batches need none of that: they are not compressed, no markers, and of no transaction that may
+have been aborted. The compiled decoder goes through a *run* of those by itself (`PlainRun`), and
+comes back for everything that is not plain, broken batches included: what is wrong with them is
+found and said here, in one place.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from aiokafka_lite.errors import KafkaError, RecordTooLargeError
-from aiokafka_lite.records import decoders
+from aiokafka_lite.records import checksum, decoders
 from aiokafka_lite.records.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD,
@@ -48,9 +53,12 @@ class RecordSet:
         "_error",
         "_header",
         "_inflated",
+        "_is_in_run",
+        "_is_past_end",
         "_max_batch_bytes",
         "_payload",
         "_pos",
+        "_run",
         "_view",
         "leader_epoch",
         "next_offset",
@@ -92,7 +100,12 @@ class RecordSet:
         self._aborted = None if aborted is None else AbortedTransactions(aborted)
         self._max_batch_bytes = max_batch_bytes
         self._decoder = decoders.current()
-        self._pos = 0  # of the batch after the one at hand
+        self._run = self._decoder.PlainRun(
+            topic, partition, view, checksum.crc32c if check_crcs else None, aborted is not None
+        )
+        self._is_in_run = False  # the run has a batch at hand, with records to deliver
+        self._is_past_end = False
+        self._pos = 0  # of the batch after the one at hand, or of the run
         self._header: BatchHeader | None = None
         self._payload: memoryview | None = None
         self._inflated: memoryview | None = None
@@ -114,7 +127,10 @@ class RecordSet:
         """
         records: list[Record] = []
         while len(records) < max_records and self._start_batch():
-            self._take_from_batch(records, max_records - len(records))
+            if self._is_in_run:
+                self._take_from_run(records, max_records - len(records))
+            else:
+                self._take_from_batch(records, max_records - len(records))
         self._open_next()  # passes what follows and has no records, so that the set is exhausted
         if self._error is not None and not records and max_records > 0:
             raise self._error.with_traceback(None)
@@ -124,7 +140,7 @@ class RecordSet:
     def is_exhausted(self) -> bool:
         """Whether there is nothing more to take, not even an error."""
         self._open_next()
-        return self._header is None and self._error is None
+        return self._header is None and not self._is_in_run and self._error is None
 
     @property
     def inflate_size(self) -> int:
@@ -158,10 +174,15 @@ class RecordSet:
 
     def _open_next(self) -> None:
         """Open the next batch that has records to deliver, unless one is at hand."""
+        if self._is_in_run or self._is_past_end:
+            return
         while self._header is None and self._error is None:
+            if self._open_run():
+                return
             try:
                 header = read_header(self._view, self._pos)
                 if header is None:
+                    self._is_past_end = True
                     self._pass_tail()
                     return
                 batch = self._view[self._pos : self._pos + header.size]
@@ -180,6 +201,28 @@ class RecordSet:
                     self._payload = payload
                 else:
                     self._open_cursor(header, payload)
+
+    def _open_run(self) -> bool:
+        run = self._run
+        self._is_in_run = run.open(self._pos, self.next_offset, self.leader_epoch)
+        self._leave_run_at(run)
+        return self._is_in_run
+
+    def _leave_run_at(self, run: decoders.Run) -> None:
+        self._pos = run.pos
+        self.next_offset = run.next_offset
+        self.leader_epoch = run.leader_epoch
+
+    def _take_from_run(self, records: list[Record], limit: int) -> None:
+        run = self._run
+        try:
+            self._is_in_run = not run.take(records, limit)
+        except KafkaError as error:
+            self._is_in_run = False
+            self._leave_run_at(run)
+            self._fail(error)
+            return
+        self._leave_run_at(run)
 
     def _deliverable(self, header: BatchHeader, batch: memoryview) -> memoryview | None:
         """Return the batch's records, still compressed, or None if no record is for the reader."""
@@ -252,6 +295,8 @@ class RecordSet:
     def _start_batch(self) -> bool:
         """Make a cursor ready; False if there is nothing more to take."""
         self._open_next()
+        if self._is_in_run:
+            return True
         if self._cursor is None and self._header is not None and self._error is None:
             self.inflate()
             if self._inflated is not None:
@@ -295,7 +340,10 @@ class RecordSet:
 
     def _fail(self, error: KafkaError) -> None:
         """Keep the error for when the records ahead of it have been returned."""
-        self._error = error.at(TopicPartition(self.topic, self.partition), self.next_offset)
+        # Without its traceback, whose frames refer to this set: that would be a cycle.
+        self._error = error.with_traceback(None).at(
+            TopicPartition(self.topic, self.partition), self.next_offset
+        )
         self._drop_batch()
 
     def _drop_batch(self) -> None:

@@ -126,8 +126,9 @@ def test_decoders_agree_on_mutated_batches(share: int) -> None:
             content = with_mutated_records(rng, rng.choice((plain_batch, plain_raw)))
         else:
             content = mutated(rng, rng.choice(found))
-        if rng.random() < 0.1:
-            content += rng.choice(found)
+        if rng.random() < 0.2:
+            neighbours = rng.choices((*found, plain_batch, plain_raw), k=rng.randint(1, 3))
+            content = b"".join([*neighbours[1:], content, neighbours[0]])
         fetch_offset, at_a_time = rng.choice((0, 0, 4, 105)), rng.choice((1, 3, 1000))
         expected = outcome("python", content, fetch_offset=fetch_offset, at_a_time=at_a_time)
         got = outcome("compiled", content, fetch_offset=fetch_offset, at_a_time=at_a_time)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -79,6 +81,21 @@ def test_take_goes_over_batches_until_it_has_enough() -> None:
     several = record_set(batch(3) + batch(3, base_offset=3, codec="zstd") + batch(3, base_offset=6))
     assert offsets(several.take(7)) == [0, 1, 2, 3, 4, 5, 6]
     assert offsets(several.take(7)) == [7, 8]
+
+
+def test_set_that_is_taken_in_part_can_be_collected_with_a_cycle() -> None:
+    class Holder:
+        """Something that refers to itself by way of the set."""
+
+    holder = Holder()
+    record_sets = [record_set(batch(3) + batch(3, base_offset=3)) for _ in range(3)]
+    for number, each in enumerate(record_sets):
+        each.take(number)
+    holder.cycle = holder, record_sets  # type: ignore[attr-defined]
+    gone = weakref.ref(holder)
+    del holder, record_sets, each
+    gc.collect()
+    assert gone() is None
 
 
 def test_nothing_is_taken_when_nothing_is_asked_for() -> None:
