@@ -310,7 +310,6 @@ class AIOKafkaConsumer(PositionMethods):
             KafkaError: Once a call, for an error that stands before the next record.
         """
         check_max_records(max_records)
-        self._engine.raise_if_unusable()
         return await self._engine.gets.some(
             None if timeout_ms is None else timeout_ms / 1000,
             max_records or self._config.max_poll_records,

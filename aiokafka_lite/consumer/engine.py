@@ -69,6 +69,8 @@ class Engine:
         self.is_stopped = False
         self._rng = rng
         self._loop = asyncio.get_running_loop()
+        # Whether there may be something for `raise_if_unusable`; each get asks, so one look is it.
+        self._may_be_unusable = True
         # What membership and the resolver met and could not settle: each is raised by one get.
         self._errors: deque[KafkaError] = deque()
         self._state_changed = asyncio.Event()
@@ -111,12 +113,14 @@ class Engine:
     def on_error(self, error: KafkaError) -> None:
         """Have one get raise `error`: the waiting one, or the next."""
         self._errors.append(error)
+        self._may_be_unusable = True
         self.ready.close()
         self.queue.wake()
         self._state_changed.set()
 
     def _on_failure(self, error: BaseException) -> None:
         """Note that a task died; from now on every get raises what it died of."""
+        self._may_be_unusable = True
         self.ready.close()
         self.queue.wake()
         self._state_changed.set()
@@ -130,10 +134,13 @@ class Engine:
             BaseException: What a background task died of, until the consumer is stopped.
             KafkaError: What membership met, once.
         """
+        if not self._may_be_unusable:
+            return
         for scope in self.running.scopes:
             scope.raise_if_failed()
         if self._errors:
             raise self._errors.popleft().with_traceback(None)
+        self._may_be_unusable = False
 
     # --- Parts ----------------------------------------------------------------------------
     @property
@@ -223,6 +230,7 @@ class Engine:
 
     async def _tear_down(self, deadline: float, offsets: Offsets | None = None) -> Offsets:
         running, self._running = self._running, None
+        self._may_be_unusable = True
         if running is None:
             return {}
         try:

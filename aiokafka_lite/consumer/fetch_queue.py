@@ -22,9 +22,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from typing import Final
 
-from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse, Record
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
 from aiokafka_lite.errors import CorruptRecordException, DeserializationError, KafkaError
@@ -32,10 +32,13 @@ from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# Records decoded between two looks at the clock.
-DECODE_RUN: Final = 1_000
+# Records decoded between two looks at the clock: doubled while that takes less than an eighth of a
+# time slice, halved when it takes more than half of one.
+FIRST_RUN: Final = 256
+SMALLEST_RUN: Final = 8
+LARGEST_RUN: Final = 2_048
 # With deserialisers, whose cost is the application's.
-DESERIALIZE_RUN: Final = 50
+FIRST_DESERIALIZE_RUN: Final = 50
 # How long a get may hold the loop before it lets others run.
 TIME_SLICE_S: Final = 0.001
 # Compressed batches from this size on are decompressed in a worker thread.
@@ -65,14 +68,16 @@ class FetchQueue:
         self._raise_if_unusable = raise_if_unusable
         self._on_taken = on_taken
         self._on_room = on_room
-        self._decode_run = DESERIALIZE_RUN if has_deserializers else DECODE_RUN
+        self._run = FIRST_DESERIALIZE_RUN if has_deserializers else FIRST_RUN
         self._loop = asyncio.get_running_loop()
         # In line: the first is served first.
         self._parts: dict[PartitionState, deque[FetchedPartition]] = {}
         self._untaken: dict[int, FetchedResponse] = {}
-        self._changed = asyncio.Event()
-        self._waiting_count = 0
-        self._slice_ends_at = 0.0
+        self._waiters: list[asyncio.Future[None]] = []
+        # One timer for all waits: it is moved only when it fires, so a get costs none.
+        self._alarm: asyncio.TimerHandle | None = None
+        # None: the loop has just run; the slice starts with the next decoding.
+        self._slice_ends_at: float | None = None
         state.on_discard(self.drop)
         state.on_assignment_change(self.wake)
         state.on_partition_change(lambda _: self.wake())
@@ -95,7 +100,7 @@ class FetchQueue:
         """Add a response's partitions, which must be current."""
         for part in parts:
             self._append(part)
-        if self._waiting_count:
+        if self._waiters:
             # A get is waiting: it takes this, so the fetcher may go on at once.
             response.is_taken = True
         else:
@@ -143,10 +148,15 @@ class FetchQueue:
         for partition in tuple(self._parts):
             self.drop(partition)
         self._untaken.clear()
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
 
     def wake(self) -> None:
         """Have the waiting gets look again."""
-        self._changed.set()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     # --- wait -----------------------------------------------------------------------------
     def is_ready(self, wanted: Wanted) -> bool:
@@ -173,20 +183,32 @@ class FetchQueue:
             # from bringing what is.
             for response in tuple(self._untaken.values()):
                 self._mark_taken(response)
-            if deadline is not None and self._loop.time() >= deadline:
+            if deadline is not None and not self._set_alarm(deadline):
                 return False
-            self._changed.clear()
-            self._waiting_count += 1
+            waiter = self._loop.create_future()
+            self._waiters.append(waiter)
             try:
-                async with timeout_at(deadline):
-                    await self._changed.wait()
-            except asyncio.TimeoutError:
-                return False
+                await waiter
             finally:
-                self._waiting_count -= 1
-            self._start_slice()
+                self._waiters.remove(waiter)
+            self._slice_ends_at = None
             self._raise_if_unusable()
         return True
+
+    def _set_alarm(self, deadline: float) -> bool:
+        """Have the waiting gets woken by the deadline; False if it has passed."""
+        if self._loop.time() >= deadline:
+            return False
+        if self._alarm is not None:
+            if self._alarm.when() <= deadline:
+                return True
+            self._alarm.cancel()
+        self._alarm = self._loop.call_at(deadline, self._ring)
+        return True
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.wake()
 
     # --- decode ---------------------------------------------------------------------------
     async def decode(
@@ -196,22 +218,34 @@ class FetchQueue:
 
         Stops early, with what it has, when the deadline passes.
         """
-        parts = [part for partition in self._in_line(wanted) for part in self._parts[partition]]
+        while (part := self._decode_some(wanted, max_records, deadline)) is not None:
+            await self._pause(part)
+
+    def _decode_some(
+        self, wanted: Wanted, max_records: int | None, deadline: float | None
+    ) -> FetchedPartition | None:
+        """Decode until it is done, or time for a pause ahead of the share returned."""
         missing = max_records
-        run = self._decode_run
-        for part in parts:
-            await self._take_response(part)
-            while part.can_decode and (missing is None or len(part.decoded) < missing):
-                await self._before_run(part)
-                if not part.is_current:
-                    break
-                part.decode(run if missing is None else min(run, missing - len(part.decoded)))
-                if deadline is not None and self._loop.time() >= deadline:
-                    return
-            if missing is not None and part.is_current:
-                missing -= len(part.decoded)
-                if missing <= 0:
-                    return
+        # Deserialisers may do as they please: what they change is met in what was in line.
+        for partition in tuple(islice(self._in_line(wanted), max_records)):
+            for part in tuple(self._parts.get(partition, ())):
+                if part.response is not None and not part.response.is_taken:
+                    # The fetcher sends its next request before this one's records are decoded.
+                    self._mark_taken(part.response)
+                    return part
+                while part.can_decode and (missing is None or len(part.decoded) < missing):
+                    if self._needs_pause(part):
+                        return part
+                    now = self._decode_run(
+                        part, None if missing is None else missing - len(part.decoded)
+                    )
+                    if deadline is not None and now >= deadline:
+                        return None
+                if missing is not None:
+                    missing -= len(part.decoded)
+                    if missing <= 0:
+                        return None
+        return None
 
     async def decode_next(self, wanted: Wanted, limit: int) -> FetchedPartition | None:
         """Decode up to `limit` records of the partition that is first in line.
@@ -223,14 +257,16 @@ class FetchQueue:
         if partition is None:
             return None
         part = self._parts[partition][0]
-        await self._take_response(part)
+        is_new = part.response is not None and not part.response.is_taken
+        if is_new and part.response is not None:
+            self._mark_taken(part.response)
         if not part.decoded and part.can_decode:
-            await self._before_run(part)
-            if part.is_current:
-                part.decode(min(limit, self._decode_run))
-        parts = self._parts.get(partition)
-        if not parts or parts[0] is not part or partition.is_paused or self._state.is_held:
-            return None  # changed during an await: the caller looks again
+            if is_new or self._needs_pause(part):
+                await self._pause(part)
+                parts = self._parts.get(partition)
+                if not parts or parts[0] is not part or partition.is_paused or self._state.is_held:
+                    return None  # changed meanwhile: the caller looks again
+            self._decode_run(part, limit)
         self._move_to_end(partition)
         if part.decoded:
             return part
@@ -240,39 +276,50 @@ class FetchQueue:
             self._finish(part)
         return None
 
-    async def _take_response(self, part: FetchedPartition) -> None:
-        """Let the fetcher send its next request, before this one's records are decoded."""
-        if part.response is not None and not part.response.is_taken:
-            self._mark_taken(part.response)
+    def _decode_run(self, part: FetchedPartition, limit: int | None) -> float:
+        """Decode as many records as take a part of a time slice; return the time when it is done.
+
+        The caller has asked `_needs_pause`, which started the slice.
+        """
+        run = self._run
+        begun_at = self._loop.time()
+        part.decode(run if limit is None or limit > run else limit)
+        now = self._loop.time()
+        if now - begun_at > TIME_SLICE_S / 2:
+            self._run = max(run // 2, SMALLEST_RUN)
+        elif (limit is None or limit >= run) and now - begun_at < TIME_SLICE_S / 8:
+            self._run = min(run * 2, LARGEST_RUN)
+        return now
+
+    def _needs_pause(self, part: FetchedPartition) -> bool:
+        """Whether the loop has to run before more of a share is decoded."""
+        if part.inflating is not None or part.inflate_size >= INFLATE_IN_THREAD_BYTES:
+            return True
+        now = self._loop.time()
+        if self._slice_ends_at is None:
+            self._slice_ends_at = now + TIME_SLICE_S
+            return False
+        return now >= self._slice_ends_at
+
+    async def _pause(self, part: FetchedPartition) -> None:
+        """Let others run: while a batch is decompressed in a thread, or once round the loop."""
+        if part.inflating is None and part.inflate_size >= INFLATE_IN_THREAD_BYTES:
+            part.inflating = self._loop.run_in_executor(None, part.inflate)
+        if part.inflating is None:
             await asyncio.sleep(0)
-            self._start_slice()
+        while (inflating := part.inflating) is not None:
+            # Shielded: a cancelled get must not leave the thread working on a set that the
+            # next get decodes meanwhile. That one waits for the same future.
+            await asyncio.shield(inflating)
+            if part.inflating is inflating:
+                part.inflating = None
+        self._slice_ends_at = None
 
     def _mark_taken(self, response: FetchedResponse) -> None:
         response.is_taken = True
         if self._untaken.get(response.node_id) is response:
             del self._untaken[response.node_id]
             self._on_taken(response.node_id)
-
-    async def _before_run(self, part: FetchedPartition) -> None:
-        """Wait for decompression in a thread; or yield, when the time slice is used up."""
-        if part.inflating is None and part.inflate_size >= INFLATE_IN_THREAD_BYTES:
-            part.inflating = self._loop.run_in_executor(None, part.inflate)
-        has_waited = False
-        while (inflating := part.inflating) is not None:
-            # Shielded: a cancelled get must not leave the thread working on a set that the
-            # next get decodes meanwhile. That one waits for the same future.
-            await asyncio.shield(inflating)
-            has_waited = True
-            if part.inflating is inflating:
-                part.inflating = None
-        if not has_waited and self._loop.time() >= self._slice_ends_at:
-            await asyncio.sleep(0)
-            has_waited = True
-        if has_waited:
-            self._start_slice()
-
-    def _start_slice(self) -> None:
-        self._slice_ends_at = self._loop.time() + TIME_SLICE_S
 
     # --- pop ------------------------------------------------------------------------------
     def pop(
@@ -287,7 +334,7 @@ class FetchQueue:
         failed: tuple[FetchedPartition, KafkaError] | None = None
         missing = max_records
         first: PartitionState | None = None
-        for partition in tuple(self._in_line(wanted)):
+        for partition in tuple(islice(self._in_line(wanted), max_records)):
             is_first = first is None
             first = first or partition
             records = self._pop_partition(partition, missing)

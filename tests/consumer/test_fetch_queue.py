@@ -302,7 +302,7 @@ async def test_a_get_cancelled_at_any_await_loses_nothing(
     if in_thread:
         monkeypatch.setattr(fetch_queue, "INFLATE_IN_THREAD_BYTES", 1)
     monkeypatch.setattr(fetch_queue, "TIME_SLICE_S", 0.0)
-    monkeypatch.setattr(fetch_queue, "DECODE_RUN", 2)
+    monkeypatch.setattr(fetch_queue, "FIRST_RUN", 2)
     for steps in range(12):
         buffers = Buffers(A, B)
         codec = "gzip" if in_thread else "none"
