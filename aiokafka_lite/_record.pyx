@@ -18,11 +18,8 @@ Making and reading records is most of what a consumer does, so here is where its
 from cpython.object cimport PyObject
 
 import copyreg
-import dataclasses
-import inspect
+import operator
 import types
-
-from aiokafka_lite import _record_py
 
 cdef extern from "stddef.h":
     # Where the fields are in the struct that Cython makes of the class.
@@ -81,18 +78,52 @@ cdef enum Odd:
     KEY_SIZE = 4
     VALUE_SIZE = 8
 
-cdef tuple FIELDS = tuple(_record_py.ConsumerRecord.__dataclass_fields__)
+cdef dict ANNOTATIONS = {
+    "topic": "str",
+    "partition": "int",
+    "offset": "int",
+    "timestamp": "int",
+    "timestamp_type": "int",
+    "key": "KT | None",
+    "value": "VT | None",
+    "checksum": "int | None",
+    "serialized_key_size": "int",
+    "serialized_value_size": "int",
+    "headers": "Sequence[tuple[str, bytes]]",
+}
+cdef tuple FIELDS = tuple(ANNOTATIONS)
+
+
+class OfTwin:
+    """A class attribute that is the twin's, and is got from there when somebody reads it.
+
+    Few do, and to make a dataclass takes as long as to import ten modules.
+    """
+
+    def __init__(self, find):
+        self.find = find
+
+    def __get__(self, record, record_class):
+        from aiokafka_lite import _record_py
+
+        return self.find(_record_py.ConsumerRecord)
+
+
+def signature_of(twin):
+    import inspect
+
+    return inspect.signature(twin)
 
 
 cdef public class ConsumerRecord [object ConsumerRecordObject, type ConsumerRecordType]:
 
-    __doc__ = _record_py.ConsumerRecord.__doc__
-    __match_args__ = _record_py.ConsumerRecord.__match_args__
-    __dataclass_fields__ = _record_py.ConsumerRecord.__dataclass_fields__
-    __dataclass_params__ = _record_py.ConsumerRecord.__dataclass_params__
-    __annotations__ = _record_py.ConsumerRecord.__annotations__
-    __parameters__ = _record_py.ConsumerRecord.__parameters__
-    __signature__ = inspect.signature(_record_py.ConsumerRecord)
+    __doc__ = OfTwin(operator.attrgetter("__doc__"))
+    __match_args__ = FIELDS
+    __dataclass_fields__ = OfTwin(operator.attrgetter("__dataclass_fields__"))
+    __dataclass_params__ = OfTwin(operator.attrgetter("__dataclass_params__"))
+    __annotations__ = ANNOTATIONS
+    __parameters__ = OfTwin(operator.attrgetter("__parameters__"))
+    __signature__ = OfTwin(signature_of)
     __class_getitem__ = classmethod(types.GenericAlias)
 
     def __cinit__(self):
@@ -226,6 +257,8 @@ cdef public class ConsumerRecord [object ConsumerRecordObject, type ConsumerReco
         return f"{type(self).__qualname__}({fields})"
 
     def __replace__(self, /, **changes):
+        import dataclasses
+
         return dataclasses.replace(self, **changes)
 
     def __reduce__(self):

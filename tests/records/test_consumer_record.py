@@ -230,6 +230,16 @@ def test_signature_is_told(cls: type[Any]) -> None:
     assert list(inspect.signature(cls).parameters) == list(FIELDS)
 
 
+def test_docstring_and_annotations_are_told(cls: type[Any]) -> None:
+    import inspect
+
+    assert list(inspect.get_annotations(cls)) == list(FIELDS)
+    if cls is not AiokafkaRecord:
+        twin = _record_py.ConsumerRecord
+        assert inspect.get_annotations(cls) == inspect.get_annotations(twin)
+        assert inspect.getdoc(cls) == inspect.getdoc(twin)
+
+
 # --- copies --------------------------------------------------------------------------------------
 
 
