@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING
 if sys.version_info >= (3, 11):
     from asyncio import timeout, timeout_at
     from enum import StrEnum
-    from typing import Never, Self, assert_never, dataclass_transform
+    from typing import Never, Self, dataclass_transform
 else:
     from enum import Enum
 
     from async_timeout import timeout, timeout_at
-    from typing_extensions import Never, Self, assert_never, dataclass_transform
+
+    if TYPE_CHECKING:
+        from typing_extensions import Never, Self, dataclass_transform
+    else:  # they only speak to type checkers: importing typing_extensions for them costs 2 ms
+        Never = Self = object
+
+        def dataclass_transform(**_):
+            """Return a decorator that returns the class as it is."""
+            return lambda cls: cls
 
     class StrEnum(str, Enum):
         """Members that are strings, as enum.StrEnum makes them."""
@@ -31,7 +39,7 @@ if sys.version_info >= (3, 12):
     from typing import override
 elif TYPE_CHECKING:
     from typing_extensions import Buffer, override
-else:  # they only speak to type checkers: importing typing_extensions for them costs 2 ms
+else:  # these only speak to type checkers as well
     Buffer = object
 
     def override(method):
@@ -44,7 +52,6 @@ __all__ = [
     "Never",
     "Self",
     "StrEnum",
-    "assert_never",
     "dataclass_transform",
     "override",
     "timeout",

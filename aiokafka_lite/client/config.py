@@ -6,12 +6,15 @@ KIP-899 (bootstrap again), ``bootstrap.servers`` in Kafka's consumer configurati
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiokafka_lite._compat import override
+from aiokafka_lite._settings import Settings
 from aiokafka_lite.errors import KafkaConfigurationError
+
+if TYPE_CHECKING:
+    import ssl
 
 DEFAULT_PORT: Final = 9092
 DEFAULT_MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
@@ -29,8 +32,7 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientConfig:
+class ClientConfig(Settings):
     """Settings of one client; times in seconds.
 
     Attributes:
@@ -63,11 +65,12 @@ class ClientConfig:
     metadata_max_age_s: float = 300.0
     connections_max_idle_s: float | None = 540.0
     security_protocol: str = "PLAINTEXT"
-    ssl_context: ssl.SSLContext | None = field(default=None, repr=False)
+    ssl_context: ssl.SSLContext | None = None
     allow_auto_create_topics: bool = True
     max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
 
-    def __post_init__(self) -> None:
+    @override
+    def _check(self) -> None:
         if self.security_protocol not in SECURITY_PROTOCOLS:
             raise KafkaConfigurationError(
                 f"security_protocol is {self.security_protocol!r}: "

@@ -6,16 +6,18 @@ from the `_s` properties.
 
 from __future__ import annotations
 
-import dataclasses
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite._compat import override
+from aiokafka_lite._settings import Settings
 from aiokafka_lite._version import __version__
 from aiokafka_lite.consumer.state import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 if TYPE_CHECKING:
+    import ssl
+
     from aiokafka_lite.abc import AbstractTokenProvider
     from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor
 
@@ -61,12 +63,15 @@ POSITIVE: Final = (
 NOT_NEGATIVE: Final = ("fetch_max_wait_ms", "fetch_min_bytes", "retry_backoff_ms")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class ConsumerConfig:
-    """Arguments of a consumer; `check` says which of them cannot be used.
+class ConsumerConfig(Settings):
+    """Arguments of a consumer. Those that cannot be used are refused.
 
-    Secrets are left out of the repr.
+    Raises:
+        ValueError: A value cannot be used.
+        NotImplementedError: A setting that has no effect yet is not at its default.
     """
+
+    secrets = frozenset({"sasl_plain_password", "sasl_oauth_token_provider"})
 
     bootstrap_servers: str | Sequence[str] = "localhost"
     client_id: str = DEFAULT_CLIENT_ID
@@ -98,17 +103,16 @@ class ConsumerConfig:
     connections_max_idle_ms: int | None = 540_000
     isolation_level: str = "read_uncommitted"
     sasl_mechanism: str = "PLAIN"
-    sasl_plain_password: str | None = dataclasses.field(default=None, repr=False)
+    sasl_plain_password: str | None = None
     sasl_plain_username: str | None = None
     sasl_kerberos_service_name: str = "kafka"
     sasl_kerberos_domain_name: str | None = None
-    sasl_oauth_token_provider: AbstractTokenProvider | None = dataclasses.field(
-        default=None, repr=False
-    )
+    sasl_oauth_token_provider: AbstractTokenProvider | None = None
     client_rack: str | None = None
     max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES
 
-    def __post_init__(self) -> None:
+    @override
+    def _check(self) -> None:
         self._check_security()
         self._check_numbers()
         if self.auto_offset_reset not in RESET_TIMESTAMPS:
@@ -117,7 +121,7 @@ class ConsumerConfig:
                 f"not {self.auto_offset_reset!r}"
             )
         for name in NOT_YET_EFFECTIVE:
-            if getattr(self, name) != DEFAULTS[name]:
+            if getattr(self, name) != getattr(ConsumerConfig, name):
                 raise NotImplementedError(f"{name} has no effect yet: leave it at its default")
 
     def _check_security(self) -> None:
@@ -221,11 +225,6 @@ class ConsumerConfig:
         """Seconds after which an unused connection is closed; None: never."""
         idle_ms = self.connections_max_idle_ms
         return None if idle_ms is None else idle_ms / 1000
-
-
-DEFAULTS: Final[Mapping[str, object]] = MappingProxyType(
-    {field.name: field.default for field in dataclasses.fields(ConsumerConfig)}
-)
 
 
 def check_max_records(max_records: object, name: str = "max_records") -> None:

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import random
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 
 import pytest
 
@@ -109,7 +108,7 @@ async def test_start_ends_within_its_timeout(
     broker: ScriptedBroker, new_cluster: NewCluster
 ) -> None:
     broker.scripts[ApiVersionsRequest] = lambda _: Do.NOTHING
-    cluster = new_cluster(replace(quick_config(broker), request_timeout_s=0.05))
+    cluster = new_cluster(quick_config(broker, request_timeout_s=0.05))
     with pytest.raises(KafkaConnectionError, match=f"within 0.05 s.*{broker.address}"):
         await cluster.start()
 
@@ -200,7 +199,7 @@ async def test_many_invalidations_make_one_request(
 async def test_storm_of_invalidations_is_spaced_by_a_growing_backoff(
     broker: ScriptedBroker, new_cluster: NewCluster
 ) -> None:
-    cluster = new_cluster(replace(quick_config(broker), retry_backoff_max_s=0.05))
+    cluster = new_cluster(quick_config(broker, retry_backoff_max_s=0.05))
     cluster.add_listener(lambda _: cluster.invalidate())
     times: list[float] = []
     cluster.add_listener(lambda view: times.append(view.fetched_at))
@@ -214,7 +213,7 @@ async def test_storm_of_invalidations_is_spaced_by_a_growing_backoff(
 async def test_view_is_refreshed_when_it_is_too_old(
     broker: ScriptedBroker, new_cluster: NewCluster
 ) -> None:
-    cluster = new_cluster(replace(quick_config(broker), metadata_max_age_s=0.03))
+    cluster = new_cluster(quick_config(broker, metadata_max_age_s=0.03))
     await cluster.start()
     await broker.until_asked(MetadataRequest, 3)
 
@@ -270,7 +269,7 @@ async def test_auto_creation_is_passed_through(
     broker: ScriptedBroker, new_cluster: NewCluster
 ) -> None:
     for allowed in (True, False):
-        cluster = new_cluster(replace(quick_config(broker), allow_auto_create_topics=allowed))
+        cluster = new_cluster(quick_config(broker, allow_auto_create_topics=allowed))
         await cluster.start()
         request = broker.asked[-1].request
         assert isinstance(request, MetadataRequest)
@@ -319,7 +318,7 @@ async def test_empty_broker_list_is_not_believed(broker: ScriptedBroker, cluster
 async def test_refresh_that_gets_no_answer_says_why(
     broker: ScriptedBroker, new_cluster: NewCluster
 ) -> None:
-    cluster = new_cluster(replace(quick_config(broker), request_timeout_s=0.1))
+    cluster = new_cluster(quick_config(broker, request_timeout_s=0.1))
     await cluster.start()
     await broker.stop()
     with pytest.raises(KafkaTimeoutError, match=f"within 0.1 s.*{broker.address}"):

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -125,7 +124,7 @@ async def test_cancelled_waiter_leaves_the_attempt_going_on(
 # --- Failing and backing off -----------------------------------------------------------------
 @pytest.mark.every_loop
 async def test_failed_attempt_starts_a_backoff(new_pool: NewPool) -> None:
-    pool = new_pool(replace(quick_config(), reconnect_backoff_s=60.0))
+    pool = new_pool(quick_config(reconnect_backoff_s=60.0))
     pool.update_nodes({1: Node(1, "127.0.0.1", await closed_port())})
     with pytest.raises(KafkaConnectionError, match="refused"):
         await beat(pool)
@@ -193,7 +192,7 @@ async def test_connection_that_lived_long_starts_the_backoff_over(
     broker: ScriptedBroker, new_pool: NewPool
 ) -> None:
     broker.scripts[HeartbeatRequest] = lambda _: Do.CLOSE
-    pool = new_pool(replace(quick_config(), reconnect_backoff_max_s=FIRST_BACKOFF_S))
+    pool = new_pool(quick_config(reconnect_backoff_max_s=FIRST_BACKOFF_S))
     pool.update_nodes(nodes(broker))
     for _ in range(3):
         connection = await pool.connect(1)
@@ -316,7 +315,7 @@ async def test_idle_connection_is_closed_and_opened_again_when_needed(
     broker: ScriptedBroker, new_pool: NewPool
 ) -> None:
     broker.scripts[HeartbeatRequest] = lambda _: HeartbeatResponse()
-    pool = new_pool(replace(quick_config(), connections_max_idle_s=0.03))
+    pool = new_pool(quick_config(connections_max_idle_s=0.03))
     pool.update_nodes(nodes(broker))
     await beat(pool)
     await broker.until(lambda: broker.connections[0].is_closed)
@@ -336,7 +335,7 @@ async def test_connection_that_waits_for_an_answer_is_not_idle(
         return Do.NOTHING
 
     broker.scripts[HeartbeatRequest] = answer_later
-    pool = new_pool(replace(quick_config(), connections_max_idle_s=0.02))
+    pool = new_pool(quick_config(connections_max_idle_s=0.02))
     pool.update_nodes(nodes(broker))
     await beat(pool)
 
@@ -368,7 +367,7 @@ async def test_close_ends_attempts_to_connect(broker: ScriptedBroker, pool: Pool
 async def test_refused_credentials_are_not_tried_again_in_a_hurry(
     broker: ScriptedBroker, new_pool: NewPool
 ) -> None:
-    pool = new_pool(replace(quick_config(), reconnect_backoff_max_s=30.0))
+    pool = new_pool(quick_config(reconnect_backoff_max_s=30.0))
     pool.update_nodes(nodes(broker))
     broker.scripts[ApiVersionsRequest] = lambda _: offered({}, error_code=31)
     with pytest.raises(ClusterAuthorizationFailedError):
