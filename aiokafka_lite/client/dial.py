@@ -6,7 +6,6 @@ The boundary where the operating system's and OpenSSL's exceptions become ours.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import ssl
 from collections.abc import Callable
@@ -63,11 +62,7 @@ async def dial(
 
 async def _resolve(address: Address, timeout_s: float) -> list[str]:
     """Return the addresses of a host in the resolver's order, each once."""
-    try:
-        ipaddress.ip_address(address.host)
-    except ValueError:
-        pass
-    else:
+    if _is_numeric(address.host):
         return [address.host]
     loop = asyncio.get_running_loop()
     try:
@@ -79,6 +74,16 @@ async def _resolve(address: Address, timeout_s: float) -> list[str]:
             "check bootstrap_servers, or the broker's advertised.listeners"
         ) from error
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+
+
+def _is_numeric(host: str) -> bool:
+    """Whether the host is an IP address, for which nobody has to be asked."""
+    try:
+        # As bytes: a string would be encoded by the rules for international domain names.
+        socket.getaddrinfo(host.encode("ascii"), None, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        return False
+    return True
 
 
 def explain(error: BaseException | None, timeout_s: float | None = None) -> str:
