@@ -18,19 +18,18 @@ import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.consumer.budget import ByteBudget
-from aiokafka_lite.consumer.commits import Commits
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.fetcher import Fetcher
 from aiokafka_lite.consumer.gets import Gets
-from aiokafka_lite.consumer.group import Coordinator, GroupMembership, Member, NoCommits, NoGroup
+from aiokafka_lite.consumer.no_group import NoCommits, NoGroup
 from aiokafka_lite.consumer.offsets import OffsetLookup
 from aiokafka_lite.consumer.positions import PositionResolver
 from aiokafka_lite.consumer.ready import ReadyRecords
@@ -42,6 +41,10 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.commits import Commits
+    from aiokafka_lite.consumer.group import GroupMembership
 
 log = logging.getLogger(__name__)
 
@@ -278,34 +281,39 @@ class Running:
             self.commits = NoCommits()
             self.membership = NoGroup(config, state, self.cluster, scope=self._grouping)
         else:
-            coordinator = Coordinator(self.cluster, config.group_id)
-            member = Member(config.group_id, config.group_instance_id)
-            self.commits = Commits(
-                config,
-                state,
-                self.cluster,
-                coordinator,
-                member,
-                rng=rng,
-                on_error=engine.on_error,
-            )
-            self.membership = GroupMembership(
-                config,
-                state,
-                self.cluster,
-                coordinator,
-                member,
-                self.commits,
-                scope=self._grouping,
-                rng=rng,
-                on_error=engine.on_error,
-            )
+            self.commits, self.membership = self._make_group(engine, config.group_id, rng)
         self.fetcher = Fetcher(
             config, state, self.cluster, engine.queue, engine.budget, self._fetching, rng
         )
         self.resolver = PositionResolver(
             config, state, engine.queue, self.lookup, self.commits.committed, engine.on_error, rng
         )
+
+    def _make_group(
+        self, engine: Engine, group_id: str, rng: random.Random
+    ) -> tuple[Commits, GroupMembership]:
+        # Imported where there is a group: it is a fifth of all there is to import.
+        from aiokafka_lite.consumer.commits import Commits
+        from aiokafka_lite.consumer.group import Coordinator, GroupMembership, Member
+
+        config, state = engine.config, engine.state
+        coordinator = Coordinator(self.cluster, group_id)
+        member = Member(group_id, config.group_instance_id)
+        commits = Commits(
+            config, state, self.cluster, coordinator, member, rng=rng, on_error=engine.on_error
+        )
+        membership = GroupMembership(
+            config,
+            state,
+            self.cluster,
+            coordinator,
+            member,
+            commits,
+            scope=self._grouping,
+            rng=rng,
+            on_error=engine.on_error,
+        )
+        return commits, membership
 
     async def start(self) -> None:
         """Start all tasks and wait for the first assignment."""

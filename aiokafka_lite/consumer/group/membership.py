@@ -28,8 +28,8 @@ from aiokafka_lite.consumer.group.member import (
     recovery_for,
 )
 from aiokafka_lite.consumer.group.rebalance import Rebalance, Share
-from aiokafka_lite.consumer.group.topics import have_changed, is_subscribed, match_pattern
 from aiokafka_lite.consumer.state import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.topics import have_changed, is_subscribed, match_pattern
 from aiokafka_lite.errors import FencedInstanceIdError, KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 

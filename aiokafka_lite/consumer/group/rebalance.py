@@ -22,8 +22,8 @@ from aiokafka_lite.consumer.group.blobs import (
 from aiokafka_lite.consumer.group.coordinator import Coordinator
 from aiokafka_lite.consumer.group.heartbeat import Heartbeat
 from aiokafka_lite.consumer.group.member import Identity, Member, MemberState
-from aiokafka_lite.consumer.group.topics import partition_counts
 from aiokafka_lite.consumer.state import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.topics import partition_counts
 from aiokafka_lite.errors import InconsistentGroupProtocolError, KafkaError, MemberIdRequired
 from aiokafka_lite.protocol.messages.join_group import (
     JoinGroupRequest,

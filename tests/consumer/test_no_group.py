@@ -11,7 +11,7 @@ import pytest
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import ClientConfig, Cluster
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.group import NoGroup
+from aiokafka_lite.consumer.no_group import NoGroup
 from aiokafka_lite.consumer.state import SubscriptionState
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.scripted import ScriptedBroker

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.group.member import NO_GENERATION, NO_MEMBER_ID
-from aiokafka_lite.consumer.group.topics import is_subscribed, match_pattern
 from aiokafka_lite.consumer.state import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.topics import is_subscribed, match_pattern
 from aiokafka_lite.errors import IllegalOperation
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
@@ -21,8 +20,9 @@ class NoGroup:
     listener is called.
     """
 
-    member_id: str = NO_MEMBER_ID
-    generation: int = NO_GENERATION
+    # As of a member that has not joined.
+    member_id: str = ""
+    generation: int = -1
     coordinator_id: int | None = None
     group_topics: frozenset[str] = frozenset()
 
