@@ -7,79 +7,86 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
-from typing import Final
 
-from benchmarks.contestants import CONTESTANTS, Contestant
+from benchmarks.contestants import Contestant
 from benchmarks.goals import judge
+from benchmarks.loading import drop_topics, ensure_topics
 from benchmarks.machine import describe_machine
-from benchmarks.plot import plot
+from benchmarks.plot import plot_bars
 from benchmarks.report import show
 from benchmarks.results import Failure, Sample, summarize, write_json
 from benchmarks.runner import Plan, run
-from benchmarks.scenarios import Scenario, scenarios
-from benchmarks.topics import drop_topics, ensure_topic
+from benchmarks.scenarios import FULL, QUICK, QUICK_FAMILIES, Scenario, scenarios
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 
-RECORDS: Final = 2_000_000
-ROUNDS: Final = 5
-QUICK_RECORDS: Final = 300_000
-QUICK_ROUNDS: Final = 2
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_GOAL_MISSED = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmarks; returns 1 when a contestant failed."""
+    """Run the benchmarks.
+
+    Returns:
+        1 when a contestant failed; 3 when a goal was missed and `--strict` was given.
+    """
     options = _parser().parse_args(arguments)
-    records = options.records or (QUICK_RECORDS if options.quick else RECORDS)
-    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
-    chosen = [
-        each for each in scenarios(records) if not options.scenario or each.name in options.scenario
-    ]
-    contestants = _present(options.only)
-    if not chosen or not contestants:
+    chosen = _choose(options)
+    if not chosen:
         print("nothing to run: see --list", file=sys.stderr)
-        return 2
+        return EXIT_USAGE
     if options.list:
-        _list(chosen, contestants)
+        _list(chosen)
         return 0
     machine = describe_machine()
     samples: list[Sample] = []
     failures: list[Failure] = []
     try:
         with _kafka(options.bootstrap) as bootstrap_servers:
-            for scenario in chosen:
-                ensure_topic(bootstrap_servers, scenario)
-            for outcome in run(Plan(bootstrap_servers, chosen, contestants, rounds)):
+            topics = list(dict.fromkeys(topic for each in chosen for topic in each.topics))
+            ensure_topics(bootstrap_servers, topics)
+            for outcome in run(Plan(bootstrap_servers, chosen)):
                 _show_step(outcome)
                 if isinstance(outcome, Sample):
                     samples.append(outcome)
                 else:
                     failures.append(outcome)
             if options.drop:
-                drop_topics(bootstrap_servers, [each.topic for each in chosen])
+                drop_topics(bootstrap_servers, [topic.name for topic in topics])
     except KafkaUnavailableError as error:
         print(error, file=sys.stderr)
-        return 1
+        return EXIT_FAILED
     except KeyboardInterrupt:
         print("\ninterrupted: what was measured so far", file=sys.stderr)
     if not samples:
         for failure in failures:
             print(f"FAILED {failure.contestant}: {failure.reason}", file=sys.stderr)
-        return 1
+        return EXIT_FAILED
     summaries = summarize(samples)
-    show(machine, chosen, summaries, judge(summaries), failures)
-    write_json(options.out / "bench.json", machine, samples, failures)
-    plot(options.out / "bench.png", machine, chosen, summaries)
-    print(f"written: {options.out / 'bench.json'}, {options.out / 'bench.png'}")
-    return 1 if failures else 0
+    verdicts = judge(summaries)
+    show(machine, chosen, summaries, verdicts, failures)
+    written = [options.out / "bench.json"]
+    write_json(written[0], machine, samples, verdicts, failures)
+    measured = [each for each in chosen if any(name == each.name for name, _ in summaries)]
+    for family, members in groupby(measured, lambda scenario: scenario.family):
+        written.append(options.out / f"{family}.png")
+        plot_bars(written[-1], machine, list(members), summaries)
+    print(f"written: {', '.join(map(str, written))}")
+    if failures:
+        return EXIT_FAILED
+    is_missed = any(verdict.is_met is False for verdict in verdicts)
+    return EXIT_GOAL_MISSED if options.strict and is_missed else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Compare what a record costs with aiokafka, confluent-kafka and Java.",
+        description="Compare what reading costs with aiokafka, confluent-kafka and Java.",
     )
-    parser.add_argument("--quick", action="store_true", help="fewer records and rounds: < 3 min")
+    parser.add_argument("--quick", action="store_true", help="less work and fewer rounds: < 3 min")
     parser.add_argument(
         "--bootstrap",
         default=os.environ.get("BOOTSTRAP"),
@@ -87,31 +94,58 @@ def _parser() -> argparse.ArgumentParser:
         help="use this Kafka (default: $BOOTSTRAP, else a real one is started)",
     )
     parser.add_argument("--records", type=int, metavar="N", help="per topic of 100-byte values")
+    parser.add_argument("--seconds", type=float, metavar="N", help="per run that goes by time")
     parser.add_argument("--rounds", type=int, metavar="N")
     parser.add_argument(
-        "--scenario", action="append", metavar="NAME", help="only this one (may be repeated)"
+        "--scenario",
+        action="append",
+        metavar="NAME",
+        help="only this one, or this family (may be repeated)",
     )
     parser.add_argument(
         "--only", action="append", metavar="TEXT", help="only contestants with this in their name"
     )
     parser.add_argument("--list", action="store_true", help="list scenarios and contestants")
+    parser.add_argument("--strict", action="store_true", help="exit with 3 when a goal is missed")
     parser.add_argument("--drop", action="store_true", help="delete the topics in the end")
     parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR")
     return parser
 
 
-def _present(wanted: Sequence[str] | None) -> list[Contestant]:
-    """Return the contestants that were asked for and can run here; says why others cannot."""
-    present = []
-    for contestant in CONTESTANTS:
+def _choose(options: argparse.Namespace) -> list[Scenario]:
+    """Return the scenarios that were asked for, with the contestants that can run here."""
+    size = QUICK if options.quick else FULL
+    size = replace(
+        size,
+        records=options.records or size.records,
+        seconds=options.seconds or size.seconds,
+        rounds=options.rounds or size.rounds,
+    )
+    wanted = set(options.scenario or (QUICK_FAMILIES if options.quick else ()))
+    chosen = []
+    missing: dict[str, str] = {}
+    for scenario in scenarios(size):
+        if wanted and not wanted & {scenario.name, scenario.family}:
+            continue
+        present = tuple(_present(scenario.contestants, options.only, missing))
+        if present:
+            chosen.append(replace(scenario, contestants=present))
+    for name, reason in missing.items():
+        print(f"left out: {name}: {reason}", file=sys.stderr)
+    return chosen
+
+
+def _present(
+    contestants: Sequence[Contestant], wanted: Sequence[str] | None, missing: dict[str, str]
+) -> Iterator[Contestant]:
+    for contestant in contestants:
         if wanted and not any(text in contestant.name for text in wanted):
             continue
-        missing = contestant.missing()
-        if missing is None:
-            present.append(contestant)
+        reason = contestant.missing()
+        if reason is None:
+            yield contestant
         else:
-            print(f"left out: {contestant.name}: {missing}", file=sys.stderr)
-    return present
+            missing[contestant.name] = reason
 
 
 @contextmanager
@@ -124,21 +158,21 @@ def _kafka(bootstrap_servers: str | None) -> Iterator[str]:
         yield kafka.bootstrap_servers
 
 
-def _list(chosen: Sequence[Scenario], contestants: Sequence[Contestant]) -> None:
+def _list(chosen: Sequence[Scenario]) -> None:
     for scenario in chosen:
-        print(f"scenario    {scenario.name:10} {scenario.title}")
-    for contestant in contestants:
-        print(f"contestant  {contestant.name}")
+        print(f"{scenario.name:12} {scenario.title}")
+        for contestant in scenario.contestants:
+            print(f"{'':12}   {contestant.name}")
 
 
 def _show_step(outcome: Sample | Failure) -> None:
     if isinstance(outcome, Failure):
         text = f"FAILED: {outcome.reason}"
     else:
-        measurement = outcome.measurement
-        text = f"round {outcome.round}: {measurement.cpu_ns:7,.0f} ns CPU"
-        text += f", {measurement.wall_ns:7,.0f} ns wall"
-    print(f"{outcome.scenario:6} {outcome.contestant:30} {text}", file=sys.stderr)
+        figures = outcome.measurement.figures.items()
+        text = f"round {outcome.round}: "
+        text += ", ".join(f"{key} {figure:,.5g}" for key, figure in figures)
+    print(f"{outcome.scenario:12} {outcome.contestant:30} {text}", file=sys.stderr)
 
 
 if __name__ == "__main__":

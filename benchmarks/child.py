@@ -1,10 +1,9 @@
-"""The process of one run: reads a workload with one contestant and prints the measurement."""
+"""The process of one run: does a task with one contestant and prints the measurement."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-import inspect
 import json
 import sys
 from collections.abc import Awaitable, Callable
@@ -13,30 +12,19 @@ from dataclasses import asdict
 from benchmarks.measure import Measurement, Workload
 
 
-def main(contestant: str, loop_name: str, workload_json: str) -> None:
-    """Run `contestant` ("module:function") on the named loop ("-" for none)."""
-    module_name, _, function_name = contestant.partition(":")
-    module = importlib.import_module(f"benchmarks.contestants.{module_name}")
-    function: Callable[[Workload], Measurement | Awaitable[Measurement]]
-    function = getattr(module, function_name)
+def main(task: str, subject: str, loop_module: str, workload_json: str) -> None:
+    """Run a module of `benchmarks.tasks` on a loop of `loop_module`'s."""
+    measure: Callable[[str, Workload], Awaitable[Measurement]]
+    measure = importlib.import_module(f"benchmarks.tasks.{task}").measure
+    new_event_loop: Callable[[], asyncio.AbstractEventLoop]
+    new_event_loop = importlib.import_module(loop_module).new_event_loop
+    loop = new_event_loop()
+    asyncio.set_event_loop(loop)
     workload = Workload(**json.loads(workload_json))
-    if loop_name == "-":
-        measurement = function(workload)
-    else:
-        loop = _new_loop(loop_name)
-        asyncio.set_event_loop(loop)
-        running = function(workload)
-        assert inspect.iscoroutine(running)
-        measurement = loop.run_until_complete(running)
-        loop.close()
-    assert isinstance(measurement, Measurement)
+    measurement = loop.run_until_complete(measure(subject, workload))
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
     print(json.dumps(asdict(measurement)))
-
-
-def _new_loop(name: str) -> asyncio.AbstractEventLoop:
-    loop = importlib.import_module(name).new_event_loop()
-    assert isinstance(loop, asyncio.AbstractEventLoop)
-    return loop
 
 
 if __name__ == "__main__":

@@ -1,86 +1,142 @@
-"""What the project wants to reach: how many times less than a peer a record may cost."""
+"""What the project wants to reach, in absolute figures and compared with peers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from benchmarks.results import Summary
-
-Figure = Literal["cpu", "wall"]
+from benchmarks.contestants import (
+    AIOKAFKA_ASYNC_FOR,
+    AIOKAFKA_GETMANY,
+    CONFLUENT_AIO,
+    CONFLUENT_CONSUME,
+    CONFLUENT_LEAST_CPU,
+    CONFLUENT_LEAST_WALL,
+    CONFLUENT_POLL,
+    JAVA_PERFORMANCE,
+    LITE_ASYNC_FOR,
+    LITE_GETMANY,
+    LITE_POLL,
+    Contestant,
+)
+from benchmarks.figures import (
+    AGE_P50,
+    AGE_P99,
+    CPU_NS,
+    CPU_US,
+    LATE_P99,
+    SLICE,
+    WALL_NS,
+    Figure,
+)
+from benchmarks.results import Summaries, Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
-    """In `scenario`, `ours` is to cost at least `factor` times less than `peer`."""
+class Limit:
+    """Our figure is to be at most `limit`."""
 
     scenario: str
-    ours: str
-    peer: str
-    factor: float
-    figure: Figure = "cpu"
+    ours: Contestant
+    figure: Figure
+    limit: float
+
+    def judge(self, summaries: Summaries) -> Verdict:
+        """Compare our best round with the limit."""
+        reached = _best(summaries, self.scenario, self.ours, self.figure)
+        return Verdict(
+            self.scenario,
+            self.ours.name,
+            self.figure.heading,
+            f"at most {self.limit:g} {self.figure.unit}",
+            reached,
+            None if reached is None else reached <= self.limit,
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """A goal, and how far it was reached; None when one of the two did not run."""
+class TimesLess:
+    """Our figure is to be at least `factor` times less than that of the best of `peers`."""
 
-    goal: Goal
-    ratio: float | None
+    scenario: str
+    ours: Contestant
+    figure: Figure
+    factor: float
+    peers: tuple[Contestant, ...]
 
-    @property
-    def is_met(self) -> bool:
-        return self.ratio is not None and self.ratio >= self.goal.factor
-
-
-_AIO_GETMANY: Final = "aiokafka getmany"
-_AIO_ASYNC_FOR: Final = "aiokafka async for"
-_CONFLUENT: Final = "confluent consume, least CPU"
-_CONFLUENT_WALL: Final = "confluent consume, least wall"
-_JAVA: Final = "Java ConsumerPerformance"
-
-GOALS: Final = (
-    Goal("plain", "lite poll", _AIO_GETMANY, 10),
-    Goal("plain", "lite getmany", _AIO_GETMANY, 10),
-    Goal("plain", "lite poll", _CONFLUENT, 5),
-    Goal("plain", "lite getmany", _CONFLUENT, 5),
-    Goal("plain", "lite poll", _JAVA, 3),
-    Goal("plain", "lite async for", _AIO_ASYNC_FOR, 25),
-    Goal("plain", "lite async for", "lite poll", 1 / 1.15),
-    *(
-        goal
-        for codec in ("zstd", "lz4")
-        for goal in (
-            Goal(codec, "lite poll", _AIO_GETMANY, 6),
-            Goal(codec, "lite poll", _CONFLUENT, 4),
+    def judge(self, summaries: Summaries) -> Verdict:
+        """Compare our best round with the best one of all peers."""
+        ours = _best(summaries, self.scenario, self.ours, self.figure)
+        theirs = [
+            best
+            for peer in self.peers
+            if (best := _best(summaries, self.scenario, peer, self.figure)) is not None
+        ]
+        reached = None if ours is None or not theirs else min(theirs) / ours
+        names = self.peers[0].name if len(self.peers) == 1 else "the best peer"
+        return Verdict(
+            self.scenario,
+            self.ours.name,
+            self.figure.heading,
+            f"{self.factor:.3g} × less than {names}",
+            reached,
+            None if reached is None else reached >= self.factor,
         )
-    ),
-    Goal("big", "lite poll", _AIO_GETMANY, 6),
-    Goal("big", "lite poll", _CONFLUENT, 3),
-    Goal("plain", "lite poll", _AIO_GETMANY, 4, "wall"),
-    Goal("plain", "lite poll", _CONFLUENT_WALL, 3, "wall"),
-)
 
 
-def judge(
-    summaries: Mapping[tuple[str, str], Summary], goals: Iterable[Goal] = GOALS
-) -> list[Verdict]:
-    """Compare the best figures of a run with the goals; ones of other scenarios are left out."""
+Goal = Limit | TimesLess
+
+_CONFLUENT: Final = (CONFLUENT_CONSUME, CONFLUENT_LEAST_CPU, CONFLUENT_LEAST_WALL)
+_PACED_PEERS: Final = (AIOKAFKA_GETMANY, AIOKAFKA_ASYNC_FOR, CONFLUENT_POLL, CONFLUENT_AIO)
+_ON_UVLOOP: Final = LITE_ASYNC_FOR.on_uvloop()
+
+
+def _bulk() -> Iterable[Goal]:
+    for ours in (LITE_POLL, LITE_GETMANY):
+        yield TimesLess("plain", ours, CPU_NS, 10, (AIOKAFKA_GETMANY,))
+        yield TimesLess("plain", ours, CPU_NS, 5, _CONFLUENT)
+    yield TimesLess("plain", LITE_POLL, CPU_NS, 3, (JAVA_PERFORMANCE,))
+    yield TimesLess("plain", LITE_ASYNC_FOR, CPU_NS, 25, (AIOKAFKA_ASYNC_FOR,))
+    yield TimesLess("plain", LITE_ASYNC_FOR, CPU_NS, 1 / 1.15, (LITE_POLL,))
+    for codec in ("lz4", "zstd"):
+        yield TimesLess(codec, LITE_POLL, CPU_NS, 6, (AIOKAFKA_GETMANY,))
+        yield TimesLess(codec, LITE_POLL, CPU_NS, 4, _CONFLUENT)
+    yield TimesLess("big", LITE_POLL, CPU_NS, 6, (AIOKAFKA_GETMANY,))
+    yield TimesLess("big", LITE_POLL, CPU_NS, 3, _CONFLUENT)
+    yield TimesLess("plain", LITE_POLL, WALL_NS, 4, (AIOKAFKA_GETMANY,))
+    yield TimesLess("plain", LITE_POLL, WALL_NS, 3, _CONFLUENT)
+
+
+def _paced() -> Iterable[Goal]:
+    yield Limit("trickle", LITE_ASYNC_FOR, CPU_US, 40)
+    yield Limit("trickle", _ON_UVLOOP, CPU_US, 30)
+    for ours in (LITE_ASYNC_FOR, _ON_UVLOOP):
+        for age in (AGE_P50, AGE_P99):
+            yield TimesLess("trickle", ours, age, 1, _PACED_PEERS)
+    for ours in (LITE_ASYNC_FOR, _ON_UVLOOP):
+        yield Limit("many", ours, CPU_US, 100)
+        yield Limit("many", ours, AGE_P50, 1.5)
+
+
+def _hold() -> Iterable[Goal]:
+    for name in ("plain", "lz4", "zstd", "big"):
+        yield Limit(f"hold-{name}", LITE_ASYNC_FOR, LATE_P99, 3)
+        yield Limit(f"hold-{name}", LITE_ASYNC_FOR, SLICE, 10)
+
+
+GOALS: Final[tuple[Goal, ...]] = (*_bulk(), *_paced(), *_hold())
+
+
+def judge(summaries: Summaries, goals: Iterable[Goal] = GOALS) -> list[Verdict]:
+    """Compare the figures of a run with the goals; ones of scenarios not run are left out."""
     scenarios = {scenario for scenario, _ in summaries}
-    verdicts = []
-    for goal in goals:
-        if goal.scenario not in scenarios:
-            continue
-        ours = summaries.get((goal.scenario, goal.ours))
-        peer = summaries.get((goal.scenario, goal.peer))
-        if ours is None or peer is None:
-            verdicts.append(Verdict(goal, None))
-            continue
-        ratio = (
-            peer.cpu_ns.best / ours.cpu_ns.best
-            if goal.figure == "cpu"
-            else peer.wall_ns.best / ours.wall_ns.best
-        )
-        verdicts.append(Verdict(goal, ratio))
-    return verdicts
+    return [goal.judge(summaries) for goal in goals if goal.scenario in scenarios]
+
+
+def _best(
+    summaries: Summaries, scenario: str, contestant: Contestant, figure: Figure
+) -> float | None:
+    summary = summaries.get((scenario, contestant.name))
+    spread = None if summary is None else summary.figures.get(figure.key)
+    return None if spread is None else spread.best

@@ -1,11 +1,13 @@
-"""The clock of a contestant."""
+"""What a run is told, what it measures, and its clocks."""
 
 from __future__ import annotations
 
+import math
 import resource
 import time
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 WAIT_S: Final = 30.0
 """A contestant that gets no record for so long gives up."""
@@ -13,54 +15,81 @@ WAIT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a contestant is to read."""
+    """What a run is to do; which of it counts is up to the task.
+
+    Attributes:
+        bootstrap_servers: The cluster's address.
+        topics: Topics to read, all partitions of each.
+        partition_count: Partitions of each topic.
+        start: Where reading begins.
+        records: How many records the topics hold.
+        passes: How many times all of them are read.
+        settle_s: How long nothing is measured yet.
+        seconds: How long it is measured.
+        pause_s: How long the application takes over each record.
+    """
 
     bootstrap_servers: str
-    topic: str
-    partition_count: int
-    records: int
+    topics: Sequence[str] = ()
+    partition_count: int = 0
+    start: Literal["earliest", "latest"] = "earliest"
+    records: int = 0
+    passes: int = 1
+    settle_s: float = 0.0
+    seconds: float = 0.0
+    pause_s: float = 0.0
+
+    def partitions(self) -> list[tuple[str, int]]:
+        """Return topic and number of every partition to read."""
+        return [(topic, number) for topic in self.topics for number in range(self.partition_count)]
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What reading it took."""
+    """What a run came to.
 
-    records: int
-    touched_bytes: int | None
-    """Lengths of all keys and values; None when the contestant does not tell."""
-    wall_s: float
-    cpu_s: float
+    Attributes:
+        version: Of the client.
+        figures: By the keys of the scenario's figures.
+        records: How many records the figures are about.
+        touched_bytes: Lengths of all their keys and values; None when the task does not add up.
+        series: Figures over time, by name, in steps of equal length.
+    """
+
     version: str
-
-    @property
-    def cpu_ns(self) -> float:
-        """CPU time per record in nanoseconds."""
-        return self.cpu_s * 1e9 / self.records
-
-    @property
-    def wall_ns(self) -> float:
-        """Wall time per record in nanoseconds."""
-        return self.wall_s * 1e9 / self.records
+    figures: Mapping[str, float]
+    records: int = 0
+    touched_bytes: int | None = None
+    series: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
-class StarvedError(Exception):
+class RunError(Exception):
+    """A run failed, or did other work than was asked for."""
+
+
+class StarvedError(RunError):
     """No record came, though there are more."""
 
 
 class Meter:
-    """Starts when it is made."""
+    """Measures wall time and CPU time (user + system, of all threads) from when it is made."""
 
     def __init__(self) -> None:
         self._cpu_s = cpu_seconds()
         self._wall_s = time.perf_counter()
 
-    def stop(self, records: int, touched_bytes: int, version: str) -> Measurement:
-        """Stop, and tell what was read meanwhile."""
+    def read(self) -> tuple[float, float]:
+        """Return the wall time and the CPU time since then, in seconds."""
         wall_s = time.perf_counter() - self._wall_s
-        return Measurement(records, touched_bytes, wall_s, cpu_seconds() - self._cpu_s, version)
+        return wall_s, cpu_seconds() - self._cpu_s
 
 
 def cpu_seconds(who: int = resource.RUSAGE_SELF) -> float:
     """Return the user and system time of this process, or of its ended children."""
     usage = resource.getrusage(who)
     return usage.ru_utime + usage.ru_stime
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Return the smallest of the sorted figures that is not below `percent` % of them."""
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]

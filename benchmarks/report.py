@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.contestants import CONTESTANTS, OUR_POLL
-from benchmarks.goals import Verdict
+from benchmarks.figures import Figure
 from benchmarks.machine import Machine
-from benchmarks.results import Failure, Summary
+from benchmarks.results import Failure, Spread, Summaries, Summary, Verdict
 from benchmarks.scenarios import Scenario
 
-WIDTH = 110
+WIDTH = 120
 
 
 def show(
     machine: Machine,
     scenarios: Sequence[Scenario],
-    summaries: Mapping[tuple[str, str], Summary],
+    summaries: Summaries,
     verdicts: Sequence[Verdict],
     failures: Sequence[Failure],
     console: Console | None = None,
 ) -> None:
-    """Print a table per scenario, the ratios beside the goals, and what failed."""
+    """Print a table per family of scenarios, the goals beside what was reached, and failures."""
     if console is None:
         console = Console(highlight=False)
         if not console.is_terminal:
             console = Console(highlight=False, width=WIDTH)
     console.print(str(machine), markup=False)
-    for scenario in scenarios:
-        rows = [each for (name, _), each in summaries.items() if name == scenario.name]
-        if rows:
-            console.print(_scenario_table(scenario, rows))
+    for _, family in groupby(scenarios, lambda scenario: scenario.family):
+        members = list(family)
+        names = {scenario.name for scenario in members}
+        if any(name in names for name, _ in summaries):
+            console.print(_family_table(members, summaries))
     if verdicts:
-        console.print(_ratio_table(verdicts))
-    client_of = {each.name: each.client for each in CONTESTANTS}
-    versions = {f"{client_of[each.contestant]} {each.version}" for each in summaries.values()}
+        console.print(_goal_table(verdicts))
+    versions = {
+        f"{contestant.client} {summary.version}"
+        for scenario in scenarios
+        for contestant in scenario.contestants
+        if (summary := summaries.get((scenario.name, contestant.name))) is not None
+    }
     console.print("Versions: " + "; ".join(sorted(versions)), markup=False)
     for failure in failures:
         console.print(
@@ -45,52 +50,63 @@ def show(
         )
 
 
-def _scenario_table(scenario: Scenario, rows: Sequence[Summary]) -> Table:
-    table = Table(title=scenario.title, title_justify="left", caption_justify="left")
-    table.caption = "ns per record; best of the rounds, with median and worst"
-    table.add_column("contestant", no_wrap=True)
-    for heading in (
-        "CPU best",
-        "median",
-        "worst",
-        "wall best",
-        "median",
-        "records/s",
-        "CPU ÷ ours",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
-    ours = next((row for row in rows if row.contestant == OUR_POLL), None)
-    for row in sorted(rows, key=lambda each: each.cpu_ns.best):
-        ratio = "–" if ours is None else f"{row.cpu_ns.best / ours.cpu_ns.best:.2f}"
-        table.add_row(
-            row.contestant,
-            f"{row.cpu_ns.best:,.0f}",
-            f"{row.cpu_ns.median:,.0f}",
-            f"{row.cpu_ns.worst:,.0f}",
-            f"{row.wall_ns.best:,.0f}",
-            f"{row.wall_ns.median:,.0f}",
-            f"{1e9 / row.wall_ns.best:,.0f}",
-            ratio,
-        )
+def _family_table(scenarios: Sequence[Scenario], summaries: Summaries) -> Table:
+    """Build the table of scenarios that measure the same figures, one section each."""
+    figures = scenarios[0].figures
+    units = ", ".join(f"{figure.heading} in {figure.unit}" for figure in figures)
+    table = Table(title=scenarios[0].family, title_justify="left", caption_justify="left")
+    table.caption = f"{units}: best of the rounds, median and worst in brackets"
+    table.add_column("", no_wrap=True)
+    for figure in figures:
+        table.add_column(figure.heading, justify="right", no_wrap=True)
+    table.add_column("÷ ours", justify="right", no_wrap=True)
+    for scenario in scenarios:
+        rows = [each for (name, _), each in summaries.items() if name == scenario.name]
+        if not rows:
+            continue
+        table.add_section()
+        table.add_row(f"[bold]{scenario.name}[/bold]: {scenario.title}")
+        ours = summaries.get((scenario.name, scenario.contestants[0].name))
+        for row in sorted(rows, key=lambda each: each.figures[figures[0].key].best):
+            table.add_row(
+                f"  {row.contestant}", *_cells(figures, row), _ratio(figures[0], row, ours)
+            )
     return table
 
 
-def _ratio_table(verdicts: Sequence[Verdict]) -> Table:
-    table = Table(title="How many times less a record costs, beside the goal", title_justify="left")
-    for heading in ("scenario", "figure", "ours", "peer"):
+def _cells(figures: Iterable[Figure], row: Summary) -> Iterable[str]:
+    for figure in figures:
+        spread = row.figures.get(figure.key)
+        yield "–" if spread is None else _spread_text(figure, spread, row.runs)
+
+
+def _spread_text(figure: Figure, spread: Spread, runs: int) -> str:
+    best, median, worst = (figure.text(each) for each in (spread.best, spread.median, spread.worst))
+    if runs == 1:
+        return best
+    return f"{best} ({worst})" if runs == 2 else f"{best} ({median}, {worst})"
+
+
+def _ratio(figure: Figure, row: Summary, ours: Summary | None) -> str:
+    if ours is None or not ours.figures[figure.key].best:
+        return "–"
+    return f"{row.figures[figure.key].best / ours.figures[figure.key].best:.2f}"
+
+
+def _goal_table(verdicts: Sequence[Verdict]) -> Table:
+    table = Table(title="Goals, and the best round", title_justify="left")
+    for heading in ("scenario", "ours", "figure", "goal"):
         table.add_column(heading, no_wrap=True)
-    table.add_column("ratio", justify="right")
-    table.add_column("goal", justify="right")
+    table.add_column("reached", justify="right", no_wrap=True)
     table.add_column("")
+    met = {True: "[green]met[/green]", False: "[red]missed[/red]", None: "not run"}
     for verdict in verdicts:
-        goal = verdict.goal
         table.add_row(
-            goal.scenario,
-            goal.figure,
-            goal.ours,
-            goal.peer,
-            "not run" if verdict.ratio is None else f"{verdict.ratio:.2f}",
-            f"{goal.factor:.2f}",
-            "" if verdict.ratio is None else "met" if verdict.is_met else "missed",
+            verdict.scenario,
+            verdict.contestant,
+            verdict.figure,
+            verdict.goal,
+            "–" if verdict.reached is None else f"{verdict.reached:,.2f}",
+            met[verdict.is_met],
         )
     return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -47,14 +47,17 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One contestant in one scenario over all rounds; nanoseconds per record."""
+    """One contestant in one scenario over all rounds, each figure for itself."""
 
     scenario: str
     contestant: str
     runs: int
-    cpu_ns: Spread
-    wall_ns: Spread
+    figures: Mapping[str, Spread]
     version: str
+
+
+Summaries = Mapping[tuple[str, str], Summary]
+"""By scenario and contestant."""
 
 
 def summarize(samples: Iterable[Sample]) -> dict[tuple[str, str], Summary]:
@@ -67,16 +70,43 @@ def summarize(samples: Iterable[Sample]) -> dict[tuple[str, str], Summary]:
             scenario,
             contestant,
             len(group),
-            Spread.of([each.measurement.cpu_ns for each in group]),
-            Spread.of([each.measurement.wall_ns for each in group]),
+            {
+                key: Spread.of([each.measurement.figures[key] for each in group])
+                for key in group[0].measurement.figures
+            },
             group[0].measurement.version,
         )
         for (scenario, contestant), group in groups.items()
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A goal, and what was reached.
+
+    Attributes:
+        scenario: Where it was measured.
+        contestant: Whose figure it is.
+        figure: Which one.
+        goal: What is wanted, in words.
+        reached: The same kind of number as the goal names; None when something did not run.
+        is_met: Whether that is enough; None when something did not run.
+    """
+
+    scenario: str
+    contestant: str
+    figure: str
+    goal: str
+    reached: float | None
+    is_met: bool | None
+
+
 def write_json(
-    path: Path, machine: Machine, samples: Sequence[Sample], failures: Sequence[Failure]
+    path: Path,
+    machine: Machine,
+    samples: Sequence[Sample],
+    verdicts: Sequence[Verdict],
+    failures: Sequence[Failure],
 ) -> None:
     """Write everything that was measured, for other programs to read."""
     document = {
@@ -84,6 +114,7 @@ def write_json(
         "machine": asdict(machine),
         "samples": [asdict(sample) for sample in samples],
         "summaries": [asdict(summary) for summary in summarize(samples).values()],
+        "goals": [asdict(verdict) for verdict in verdicts],
         "failures": [asdict(failure) for failure in failures],
     }
     path.parent.mkdir(parents=True, exist_ok=True)

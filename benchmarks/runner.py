@@ -7,32 +7,28 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Final
 
 from benchmarks.contestants import Contestant
-from benchmarks.measure import Measurement, Workload
+from benchmarks.measure import Measurement, RunError, Workload
 from benchmarks.results import Failure, Sample
-from benchmarks.scenarios import PARTITION_COUNT, Scenario
+from benchmarks.scenarios import Scenario
 
 RUN_TIMEOUT_S: Final = 300.0
 _LAST_LINES: Final = 1
 
-Execute = Callable[[Contestant, Workload], Measurement]
-
-
-class RunError(Exception):
-    """A contestant's process failed."""
+Execute = Callable[[str, Contestant, Workload], Measurement]
+"""Does a task with a contestant once; raises RunError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run, and how often."""
+    """What to run."""
 
     bootstrap_servers: str
     scenarios: Sequence[Scenario]
-    contestants: Sequence[Contestant]
-    rounds: int
     seed: int = 0
 
 
@@ -46,46 +42,47 @@ def run(plan: Plan, execute: Execute | None = None) -> Iterator[Sample | Failure
     execute = execute if execute is not None else execute_in_process
     rng = random.Random(plan.seed)
     for scenario in plan.scenarios:
-        workload = Workload(
-            plan.bootstrap_servers, scenario.topic, PARTITION_COUNT, scenario.records
-        )
-        remaining = list(plan.contestants)
-        for number in range(1, plan.rounds + 1):
-            rng.shuffle(remaining)
-            for contestant in tuple(remaining):
-                try:
-                    measurement = execute(contestant, workload)
-                    _check(scenario, measurement)
-                except RunError as error:
-                    remaining.remove(contestant)
-                    yield Failure(scenario.name, contestant.name, str(error))
-                else:
-                    yield Sample(scenario.name, contestant.name, number, measurement)
+        workload = scenario.workload(plan.bootstrap_servers)
+        try:
+            with _accompanied(scenario, workload):
+                yield from _rounds(scenario, workload, execute, rng)
+        except RunError as error:
+            yield Failure(scenario.name, "producer", str(error))
 
 
-def _check(scenario: Scenario, measurement: Measurement) -> None:
-    """Refuse a measurement of less work, or of other work, than was asked for."""
-    if measurement.records != scenario.records:
-        raise RunError(f"read {measurement.records} records, expected {scenario.records}")
-    touched_bytes = measurement.touched_bytes
-    if touched_bytes is not None and touched_bytes != scenario.touched_bytes:
-        raise RunError(f"touched {touched_bytes} bytes, expected {scenario.touched_bytes}")
+def _rounds(
+    scenario: Scenario, workload: Workload, execute: Execute, rng: random.Random
+) -> Iterator[Sample | Failure]:
+    remaining = list(scenario.contestants)
+    for number in range(1, scenario.rounds + 1):
+        rng.shuffle(remaining)
+        for contestant in tuple(remaining):
+            try:
+                measurement = execute(contestant.task or scenario.task, contestant, workload)
+                scenario.check(measurement)
+            except RunError as error:
+                remaining.remove(contestant)
+                yield Failure(scenario.name, contestant.name, str(error))
+            else:
+                yield Sample(scenario.name, contestant.name, number, measurement)
 
 
-def execute_in_process(contestant: Contestant, workload: Workload) -> Measurement:
-    """Run one contestant once in a new process.
+def _accompanied(scenario: Scenario, workload: Workload) -> AbstractContextManager[None]:
+    if not scenario.rate:
+        return nullcontext()
+    from benchmarks.pacing import producing  # needs confluent-kafka
+
+    return producing(workload, scenario.rate)
+
+
+def execute_in_process(task: str, contestant: Contestant, workload: Workload) -> Measurement:
+    """Do a task with one contestant once in a new process.
 
     Raises:
         RunError: The process failed, or did not end in time.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.child",
-        contestant.function,
-        contestant.loop or "-",
-        json.dumps(asdict(workload)),
-    ]
+    command = [sys.executable, "-m", "benchmarks.child", task, contestant.subject, contestant.loop]
+    command.append(json.dumps(asdict(workload)))
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=RUN_TIMEOUT_S

@@ -1,80 +1,240 @@
-"""The data that is read: one topic per scenario."""
+"""What is compared: one scenario per question, each done by several contestants.
+
+A scenario is nothing but values: the topics it needs, the task (a module of `benchmarks.tasks`)
+that each contestant's process does with them, and the figures that come out of it. Scenarios of one
+family differ in their topics only, and share a table.
+"""
 
 from __future__ import annotations
 
-import json
-import random
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
-PARTITION_COUNT: Final = 4
-KEY_BYTES: Final = 8
-BATCH_BYTES: Final = 128 * 1024
+from benchmarks.contestants import (
+    AIOKAFKA_ASYNC_FOR,
+    AIOKAFKA_GETMANY,
+    CONFLUENT_AIO,
+    CONFLUENT_CONSUME,
+    CONFLUENT_LEAST_CPU,
+    CONFLUENT_LEAST_WALL,
+    CONFLUENT_POLL,
+    JAVA_PERFORMANCE,
+    LITE_ASYNC_FOR,
+    LITE_GETMANY,
+    LITE_POLL,
+    Contestant,
+)
+from benchmarks.figures import AGE, CPU_NS, CPU_US, LATENESS, WALL_NS, Figure
+from benchmarks.measure import Measurement, RunError, Workload
+from benchmarks.topics import Topic
 
-_WORDS: Final = (
-    "amber", "basalt", "cedar", "delta", "ember", "fjord", "granite", "harbor", "island", "juniper",
-    "kelp", "lagoon", "meadow", "north", "opal", "prairie", "quartz", "river", "summit", "tundra",
-    "umber", "valley", "willow", "zephyr",
-)  # fmt: skip
-_TEMPLATE_COUNT: Final = 4096
+_PACE_TOLERANCE: Final = 0.8
+"""A run of a paced scenario counts if it saw so much of what should have been written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One topic: how many records, how big, and compressed by what."""
+    """One question.
+
+    Attributes:
+        name: Unique; what `--scenario` and the goals name.
+        family: Scenarios with one table; `--scenario` takes this name too.
+        title: The question in words.
+        task: A module of `benchmarks.tasks`.
+        figures: What each run measures; the table is sorted by the first.
+        contestants: Who takes part; ratios are to the first.
+        rounds: How often each of them runs.
+        topics: What must be there.
+        rate: Records a second that a producer writes while the contestants run.
+        start, passes, settle_s, seconds, pause_s: See `Workload`.
+    """
 
     name: str
-    codec: str
-    value_bytes: int
+    family: str
+    title: str
+    task: str
+    figures: tuple[Figure, ...]
+    contestants: tuple[Contestant, ...]
+    rounds: int
+    topics: tuple[Topic, ...] = ()
+    rate: int = 0
+    start: Literal["earliest", "latest"] = "earliest"
+    passes: int = 1
+    settle_s: float = 0.0
+    seconds: float = 0.0
+    pause_s: float = 0.0
+
+    def workload(self, bootstrap_servers: str) -> Workload:
+        """Return what a run is told."""
+        return Workload(
+            bootstrap_servers,
+            [topic.name for topic in self.topics],
+            self.topics[0].partition_count if self.topics else 0,
+            self.start,
+            sum(topic.records for topic in self.topics),
+            self.passes,
+            self.settle_s,
+            self.seconds,
+            self.pause_s,
+        )
+
+    def check(self, measurement: Measurement) -> None:
+        """Refuse a measurement of less work, or of other work, than was asked for.
+
+        Raises:
+            RunError: Says what is wrong with it.
+        """
+        records = measurement.records
+        due = int(self.rate * self.seconds * _PACE_TOLERANCE)
+        if records < due:
+            raise RunError(f"saw {records} records in {self.seconds:g} s, expected {due} at least")
+        if measurement.touched_bytes is None:
+            return
+        expected = self.passes * sum(topic.records for topic in self.topics)
+        if records != expected:
+            raise RunError(f"read {records} records, expected {expected}")
+        expected_bytes = self.passes * sum(topic.touched_bytes for topic in self.topics)
+        if measurement.touched_bytes != expected_bytes:
+            raise RunError(f"touched {measurement.touched_bytes} bytes, expected {expected_bytes}")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much work the scenarios are."""
+
     records: int
-
-    @property
-    def topic(self) -> str:
-        """The topic's name says all there is to know, so a topic of this name can be used again."""
-        return f"aiokafka-lite-bench-{self.codec}-{self.value_bytes}-{self.records}"
-
-    @property
-    def touched_bytes(self) -> int:
-        """Bytes of all keys and values."""
-        return self.records * (KEY_BYTES + self.value_bytes)
-
-    @property
-    def title(self) -> str:
-        codec = "uncompressed" if self.codec == "none" else self.codec
-        return f"{self.records:,} records, {self.value_bytes:,}-byte values, {codec}"
-
-    def rows(self) -> Iterator[tuple[bytes, bytes, int]]:
-        """Yield key, value and partition of each record; the same ones every time."""
-        values = list(_values(self.value_bytes))
-        for number in range(self.records):
-            yield (
-                b"%08d" % (number % 100_000_000),
-                values[number % len(values)],
-                number % PARTITION_COUNT,
-            )
+    rounds: int
+    seconds: float
+    hold_passes: int
 
 
-def _values(size: int) -> Iterator[bytes]:
-    """Yield JSON objects cut or filled to `size` bytes, which compress like real events do."""
-    rng = random.Random(size)
-    for _ in range(_TEMPLATE_COUNT):
-        event = {
-            "id": rng.getrandbits(48),
-            "user": f"user-{rng.randrange(10_000)}",
-            "amount": round(rng.uniform(1, 1000), 2),
-        }
-        text = bytearray(json.dumps(event).encode())
-        while len(text) < size:
-            text += b" " + rng.choice(_WORDS).encode()
-        yield bytes(text[:size])
+FULL: Final = Size(records=2_000_000, rounds=5, seconds=10, hold_passes=3)
+QUICK: Final = Size(records=300_000, rounds=2, seconds=5, hold_passes=3)
+QUICK_FAMILIES: Final = ("bulk", "trickle")
+"""What `--quick` runs unless scenarios are named."""
 
 
-def scenarios(records: int) -> tuple[Scenario, ...]:
-    """Return all scenarios; ones with big values have fewer records, so that all take alike."""
-    return (
-        Scenario("plain", "none", 100, records),
-        Scenario("lz4", "lz4", 100, records),
-        Scenario("zstd", "zstd", 100, records),
-        Scenario("big", "none", 1000, records // 4),
+def scenarios(size: Size) -> tuple[Scenario, ...]:
+    """Return all scenarios."""
+    return (*_bulk(size), _trickle(size), _many(size), *_hold(size))
+
+
+def _bulk_topics(size: Size) -> dict[str, Topic]:
+    """Topics for reading at full speed; big records are fewer, so that all take alike."""
+    return {
+        "plain": Topic("none", 100, size.records),
+        "lz4": Topic("lz4", 100, size.records),
+        "zstd": Topic("zstd", 100, size.records),
+        "big": Topic("none", 1000, size.records // 4),
+    }
+
+
+def _bulk(size: Size) -> list[Scenario]:
+    asyncio_ways = (
+        LITE_POLL,
+        LITE_GETMANY,
+        LITE_ASYNC_FOR,
+        AIOKAFKA_GETMANY,
+        AIOKAFKA_ASYNC_FOR,
     )
+    contestants = (
+        *asyncio_ways,
+        *(each.on_uvloop() for each in asyncio_ways),
+        CONFLUENT_CONSUME,
+        CONFLUENT_LEAST_CPU,
+        CONFLUENT_LEAST_WALL,
+        JAVA_PERFORMANCE,
+    )
+    return [
+        Scenario(
+            name,
+            family="bulk",
+            title=topic.title,
+            task="bulk",
+            figures=(CPU_NS, WALL_NS),
+            contestants=contestants,
+            rounds=size.rounds,
+            topics=(topic,),
+        )
+        for name, topic in _bulk_topics(size).items()
+    ]
+
+
+def _trickle(size: Size) -> Scenario:
+    return Scenario(
+        "trickle",
+        family="trickle",
+        title="1,000 records a second on 4 partitions",
+        task="paced",
+        figures=(CPU_US, *AGE),
+        contestants=(
+            LITE_POLL,
+            LITE_ASYNC_FOR,
+            LITE_ASYNC_FOR.on_uvloop(),
+            AIOKAFKA_GETMANY,
+            AIOKAFKA_ASYNC_FOR,
+            CONFLUENT_POLL,
+            CONFLUENT_AIO,
+        ),
+        rounds=min(size.rounds, 2),
+        topics=(Topic(use="paced"),),
+        rate=1000,
+        start="latest",
+        settle_s=0.5,
+        seconds=size.seconds,
+    )
+
+
+def _many_topics() -> tuple[Topic, ...]:
+    return tuple(Topic(use=f"many-{number:02}", partition_count=100) for number in range(30))
+
+
+def _many(size: Size) -> Scenario:
+    return Scenario(
+        "many",
+        family="many",
+        title="500 records a second spread over 3,000 partitions",
+        task="paced",
+        figures=(CPU_US, *AGE),
+        contestants=(
+            LITE_POLL,
+            LITE_ASYNC_FOR,
+            LITE_ASYNC_FOR.on_uvloop(),
+            AIOKAFKA_GETMANY,
+            AIOKAFKA_ASYNC_FOR,
+            CONFLUENT_POLL,
+            CONFLUENT_AIO,
+        ),
+        rounds=min(size.rounds, 2),
+        topics=_many_topics(),
+        rate=500,
+        start="latest",
+        settle_s=5,
+        seconds=size.seconds,
+    )
+
+
+def _hold(size: Size) -> list[Scenario]:
+    def sliced(contestant: Contestant) -> Contestant:
+        return replace(contestant, loop="benchmarks.slice_loop")
+
+    return [
+        Scenario(
+            f"hold-{name}",
+            family="hold",
+            title=topic.title,
+            task="hold",
+            figures=LATENESS,
+            contestants=(
+                sliced(LITE_ASYNC_FOR),
+                LITE_ASYNC_FOR.on_uvloop(),
+                sliced(LITE_POLL),
+                sliced(AIOKAFKA_ASYNC_FOR),
+                sliced(AIOKAFKA_GETMANY),
+            ),
+            rounds=min(size.rounds, 3),
+            topics=(topic,),
+            passes=size.hold_passes,
+        )
+        for name, topic in _bulk_topics(size).items()
+    ]

@@ -1,119 +1,85 @@
-"""Write the topics that are read, with librdkafka's producer."""
+"""The data that is read: topics whose names say what is in them."""
 
 from __future__ import annotations
 
-import sys
-import time
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+KEY_BYTES: Final = 8
 
-from benchmarks.scenarios import BATCH_BYTES, PARTITION_COUNT, Scenario
-
-_TIMEOUT_S: Final = 60.0
-# librdkafka writes each lost connection to stderr, and there will be some when Kafka is stopped.
-_QUIET: Final = {"log_level": 2}
-_PAUSE_S: Final = 0.1
-
-
-class TopicError(Exception):
-    """A topic could not be made, or does not hold what it must."""
+_PREFIX: Final = "aiokafka-lite-bench"
+_WORDS: Final = (
+    "amber", "basalt", "cedar", "delta", "ember", "fjord", "granite", "harbor", "island", "juniper",
+    "kelp", "lagoon", "meadow", "north", "opal", "prairie", "quartz", "river", "summit", "tundra",
+    "umber", "valley", "willow", "zephyr",
+)  # fmt: skip
+_TEMPLATE_COUNT: Final = 4096
 
 
-def ensure_topic(bootstrap_servers: str, scenario: Scenario) -> None:
-    """Make sure that the scenario's topic holds its records; loads it when it does not."""
-    if _count(bootstrap_servers, scenario.topic) == scenario.records:
-        return
-    print(f"loading {scenario.title} …", file=sys.stderr)
-    _recreate(bootstrap_servers, scenario.topic)
-    _load(bootstrap_servers, scenario)
-    loaded = _count(bootstrap_servers, scenario.topic)
-    if loaded != scenario.records:
-        raise TopicError(f"{scenario.topic} holds {loaded} records, expected {scenario.records}")
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic.
+
+    Attributes:
+        codec: What its batches are compressed by.
+        value_bytes: Length of each value.
+        records: How many there are; 0 if that does not matter, as they are written later.
+        partition_count: Records go round all partitions, one after the other.
+        batch_records: Records in each batch; None for batches of about 128 KiB.
+        use: Tells apart topics of the same shape.
+    """
+
+    codec: str = "none"
+    value_bytes: int = 100
+    records: int = 0
+    partition_count: int = 4
+    batch_records: int | None = None
+    use: str = "read"
+
+    @property
+    def name(self) -> str:
+        """The name says all there is to know, so a topic of this name can be used again."""
+        if not self.records:
+            return f"{_PREFIX}-{self.use}-{self.partition_count}"
+        batch = "" if self.batch_records is None else f"-by-{self.batch_records}"
+        shape = f"{self.codec}-{self.value_bytes}-{self.records}-{self.partition_count}{batch}"
+        return f"{_PREFIX}-{self.use}-{shape}"
+
+    @property
+    def touched_bytes(self) -> int:
+        """Bytes of all keys and values."""
+        return self.records * (KEY_BYTES + self.value_bytes)
+
+    @property
+    def title(self) -> str:
+        """What is in it, in words."""
+        codec = "uncompressed" if self.codec == "none" else self.codec
+        return f"{self.records:,} records, {self.value_bytes:,}-byte values, {codec}"
+
+    def rows(self) -> Iterator[tuple[bytes, bytes, int]]:
+        """Yield key, value and partition of each record; the same ones every time."""
+        values = list(_values(self.value_bytes))
+        for number in range(self.records):
+            yield (
+                b"%08d" % (number % 100_000_000),
+                values[number % len(values)],
+                number % self.partition_count,
+            )
 
 
-def drop_topics(bootstrap_servers: str, topics: list[str]) -> None:
-    """Delete topics; ones that are not there are passed over."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, **_QUIET})
-    for future in admin.delete_topics(topics, operation_timeout=_TIMEOUT_S).values():
-        try:
-            future.result()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise
-
-
-def _recreate(bootstrap_servers: str, topic: str) -> None:
-    drop_topics(bootstrap_servers, [topic])
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, **_QUIET})
-    deadline = time.monotonic() + _TIMEOUT_S
-    while True:
-        new = NewTopic(topic, PARTITION_COUNT, config={"retention.ms": "-1"})
-        try:
-            admin.create_topics([new], operation_timeout=_TIMEOUT_S)[topic].result()
-        except KafkaException as error:
-            still_going = error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
-            if not still_going or time.monotonic() > deadline:
-                raise
-            time.sleep(_PAUSE_S)
-        else:
-            return
-
-
-def _load(bootstrap_servers: str, scenario: Scenario) -> None:
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            **_QUIET,
-            "compression.type": scenario.codec,
-            "batch.size": BATCH_BYTES,
-            "batch.num.messages": 1_000_000,
-            # Long enough to fill every batch: the end is flushed.
-            "linger.ms": 2000,
-            "enable.idempotence": True,
-            "queue.buffering.max.messages": 1_000_000,
+def _values(size: int) -> Iterator[bytes]:
+    """Yield JSON objects cut or filled to `size` bytes, which compress like real events do."""
+    rng = random.Random(size)
+    for _ in range(_TEMPLATE_COUNT):
+        event = {
+            "id": rng.getrandbits(48),
+            "user": f"user-{rng.randrange(10_000)}",
+            "amount": round(rng.uniform(1, 1000), 2),
         }
-    )
-    failures: list[object] = []
-
-    def delivered(error: object, _message: object) -> None:
-        if error is not None:
-            failures.append(error)
-
-    for key, value, partition in scenario.rows():
-        while True:
-            try:
-                producer.produce(
-                    scenario.topic, value, key, partition=partition, on_delivery=delivered
-                )
-            except BufferError:
-                producer.poll(0.1)
-            else:
-                break
-        producer.poll(0)
-    if producer.flush(_TIMEOUT_S) or failures:
-        raise TopicError(f"loading {scenario.topic}: {failures[:1] or 'not all acknowledged'}")
-
-
-def _count(bootstrap_servers: str, topic: str) -> int:
-    """Return how many records a topic holds; -1 when there is none, or of another shape."""
-    settings = {
-        **_QUIET,
-        "bootstrap.servers": bootstrap_servers,
-        "group.id": "aiokafka-lite-bench",
-        "allow.auto.create.topics": False,
-    }
-    consumer = Consumer(settings)
-    try:
-        partitions = consumer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
-        if len(partitions) != PARTITION_COUNT:
-            return -1
-        ranges = [
-            consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_TIMEOUT_S)
-            for number in partitions
-        ]
-        return sum(high - low for low, high in ranges)
-    finally:
-        consumer.close()
+        text = bytearray(json.dumps(event).encode())
+        while len(text) < size:
+            text += b" " + rng.choice(_WORDS).encode()
+        yield bytes(text[:size])

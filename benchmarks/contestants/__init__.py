@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One way to read records with one client.
+    """One way to do a task with one client.
 
     Attributes:
-        name: Short and unique; what `--only` and the goals name.
+        name: Short, and unique in its scenario; what `--only` and the goals name.
         client: The client's name, for the plot's colours.
-        function: `module:function` below this package.
-        loop: The event loop it runs on; None for a client without one.
+        subject: What the task is told: for tasks that read, `module:function` below this package.
+        loop: A module whose `new_event_loop` it runs on.
         requires: A package, or a program, without which it cannot run.
+        task: Runs instead of the scenario's task, for a client that Python cannot call.
     """
 
     name: str
     client: str
-    function: str
-    loop: str | None = None
+    subject: str
+    loop: str = "asyncio"
     requires: str | None = None
+    task: str | None = None
 
     def missing(self) -> str | None:
         """Say what has to be installed before it can run, or None."""
@@ -36,40 +38,40 @@ class Contestant:
             return f"{self.requires} is not installed: pip install 'aiokafka-lite[dev]'"
         return None
 
+    def on_uvloop(self) -> Contestant:
+        """Return the same on uvloop."""
+        return replace(self, name=f"{self.name}, uvloop", loop="uvloop")
 
-OUR_POLL: Final = "lite poll"
+
 OURS: Final = "aiokafka_lite"
 AIOKAFKA: Final = "aiokafka"
 CONFLUENT: Final = "confluent-kafka"
 JAVA: Final = "Java"
 
-CONTESTANTS: Final = (
-    Contestant(OUR_POLL, OURS, "ours:poll", "asyncio"),
-    Contestant("lite poll, uvloop", OURS, "ours:poll", "uvloop"),
-    Contestant("lite getmany", OURS, "ours:getmany", "asyncio"),
-    Contestant("lite getmany, uvloop", OURS, "ours:getmany", "uvloop"),
-    Contestant("lite async for", OURS, "ours:async_for", "asyncio"),
-    Contestant("lite async for, uvloop", OURS, "ours:async_for", "uvloop"),
-    Contestant("aiokafka getmany", AIOKAFKA, "aiokafka_peer:getmany", "asyncio", "aiokafka"),
-    Contestant("aiokafka getmany, uvloop", AIOKAFKA, "aiokafka_peer:getmany", "uvloop", "aiokafka"),
-    Contestant("aiokafka async for", AIOKAFKA, "aiokafka_peer:async_for", "asyncio", "aiokafka"),
-    Contestant(
-        "aiokafka async for, uvloop", AIOKAFKA, "aiokafka_peer:async_for", "uvloop", "aiokafka"
-    ),
-    Contestant("confluent consume", CONFLUENT, "confluent:consume", None, "confluent_kafka"),
-    Contestant(
-        "confluent consume, least CPU",
-        CONFLUENT,
-        "confluent:consume_least_cpu",
-        None,
-        "confluent_kafka",
-    ),
-    Contestant(
-        "confluent consume, least wall",
-        CONFLUENT,
-        "confluent:consume_least_wall",
-        None,
-        "confluent_kafka",
-    ),
-    Contestant("Java ConsumerPerformance", JAVA, "java:consumer_performance", None, "java"),
+
+def _ours(name: str, function: str) -> Contestant:
+    return Contestant(f"lite {name}", OURS, f"ours:{function}")
+
+
+def _aiokafka(name: str, function: str) -> Contestant:
+    return Contestant(f"aiokafka {name}", AIOKAFKA, f"aiokafka_peer:{function}", requires=AIOKAFKA)
+
+
+def _confluent(name: str, function: str) -> Contestant:
+    subject = f"confluent:{function}"
+    return Contestant(f"confluent {name}", CONFLUENT, subject, requires="confluent_kafka")
+
+
+LITE_POLL: Final = _ours("poll", "poll")
+LITE_GETMANY: Final = _ours("getmany", "getmany")
+LITE_ASYNC_FOR: Final = _ours("async for", "async_for")
+AIOKAFKA_GETMANY: Final = _aiokafka("getmany", "getmany")
+AIOKAFKA_ASYNC_FOR: Final = _aiokafka("async for", "async_for")
+CONFLUENT_CONSUME: Final = _confluent("consume", "consume")
+CONFLUENT_LEAST_CPU: Final = _confluent("consume, least CPU", "consume_least_cpu")
+CONFLUENT_LEAST_WALL: Final = _confluent("consume, least wall", "consume_least_wall")
+CONFLUENT_POLL: Final = _confluent("poll", "poll")
+CONFLUENT_AIO: Final = _confluent("AIOConsumer", "aio")
+JAVA_PERFORMANCE: Final = Contestant(
+    "Java ConsumerPerformance", JAVA, "ConsumerPerformance", requires="java", task="java"
 )

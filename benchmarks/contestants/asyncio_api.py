@@ -1,4 +1,4 @@
-"""The loops of the asyncio consumers: the very same code reads from aiokafka_lite and aiokafka.
+"""Readers of the asyncio consumers: the very same code reads from aiokafka_lite and aiokafka.
 
 No record of these topics lacks a key or a value, and looking for None would cost time.
 """
@@ -6,12 +6,14 @@ No record of these topics lacks a key or a value, and looking for None would cos
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, Generic, Protocol, TypeVar
 
-from benchmarks.measure import WAIT_S, Measurement, Meter, StarvedError, Workload
+from aiokafka_lite._compat import Self
+from benchmarks.contestants.reader import Drained, Take
+from benchmarks.measure import WAIT_S, StarvedError
 
-WAIT_MS = int(WAIT_S * 1000)
+WAIT_MS: Final = int(WAIT_S * 1000)
 
 
 class Record(Protocol):
@@ -24,48 +26,86 @@ class Record(Protocol):
 
 
 Partition = TypeVar("Partition")
-RecordT = TypeVar("RecordT", bound=Record)
+Partition_contra = TypeVar("Partition_contra", contravariant=True)
 
 
-async def read_batches(
-    get: Callable[[], Awaitable[Mapping[Partition, Sequence[RecordT]]]],
-    assign: Callable[[], None],
-    workload: Workload,
-    version: str,
-) -> Measurement:
-    """Read with a method that gives many records at a time."""
-    records = touched_bytes = 0
-    meter = Meter()
-    assign()
-    while records < workload.records:
-        batches = await get()
-        if not batches:
-            raise StarvedError(f"nothing after {records} records")
-        for batch in batches.values():
-            records += len(batch)
-            for record in batch:
-                touched_bytes += len(record.key) + len(record.value)  # type: ignore[arg-type]
-    return meter.stop(records, touched_bytes, version)
+class Consumer(Protocol[Partition_contra]):
+    """What both consumers have in common."""
+
+    def assign(self, partitions: Iterable[Partition_contra], /) -> None: ...
+    async def seek_to_beginning(self, *partitions: Partition_contra) -> bool: ...
+    def __aiter__(self) -> Self: ...
+    async def __anext__(self) -> Record: ...
 
 
-async def read_one_by_one(
-    consumer: AsyncIterable[RecordT],
-    assign: Callable[[], None],
-    workload: Workload,
-    version: str,
-) -> Measurement:
-    """Read with `async for`."""
+class _AsyncioReader(Generic[Partition]):
+    def __init__(
+        self, consumer: Consumer[Partition], partitions: Sequence[Partition], version: str
+    ) -> None:
+        self._consumer: Final = consumer
+        self._partitions: Final = partitions
+        self.version: Final = version
 
-    async def iterate() -> tuple[int, int]:
-        records = touched_bytes = 0
-        async for record in consumer:
+    async def assign(self) -> None:
+        self._consumer.assign(self._partitions)
+
+    async def rewind(self) -> None:
+        await self._consumer.seek_to_beginning()
+
+
+class BatchReader(_AsyncioReader[Partition]):
+    """Reads with a method that gives many records at a time."""
+
+    def __init__(
+        self,
+        consumer: Consumer[Partition],
+        partitions: Sequence[Partition],
+        version: str,
+        get: Callable[[], Awaitable[Mapping[Partition, Sequence[Record]]]],
+    ) -> None:
+        super().__init__(consumer, partitions, version)
+        self._get: Final = get
+
+    async def drain(self, records: int) -> Drained:
+        get = self._get
+        read = touched_bytes = 0
+        while read < records:
+            batches = await get()
+            if not batches:
+                raise StarvedError(f"nothing after {read} records")
+            for batch in batches.values():
+                read += len(batch)
+                for record in batch:
+                    touched_bytes += len(record.key) + len(record.value)  # type: ignore[arg-type]
+        return Drained(read, touched_bytes)
+
+    async def read(self, take: Take, pause_s: float = 0.0) -> None:
+        while True:
+            for batch in (await self._get()).values():
+                if not take([record.value for record in batch]):
+                    return
+                if pause_s:
+                    await asyncio.sleep(pause_s * len(batch))
+
+
+class IteratorReader(_AsyncioReader[Partition]):
+    """Reads with `async for`."""
+
+    async def drain(self, records: int) -> Drained:
+        return await asyncio.wait_for(self._drain(records), timeout=4 * WAIT_S)
+
+    async def _drain(self, records: int) -> Drained:
+        read = touched_bytes = 0
+        async for record in self._consumer:
             touched_bytes += len(record.key) + len(record.value)  # type: ignore[arg-type]
-            records += 1
-            if records == workload.records:
+            read += 1
+            if read == records:
                 break
-        return records, touched_bytes
+        return Drained(read, touched_bytes)
 
-    meter = Meter()
-    assign()
-    records, touched_bytes = await asyncio.wait_for(iterate(), timeout=4 * WAIT_S)
-    return meter.stop(records, touched_bytes, version)
+    async def read(self, take: Take, pause_s: float = 0.0) -> None:
+        async for record in self._consumer:
+            if not take((record.value,)):
+                return
+            if pause_s:
+                await asyncio.sleep(pause_s)

@@ -7,42 +7,41 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition, __version__
-from benchmarks.contestants.asyncio_api import WAIT_MS, read_batches, read_one_by_one
-from benchmarks.measure import Measurement, Workload
-
-
-async def poll(workload: Workload) -> Measurement:
-    """Read with `await consumer.poll()`."""
-    async with _consumer(workload) as consumer:
-        get = partial(consumer.poll, timeout_ms=WAIT_MS)
-        return await read_batches(get, _assign(consumer, workload), workload, __version__)
-
-
-async def getmany(workload: Workload) -> Measurement:
-    """Read with `await consumer.getmany()`."""
-    async with _consumer(workload) as consumer:
-        get = partial(consumer.getmany, timeout_ms=WAIT_MS)
-        return await read_batches(get, _assign(consumer, workload), workload, __version__)
-
-
-async def async_for(workload: Workload) -> Measurement:
-    """Read with `async for record in consumer`."""
-    async with _consumer(workload) as consumer:
-        return await read_one_by_one(consumer, _assign(consumer, workload), workload, __version__)
+from benchmarks.contestants.asyncio_api import WAIT_MS, BatchReader, IteratorReader
+from benchmarks.contestants.reader import Reader
+from benchmarks.measure import Workload
 
 
 @asynccontextmanager
-async def _consumer(workload: Workload) -> AsyncIterator[AIOKafkaConsumer]:
-    async with AIOKafkaConsumer(
+async def poll(workload: Workload) -> AsyncIterator[Reader]:
+    """Read with `await consumer.poll()`."""
+    async with _consumer(workload) as consumer:
+        get = partial(consumer.poll, timeout_ms=WAIT_MS)
+        yield BatchReader(consumer, _partitions(workload), __version__, get)
+
+
+@asynccontextmanager
+async def getmany(workload: Workload) -> AsyncIterator[Reader]:
+    """Read with `await consumer.getmany()`."""
+    async with _consumer(workload) as consumer:
+        get = partial(consumer.getmany, timeout_ms=WAIT_MS)
+        yield BatchReader(consumer, _partitions(workload), __version__, get)
+
+
+@asynccontextmanager
+async def async_for(workload: Workload) -> AsyncIterator[Reader]:
+    """Read with `async for record in consumer`."""
+    async with _consumer(workload) as consumer:
+        yield IteratorReader(consumer, _partitions(workload), __version__)
+
+
+def _consumer(workload: Workload) -> AIOKafkaConsumer:
+    return AIOKafkaConsumer(
         bootstrap_servers=workload.bootstrap_servers,
-        auto_offset_reset="earliest",
+        auto_offset_reset=workload.start,
         enable_auto_commit=False,
-    ) as consumer:
-        yield consumer
+    )
 
 
-def _assign(consumer: AIOKafkaConsumer, workload: Workload) -> partial[None]:
-    partitions = [
-        TopicPartition(workload.topic, number) for number in range(workload.partition_count)
-    ]
-    return partial(consumer.assign, partitions)
+def _partitions(workload: Workload) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for topic, number in workload.partitions()]

@@ -1,89 +1,115 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from benchmarks.contestants import CONTESTANTS
-from benchmarks.goals import GOALS, Goal, judge
+from benchmarks.contestants import AIOKAFKA_GETMANY, JAVA_PERFORMANCE, LITE_GETMANY, LITE_POLL
+from benchmarks.figures import CPU_NS, WALL_NS
+from benchmarks.goals import GOALS, Goal, Limit, TimesLess, judge
 from benchmarks.machine import Machine, describe_machine
-from benchmarks.measure import Measurement
-from benchmarks.plot import plot
+from benchmarks.measure import Measurement, percentile
+from benchmarks.plot import plot_bars
 from benchmarks.report import show
 from benchmarks.results import Failure, Sample, summarize, write_json
-from benchmarks.scenarios import PARTITION_COUNT, Scenario, scenarios
+from benchmarks.scenarios import FULL, Scenario, scenarios
+from benchmarks.topics import Topic
 
 MACHINE = Machine("Test CPU", 2, "Linux 6", "3.11", 0.5)
-SCENARIO = Scenario("plain", "none", 100, 1000)
+SCENARIO = Scenario(
+    "plain",
+    "bulk",
+    "1,000 records",
+    "bulk",
+    (CPU_NS, WALL_NS),
+    (LITE_POLL, LITE_GETMANY, AIOKAFKA_GETMANY, JAVA_PERFORMANCE),
+    rounds=3,
+)
 
 
-def sample(contestant: str, cpu_s: float, number: int = 1, wall_s: float = 1.0) -> Sample:
-    return Sample("plain", contestant, number, Measurement(1000, None, wall_s, cpu_s, "1.2"))
+def sample(contestant: str, cpu_ns: float, number: int = 1) -> Sample:
+    measurement = Measurement("1.2", {"cpu_ns": cpu_ns, "wall_ns": cpu_ns}, 1000)
+    return Sample("plain", contestant, number, measurement)
 
 
 SAMPLES = [
-    sample("lite poll", 0.0002, 1),
-    sample("aiokafka getmany", 0.002, 1),
-    sample("lite poll", 0.0001, 2),
-    sample("aiokafka getmany", 0.0015, 2),
-    sample("lite poll", 0.0004, 3),
+    sample("lite poll", 200, 1),
+    sample("aiokafka getmany", 2000, 1),
+    sample("lite poll", 100, 2),
+    sample("aiokafka getmany", 1500, 2),
+    sample("lite poll", 400, 3),
 ]
 
 
-def test_summary_keeps_best_median_and_worst_in_ns_per_record() -> None:
+def test_summary_keeps_best_median_and_worst() -> None:
     summary = summarize(SAMPLES)["plain", "lite poll"]
     assert summary.runs == 3
-    assert astuple(summary.cpu_ns) == pytest.approx((100, 200, 400))
+    assert astuple(summary.figures["cpu_ns"]) == pytest.approx((100, 200, 400))
 
 
-def test_goals_compare_the_best_of_each() -> None:
-    met = Goal("plain", "lite poll", "aiokafka getmany", 10)
-    missed = Goal("plain", "lite poll", "aiokafka getmany", 16)
-    not_run = Goal("plain", "lite poll", "Java ConsumerPerformance", 3)
-    other_scenario = Goal("zstd", "lite poll", "aiokafka getmany", 6)
-    verdicts = judge(summarize(SAMPLES), [met, missed, not_run, other_scenario])
-    assert [each.goal for each in verdicts] == [met, missed, not_run]
-    assert verdicts[0].ratio == pytest.approx(15)
-    assert [each.is_met for each in verdicts] == [True, False, False]
+def test_goals_compare_the_best_rounds() -> None:
+    goals: list[Goal] = [
+        TimesLess("plain", LITE_POLL, CPU_NS, 10, (AIOKAFKA_GETMANY,)),
+        TimesLess("plain", LITE_POLL, CPU_NS, 16, (AIOKAFKA_GETMANY, JAVA_PERFORMANCE)),
+        TimesLess("plain", LITE_POLL, CPU_NS, 3, (JAVA_PERFORMANCE,)),
+        Limit("plain", LITE_POLL, CPU_NS, 100),
+        Limit("plain", LITE_POLL, CPU_NS, 99),
+        Limit("zstd", LITE_POLL, CPU_NS, 100),
+    ]
+    verdicts = judge(summarize(SAMPLES), goals)
+    assert [each.reached for each in verdicts] == [15, 15, None, 100, 100]
+    assert [each.is_met for each in verdicts] == [True, False, None, True, False]
 
 
-def test_goals_name_scenarios_and_contestants_that_exist() -> None:
-    names = {each.name for each in CONTESTANTS}
-    known = {each.name for each in scenarios(1000)}
-    assert all(goal.ours in names and goal.peer in names for goal in GOALS)
-    assert {goal.scenario for goal in GOALS} <= known
+def test_goals_name_scenarios_contestants_and_figures_that_exist() -> None:
+    known = {each.name: each for each in scenarios(FULL)}
+    for goal in GOALS:
+        scenario = known[goal.scenario]
+        names = {each.name for each in scenario.contestants}
+        peers = goal.peers if isinstance(goal, TimesLess) else ()
+        assert {each.name for each in (goal.ours, *peers)} <= names
+        assert goal.figure in scenario.figures
 
 
-def test_report_shows_ratios_failures_and_the_machine() -> None:
+def test_report_shows_ratios_goals_failures_and_the_machine() -> None:
     output = StringIO()
     summaries = summarize(SAMPLES)
     failures = [Failure("plain", "lite getmany", "no broker")]
+    goals: list[Goal] = [
+        TimesLess("plain", LITE_POLL, CPU_NS, 10, (AIOKAFKA_GETMANY,)),
+        Limit("plain", LITE_POLL, CPU_NS, 20),
+        TimesLess("plain", LITE_POLL, CPU_NS, 3, (JAVA_PERFORMANCE,)),
+    ]
     console = Console(file=output, width=120)
-    show(MACHINE, [SCENARIO], summaries, judge(summaries), failures, console)
+    show(MACHINE, [SCENARIO], summaries, judge(summaries, goals), failures, console)
     text = output.getvalue()
     assert "Test CPU" in text
+    assert "100 (200, 400)" in text
     assert "15.00" in text
-    assert "met" in text
-    assert "not run" in text
+    assert "10 × less than aiokafka getmany" in text
+    assert "at most 20 ns a record" in text
+    assert all(word in text for word in ("met", "missed", "not run"))
     assert "FAILED plain, lite getmany: no broker" in text
 
 
-def test_json_holds_all_samples(tmp_path: Path) -> None:
+def test_json_holds_samples_goals_and_summaries(tmp_path: Path) -> None:
     path = tmp_path / "out" / "bench.json"
-    write_json(path, MACHINE, SAMPLES, [])
+    verdicts = judge(summarize(SAMPLES), [Limit("plain", LITE_POLL, CPU_NS, 20)])
+    write_json(path, MACHINE, SAMPLES, verdicts, [])
     document = json.loads(path.read_text())
     assert len(document["samples"]) == len(SAMPLES)
     assert document["machine"]["cpu"] == "Test CPU"
-    assert document["summaries"][0]["cpu_ns"]["best"] == pytest.approx(100)
+    assert document["summaries"][0]["figures"]["cpu_ns"]["best"] == pytest.approx(100)
+    assert document["goals"][0]["is_met"] is False
 
 
 def test_plot_is_a_png(tmp_path: Path) -> None:
     path = tmp_path / "out" / "bench.png"
-    plot(path, MACHINE, [SCENARIO], summarize(SAMPLES))
+    plot_bars(path, MACHINE, [SCENARIO, replace(SCENARIO, name="empty")], summarize(SAMPLES))
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
@@ -93,10 +119,30 @@ def test_machine_is_described() -> None:
     assert machine.cpu
 
 
-def test_scenario_rows_have_the_sizes_that_it_names() -> None:
-    for scenario in scenarios(400):
-        rows = list(scenario.rows())
-        assert len(rows) == scenario.records
-        assert sum(len(key) + len(value) for key, value, _ in rows) == scenario.touched_bytes
-        assert {partition for _, _, partition in rows} == set(range(PARTITION_COUNT))
-        assert rows == list(scenario.rows()), "the same every time"
+@pytest.mark.parametrize(("percent", "expected"), [(0, 1), (50, 50), (99, 99), (100, 100)])
+def test_percentile_is_one_of_the_figures(percent: float, expected: float) -> None:
+    assert percentile(range(1, 101), percent) == expected
+    assert percentile([7.0], percent) == 7.0
+
+
+def test_topic_rows_have_the_sizes_that_it_names() -> None:
+    for topic in (Topic("lz4", 100, 400), Topic("none", 1000, 100, partition_count=7)):
+        rows = list(topic.rows())
+        assert len(rows) == topic.records
+        assert sum(len(key) + len(value) for key, value, _ in rows) == topic.touched_bytes
+        assert {partition for _, _, partition in rows} == set(range(topic.partition_count))
+        assert rows == list(topic.rows()), "the same every time"
+
+
+def test_topics_of_other_content_have_other_names() -> None:
+    topic = Topic("lz4", 100, 400)
+    others = [
+        topic,
+        replace(topic, codec="zstd"),
+        replace(topic, value_bytes=101),
+        replace(topic, records=401),
+        replace(topic, partition_count=5),
+        replace(topic, batch_records=1),
+        replace(topic, use="other"),
+    ]
+    assert len({each.name for each in others}) == len(others)

@@ -1,8 +1,9 @@
-"""Java's own ConsumerPerformance, in a JVM with its default compiler settings.
+"""Read a topic with Java's own ConsumerPerformance, in a JVM with its default compiler settings.
 
-The JVM's start-up and the group's first rebalance are in every run; so it runs twice, for one
-record and for all of them, and what counts is the difference. The compiler warms up in the longer
-run only, so the figure means little with less than some two million records.
+It cannot be asked for its CPU time in the middle. The JVM's start-up and the group's first
+rebalance are in every run; so it runs twice, for one record and for all of them, and what counts is
+the difference. The compiler warms up in the longer run only, so the figure means little with less
+than some two million records.
 """
 
 from __future__ import annotations
@@ -15,25 +16,30 @@ from typing import Final
 from benchmarks.measure import WAIT_S, Measurement, StarvedError, Workload, cpu_seconds
 from tests.support.real_kafka import KAFKA_VERSION, java_command, kafka_libs
 
-MAIN_CLASS: Final = "org.apache.kafka.tools.ConsumerPerformance"
+_PACKAGE: Final = "org.apache.kafka.tools"
 _RUN_TIMEOUT_S: Final = 120.0
 _RECORDS_COLUMN: Final = 4
 
 
-def consumer_performance(workload: Workload) -> Measurement:
-    """Read with Java's KafkaConsumer.
+async def measure(subject: str, workload: Workload) -> Measurement:
+    """Measure CPU and wall time per record of the tool `subject`.
 
-    The tool adds up the lengths of keys and values too, but shows them in MiB only.
+    It adds up the lengths of keys and values too, but shows them in MiB only.
     """
-    start_wall_s, start_cpu_s, _ = _run(workload, records=1)
-    wall_s, cpu_s, records = _run(workload, workload.records)
+    start_wall_s, start_cpu_s, _ = _run(subject, workload, records=1)
+    wall_s, cpu_s, records = _run(subject, workload, workload.records)
     if records < workload.records:
-        raise StarvedError(f"ConsumerPerformance read {records} of {workload.records} records")
-    return Measurement(records, None, wall_s - start_wall_s, cpu_s - start_cpu_s, KAFKA_VERSION)
+        raise StarvedError(f"{subject} read {records} of {workload.records} records")
+    figures = {
+        "cpu_ns": (cpu_s - start_cpu_s) * 1e9 / records,
+        "wall_ns": (wall_s - start_wall_s) * 1e9 / records,
+    }
+    return Measurement(KAFKA_VERSION, figures, records)
 
 
-def _run(workload: Workload, records: int) -> tuple[float, float, int]:
+def _run(tool: str, workload: Workload, records: int) -> tuple[float, float, int]:
     """Run the tool once; returns its wall time, its CPU time and how many records it read."""
+    (topic,) = workload.topics
     command = [
         java_command(),
         "-Xms512m",
@@ -41,9 +47,9 @@ def _run(workload: Workload, records: int) -> tuple[float, float, int]:
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
         "-cp",
         f"{kafka_libs()}/*",
-        MAIN_CLASS,
+        f"{_PACKAGE}.{tool}",
         *("--bootstrap-server", workload.bootstrap_servers),
-        *("--topic", workload.topic),
+        *("--topic", topic),
         *("--num-records", str(records)),
         *("--timeout", str(int(WAIT_S * 1000))),
         "--hide-header",

@@ -1,0 +1,42 @@
+"""What is measured: names, units, and how the figures are written. Less is better in all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One kind of figure.
+
+    Attributes:
+        key: Its name in a `Measurement`.
+        heading: Its name in a table.
+        unit: What it counts.
+        digits: How many follow the decimal point.
+    """
+
+    key: str
+    heading: str
+    unit: str
+    digits: int = 0
+
+    def text(self, figure: float) -> str:
+        """Write a figure, with separators and without the unit."""
+        return f"{figure:,.{self.digits}f}"
+
+
+CPU_NS: Final = Figure("cpu_ns", "CPU", "ns a record")
+WALL_NS: Final = Figure("wall_ns", "wall", "ns a record")
+CPU_US: Final = Figure("cpu_us", "CPU", "µs a record", 1)
+AGE_P50: Final = Figure("p50_ms", "age p50", "ms", 2)
+AGE_P99: Final = Figure("p99_ms", "age p99", "ms", 2)
+AGE: Final = (AGE_P50, AGE_P99)
+"""How old records are when they are handed out."""
+LATE_P50: Final = Figure("late_p50_ms", "late p50", "ms", 2)
+LATE_P99: Final = Figure("late_p99_ms", "late p99", "ms", 2)
+LATE_MAX: Final = Figure("late_max_ms", "late max", "ms", 2)
+SLICE: Final = Figure("slice_ms", "longest slice", "ms CPU", 2)
+LATENESS: Final = (LATE_P99, LATE_P50, LATE_MAX, SLICE)
+"""How late a ticker runs, and the longest CPU time of one round of the loop."""

@@ -1,0 +1,36 @@
+"""Read a topic from its beginning to its end, as fast as can be.
+
+What a client does once (imports, the compilation of message codecs, a grown heap) is no cost of a
+record: another consumer of the same kind in the same process reads some records first, and is
+closed. What each consumer does anew is counted: the clock starts when it is connected, just before
+it is told which partitions to read, and stops after the last record was touched.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.contestants.reader import open_reader
+from benchmarks.measure import Measurement, Meter, Workload
+
+WARM_UP_RECORDS: Final = 20_000
+
+
+async def measure(subject: str, workload: Workload) -> Measurement:
+    """Measure CPU and wall time per record."""
+    async with open_reader(subject, workload) as reader:
+        await reader.assign()
+        await reader.drain(min(workload.records, WARM_UP_RECORDS))
+    records = touched_bytes = 0
+    async with open_reader(subject, workload) as reader:
+        meter = Meter()
+        await reader.assign()
+        for number in range(workload.passes):
+            if number:
+                await reader.rewind()
+            drained = await reader.drain(workload.records)
+            records += drained.records
+            touched_bytes += drained.touched_bytes
+        wall_s, cpu_s = meter.read()
+    figures = {"cpu_ns": cpu_s * 1e9 / records, "wall_ns": wall_s * 1e9 / records}
+    return Measurement(reader.version, figures, records, touched_bytes)

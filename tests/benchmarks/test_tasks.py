@@ -1,0 +1,99 @@
+"""Every task, with very little work, on the embedded broker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.broker.thread import BrokerThread
+from benchmarks import slice_loop
+from benchmarks.loading import drop_topics, ensure_topics
+from benchmarks.measure import Measurement, Workload
+from benchmarks.pacing import producing
+from benchmarks.tasks import bulk, hold, paced
+from benchmarks.topics import Topic
+
+READ = Topic("zstd", 100, 400)
+PACED = Topic(use="paced", partition_count=3)
+READERS = ("ours:poll", "ours:getmany", "ours:async_for", "aiokafka_peer:getmany",
+           "aiokafka_peer:async_for", "confluent:consume_least_cpu", "confluent:aio")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerThread]:
+    with BrokerThread(BrokerConfig()) as thread:
+        ensure_topics(thread.bootstrap_servers, [READ, PACED])
+        yield thread
+        thread.raise_if_failed()
+
+
+def read_workload(broker: BrokerThread) -> Workload:
+    return Workload(broker.bootstrap_servers, [READ.name], READ.partition_count, records=400)
+
+
+@pytest.mark.parametrize("reader", READERS)
+async def test_bulk_reads_the_topic_once_per_pass(broker: BrokerThread, reader: str) -> None:
+    measurement = await bulk.measure(reader, replace(read_workload(broker), passes=2))
+    assert (measurement.records, measurement.touched_bytes) == (800, 2 * READ.touched_bytes)
+    assert measurement.figures["cpu_ns"] > 0
+    assert measurement.figures["wall_ns"] > 0
+
+
+def test_hold_tells_the_longest_slice_on_a_loop_that_measures_it(broker: BrokerThread) -> None:
+    loop = slice_loop.new_event_loop()
+    measurement = loop.run_until_complete(hold.measure("ours:async_for", read_workload(broker)))
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+    figures = measurement.figures
+    assert measurement.records == 400
+    assert figures["late_p50_ms"] <= figures["late_p99_ms"] <= figures["late_max_ms"]
+    assert figures["slice_ms"] > 0
+
+
+async def test_slice_is_the_cpu_time_of_the_longest_round() -> None:
+    def busy() -> None:
+        began_ns = time.thread_time_ns()
+        while time.thread_time_ns() < began_ns + 5_000_000:
+            pass
+
+    async def work() -> None:
+        busy()
+        await asyncio.sleep(0.02)
+
+    loop = slice_loop.new_event_loop()
+    await asyncio.to_thread(loop.run_until_complete, work())
+    loop.close()
+    assert loop.longest_slice_ns >= 5_000_000
+
+
+@pytest.mark.parametrize("reader", ["ours:async_for", "confluent:poll"])
+async def test_paced_records_are_as_old_as_their_way_is_long(
+    broker: BrokerThread, reader: str
+) -> None:
+    workload = Workload(
+        broker.bootstrap_servers, [PACED.name], 3, start="latest", settle_s=0.1, seconds=0.3
+    )
+
+    def measure() -> Measurement:
+        with producing(workload, rate=200):
+            return asyncio.run(paced.measure(reader, workload))
+
+    measurement = await asyncio.to_thread(measure)
+    assert measurement.records > 10
+    assert 0 < measurement.figures["p50_ms"] <= measurement.figures["p99_ms"]
+    assert measurement.figures["cpu_us"] > 0
+
+
+def test_topic_with_other_content_is_loaded_anew(broker: BrokerThread) -> None:
+    topic = Topic("none", 100, 10, use="short")
+    broker.create_topic(topic.name, partitions=2)
+    ensure_topics(broker.bootstrap_servers, [topic])
+    assert sum(broker.end_offsets(topic.name)) == 10
+    assert len(broker.end_offsets(topic.name)) == topic.partition_count
+    drop_topics(broker.bootstrap_servers, [topic.name, "no-such-topic"])
+    assert topic.name not in broker.topics
