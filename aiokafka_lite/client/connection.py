@@ -393,9 +393,10 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._poison is not None:
             return
+        reader = self._reader
         try:
-            frame = self._reader.received(nbytes)
-            if frame is not None:
+            reader.received(nbytes)
+            while (frame := reader.next_frame()) is not None:
                 self._answered(frame)
         except KafkaProtocolError as error:
             self._fail(error)

@@ -1,8 +1,13 @@
-"""Frames out of a byte stream: a 4-byte size, then a buffer of exactly that size.
+"""Frames out of a byte stream: a 4-byte size, then as many bytes.
 
-Whoever owns the socket asks ``missing`` for the memory the next bytes belong into, so that the
-kernel writes an answer to its final place: one copy, and none in Python. Record sets stay slices
-of that buffer.
+Whoever owns the socket asks ``missing`` for the memory the next bytes belong into, tells
+``received`` how many came, and takes what is complete with ``next_frame``.
+
+Where a frame may begin, ``missing`` is a buffer of some KiB that serves again and again: a small
+answer comes whole with one read, and so do several. What is handed out is a copy. A frame that
+does not fit there gets a buffer of exactly its size: what came of it is moved over, the rest is
+written to its final place by the kernel. Either way record sets stay slices of a frame, which
+nobody writes to any more.
 
 Sans-IO. The size is checked before anything is allocated: a peer that does not speak Kafka
 (a web server, a TLS listener) mostly shows itself in those four bytes.
@@ -18,6 +23,8 @@ from aiokafka_lite.errors import FrameTooLargeError, KafkaProtocolError
 
 SIZE: Final = struct.Struct(">i")
 SMALLEST_FRAME_BYTES: Final = 4  # a correlation id
+# What is read at once where a frame may begin, and so the largest frame that is copied.
+HEAD_BYTES: Final = 16 * 1024
 # Up to here a frame is taken from anyone; beyond it the owner says what it expects.
 UNCHECKED_BYTES: Final = 64 * 1024
 REUSE_FROM_BYTES: Final = 256 * 1024
@@ -38,12 +45,16 @@ class FrameBuffers:
         self._large: list[bytearray] = []
         self._small_frames = 0
 
+    def copy(self, view: memoryview) -> memoryview:
+        """Return a small frame in memory of its own."""
+        if self._large:
+            self._note_small()
+        return memoryview(bytes(view))
+
     def take(self, size: int) -> memoryview:
         """Return memory of exactly this size that nobody else looks at."""
         if size < REUSE_FROM_BYTES:
-            self._small_frames += 1
-            if self._small_frames >= FORGET_AFTER_SMALL_FRAMES:
-                self._large.clear()  # the flood is over: give the memory back
+            self._note_small()
             return memoryview(bytearray(size))
         self._small_frames = 0
         for buffer in self._large:
@@ -55,6 +66,11 @@ class FrameBuffers:
         self._large.append(buffer)
         del self._large[:-2]
         return memoryview(buffer)[:size]
+
+    def _note_small(self) -> None:
+        self._small_frames += 1
+        if self._small_frames >= FORGET_AFTER_SMALL_FRAMES:
+            self._large.clear()  # the flood is over: give the memory back
 
     def clear(self) -> None:
         self._large.clear()
@@ -69,47 +85,93 @@ def _is_unused(buffer: bytearray) -> bool:
 
 
 class FrameReader:
-    """Assembles frames from whatever pieces arrive."""
+    """Assembles frames from whatever pieces arrive: ``received``, then ``next_frame`` until None.
 
-    __slots__ = ("_buffers", "_frame", "_limit_bytes", "_peer", "_size_view", "missing")
+    Frames come one at a time, so that those ahead of a broken one are out before it raises, and
+    so that whoever takes one may ``clear`` the reader.
+    """
+
+    __slots__ = (
+        "_buffers",
+        "_end",
+        "_head",
+        "_large",
+        "_limit_bytes",
+        "_peer",
+        "_start",
+        "missing",
+    )
 
     def __init__(self, peer: str, limit_bytes: Callable[[], int]) -> None:
         self._peer = peer
         self._limit_bytes = limit_bytes
         self._buffers = FrameBuffers()
-        self._size_view = memoryview(bytearray(SIZE.size))
-        self._frame: memoryview | None = None
-        #: Where the next bytes belong; never empty.
-        self.missing = self._size_view
+        self._head = memoryview(bytearray(HEAD_BYTES))
+        self._start = 0  # of what came and was not handed out, in _head
+        self._end = 0
+        self._large: memoryview | None = None  # the frame that is being received in place
+        #: Where the next bytes belong; never empty once ``next_frame`` has returned None.
+        self.missing = self._head
 
-    def received(self, count: int) -> memoryview | None:
-        """Take note that ``count`` bytes were written to ``missing``.
+    def received(self, count: int) -> None:
+        """Take note that ``count`` bytes were written to ``missing``."""
+        if self._large is None:
+            self._end += count
+        else:
+            self.missing = self.missing[count:]
 
-        Returns:
-            The frame, without its size, when these bytes completed it.
+    def next_frame(self) -> memoryview | None:
+        """Return the next complete frame without its size, None when more bytes are needed.
 
         Raises:
             FrameTooLargeError: The frame claims more than the owner's limit.
             KafkaProtocolError: The size is impossible.
         """
-        if count < len(self.missing):
-            self.missing = self.missing[count:]
-            return None
-        frame = self._frame
-        if frame is None:
-            size: int = SIZE.unpack(self._size_view)[0]
+        if self._large is not None:
+            return self._large_if_complete()
+        head, start = self._head, self._start
+        there = self._end - start
+        if there >= SIZE.size:
+            size: int = SIZE.unpack_from(head, start)[0]
             if not SMALLEST_FRAME_BYTES <= size <= UNCHECKED_BYTES:
                 self._check_size(size)
-            self._frame = self.missing = self._buffers.take(size)
+            begin = start + SIZE.size
+            if there >= SIZE.size + size:
+                self._start = end = begin + size
+                return self._buffers.copy(head[begin:end])
+            if size > HEAD_BYTES - SIZE.size:
+                self._receive_in_place(size)
+                return None
+        if there == 0:
+            self._start = self._end = 0
+            self.missing = head
+        else:
+            if start:  # to the front, so that the rest of it fits as well
+                head[:there] = bytes(head[start : self._end])
+                self._start, self._end = 0, there
+            self.missing = head[there:]
+        return None
+
+    def _large_if_complete(self) -> memoryview | None:
+        if self.missing:
             return None
-        self._frame = None
-        self.missing = self._size_view
+        frame, self._large = self._large, None
+        self.missing = self._head
         return frame
 
+    def _receive_in_place(self, size: int) -> None:
+        """Get memory for a frame that does not fit the head, and move there what came of it."""
+        came = self._head[self._start + SIZE.size : self._end]
+        frame = self._large = self._buffers.take(size)
+        frame[: len(came)] = came
+        self.missing = frame[len(came) :]
+        self._start = self._end = 0
+
     def clear(self) -> None:
-        """Let go of all memory; the reader can be used again from the start of a frame."""
-        self._frame = None
-        self.missing = self._size_view
+        """Drop what came, and large memory; what comes next is the start of a frame."""
+        self._start = self._end = 0
+        self._large = None
+        self.missing = self._head
         self._buffers.clear()
 
     def _check_size(self, size: int) -> None:
@@ -120,7 +182,8 @@ class FrameReader:
             )
         limit_bytes = self._limit_bytes()
         if size > limit_bytes:
-            if guess := guess_peer(bytes(self._size_view)):
+            prefix = bytes(self._head[self._start : self._start + SIZE.size])
+            if guess := guess_peer(prefix):
                 raise FrameTooLargeError(f"{self._peer} does not answer as a Kafka broker: {guess}")
             raise FrameTooLargeError(
                 f"{self._peer} announces an answer of {size} bytes, the limit is {limit_bytes}: "

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from aiokafka_lite.client.frames import (
     FORGET_AFTER_SMALL_FRAMES,
+    HEAD_BYTES,
     REUSE_FROM_BYTES,
     FrameBuffers,
     FrameReader,
@@ -22,16 +24,29 @@ def new_reader(limit: int = LIMIT) -> FrameReader:
     return FrameReader("host:9092", lambda: limit)
 
 
-def feed(reader: FrameReader, stream: bytes, piece: int = 1 << 30) -> list[bytes]:
-    """Write a stream as a socket would: never more than is missing, nor than a piece."""
-    frames: list[bytes] = []
+def read(reader: FrameReader, stream: bytes) -> tuple[int, list[memoryview]]:
+    """Let a socket that holds these bytes be read once; return the bytes read, and the frames."""
+    count = min(len(reader.missing), len(stream))
+    assert count > 0
+    reader.missing[:count] = stream[:count]
+    reader.received(count)
+    frames = []
+    while (frame := reader.next_frame()) is not None:
+        frames.append(frame)
+    return count, frames
+
+
+def feed(reader: FrameReader, stream: bytes, pieces: Iterable[int] = ()) -> list[memoryview]:
+    """Let a stream arrive in pieces of these sizes, at last the rest."""
+    frames: list[memoryview] = []
+    sizes = iter(pieces)
     while stream:
-        count = min(len(reader.missing), piece, len(stream))
-        reader.missing[:count] = stream[:count]
-        stream = stream[count:]
-        frame = reader.received(count)
-        if frame is not None:
-            frames.append(bytes(frame))
+        piece = stream[: next(sizes, len(stream))]
+        stream = stream[len(piece) :]
+        while piece:
+            count, complete = read(reader, piece)
+            piece = piece[count:]
+            frames += complete
     return frames
 
 
@@ -39,29 +54,94 @@ def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-@given(st.lists(st.binary(min_size=4, max_size=50), max_size=5), st.integers(1, 60))
-def test_frames_come_out_whole_however_they_arrive(bodies: list[bytes], piece: int) -> None:
-    assert feed(new_reader(), b"".join(map(framed, bodies)), piece) == bodies
+# Around the largest frame that fits the head, and beyond it.
+SIZES = st.one_of(
+    st.integers(4, 100),
+    st.integers(HEAD_BYTES - 12, HEAD_BYTES + 8),
+    st.integers(4, 3 * HEAD_BYTES),
+)
+
+
+@given(st.lists(SIZES, max_size=6), st.lists(st.integers(1, 2 * HEAD_BYTES), max_size=20))
+def test_frames_come_out_whole_however_they_arrive(sizes: list[int], pieces: list[int]) -> None:
+    bodies = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+    assert feed(new_reader(), b"".join(map(framed, bodies)), pieces) == bodies
 
 
 def test_split_at_every_byte_boundary_gives_the_same_frames() -> None:
-    bodies = [b"0123456789", b"abcd"]
+    bodies = [b"0123456789", b"abcd", b"efghijk"]
     stream = b"".join(map(framed, bodies))
-    for cut in range(len(stream) + 1):
-        reader = new_reader()
-        assert feed(reader, stream[:cut]) + feed(reader, stream[cut:]) == bodies
+    for first in range(1, len(stream)):
+        for second in range(1, len(stream) - first + 1):
+            assert feed(new_reader(), stream, [first, second]) == bodies
 
 
-def test_frames_do_not_share_memory() -> None:
+def test_small_frame_takes_one_read() -> None:
     reader = new_reader()
-    frames: list[memoryview] = []
-    for body in (b"first", b"other"):
-        for part in (struct.pack(">i", 5), body):
-            reader.missing[:] = part
-            frame = reader.received(len(part))
-        assert frame is not None
-        frames.append(frame)
-    assert [bytes(frame) for frame in frames] == [b"first", b"other"]
+    for body in (b"first", bytes(HEAD_BYTES - 4), b"other"):
+        stream = framed(body)
+        assert read(reader, stream) == (len(stream), [body])
+
+
+def test_small_frames_that_are_there_together_take_one_read() -> None:
+    bodies = [b"first", b"second", b"the third"]
+    stream = b"".join(map(framed, bodies))
+    assert read(new_reader(), stream + b"\0\0") == (len(stream) + 2, bodies)
+
+
+def test_large_frame_is_received_in_place() -> None:
+    reader = new_reader()
+    body = bytes(range(256)) * 256
+    first = framed(b"first")
+    count, frames = read(reader, first + framed(body))
+    assert (count, frames) == (HEAD_BYTES, [b"first"])
+    place = reader.missing.obj
+    rest = framed(body)[count - len(first) :]
+    assert len(reader.missing) == len(rest)
+    (frame,) = feed(reader, rest)
+    assert frame == body
+    assert frame.obj is place
+
+
+@pytest.mark.parametrize("size", [5, HEAD_BYTES + 1])
+def test_frames_own_their_memory(size: int) -> None:
+    reader = new_reader()
+    bodies = [bytes([number]) * size for number in range(4)]
+    frames = feed(reader, framed(bodies[0]))
+    slices = [frames[0][1:3]]
+    for body in bodies[1:]:
+        frames += feed(reader, framed(body))
+        slices.append(frames[-1][1:3])
+    assert frames == bodies
+    assert slices == [body[1:3] for body in bodies]
+
+
+def test_frames_ahead_of_a_broken_one_come_out() -> None:
+    reader = new_reader()
+    stream = framed(b"whole") + struct.pack(">i", -1)
+    reader.missing[: len(stream)] = stream
+    reader.received(len(stream))
+    assert reader.next_frame() == b"whole"
+    with pytest.raises(KafkaProtocolError):
+        reader.next_frame()
+
+
+@pytest.mark.parametrize("there", [3, 6, HEAD_BYTES])
+def test_cleared_reader_begins_with_a_new_frame(there: int) -> None:
+    reader = new_reader()
+    read(reader, framed(bytes(HEAD_BYTES))[:there])
+    reader.clear()
+    assert feed(reader, framed(b"other")) == [b"other"]
+
+
+def test_reader_may_be_cleared_between_frames() -> None:
+    reader = new_reader()
+    stream = framed(b"first") + framed(b"second")
+    reader.missing[: len(stream)] = stream
+    reader.received(len(stream))
+    assert reader.next_frame() == b"first"
+    reader.clear()
+    assert reader.next_frame() is None
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 0, 3])
@@ -129,6 +209,7 @@ def test_large_buffer_is_not_kept_for_much_smaller_frames() -> None:
 def test_large_buffers_are_given_back_when_only_small_frames_come() -> None:
     buffers = FrameBuffers()
     large = buffers.take(REUSE_FROM_BYTES).obj
-    for _ in range(FORGET_AFTER_SMALL_FRAMES):
-        buffers.take(100)
+    for _ in range(FORGET_AFTER_SMALL_FRAMES // 2):
+        buffers.take(HEAD_BYTES)
+        buffers.copy(memoryview(b"small"))
     assert buffers.take(REUSE_FROM_BYTES).obj is not large
