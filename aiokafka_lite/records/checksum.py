@@ -1,8 +1,9 @@
-"""CRC32C, imported on first use: the wheel's package takes as long to import as all of records."""
+"""CRC32C, loaded on first use: without the command line that the wheel's package has as well."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import importlib.machinery
+from typing import Protocol, cast
 
 __all__ = ["crc32c"]
 
@@ -13,10 +14,30 @@ class _Crc32c(Protocol):
 
 def _import_first(content: bytes | bytearray | memoryview, crc: int = 0, /) -> int:
     global crc32c
-    from crc32c import crc32c as compute
+    crc32c = _load()
+    return crc32c(content, crc)
 
-    crc32c = compute
-    return compute(content, crc)
+
+def _load() -> _Crc32c:
+    """Return the wheel's function.
+
+    The package imports argparse, email and 60 other modules for its command line and its version:
+    20 ms in which the event loop would stand still at the first batch. The extension module in it
+    takes one.
+    """
+    package = importlib.machinery.PathFinder.find_spec("crc32c")
+    extension = package and importlib.machinery.PathFinder.find_spec(
+        "crc32c._crc32c", package.submodule_search_locations
+    )
+    if extension is None or extension.loader is None:  # another layout than today's
+        import crc32c
+
+        return cast(_Crc32c, crc32c.crc32c)
+    from importlib.util import module_from_spec
+
+    module = module_from_spec(extension)
+    extension.loader.exec_module(module)
+    return cast(_Crc32c, module.crc32c)
 
 
 #: Called through this module, so that the second call already goes to the wheel's function.
