@@ -279,7 +279,9 @@ class FetchSessionCache:
         self._sessions[session.id] = session
 
     def _evict_for(self, size: int, now: float) -> bool:
-        oldest = next(iter(self._sessions.values()))
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False  # no sessions are kept at all
         if now - oldest.last_used_at > self._eviction_s:
             del self._sessions[oldest.id]
             return True

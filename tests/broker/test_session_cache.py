@@ -42,6 +42,12 @@ class Clients:
         return session_id
 
 
+def test_a_cache_for_no_sessions_gives_none_but_an_answer() -> None:
+    clients = Clients(0)
+    assert clients.open(3, now=0) == 0
+    assert clients.open(3, now=2 * EVICTION_S) == 0
+
+
 def test_full_cache_gives_no_session_but_an_answer() -> None:
     clients = Clients(2)
     assert all(clients.open(3, now=0) for _ in range(2))
