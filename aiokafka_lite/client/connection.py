@@ -320,8 +320,10 @@ class Connection(asyncio.BufferedProtocol):
         correlation_id = self._next_correlation_id()
         encoded = framing.encode_request(request, version, correlation_id, self._client_id)
         self.last_used = now = self._loop.time()
+        # A broker that mutes us does not read the request before it unmutes us (KIP-219).
+        deadline = (now if now > self.muted_until else self.muted_until) + timeout_s
         exchange = Exchange(
-            self, type(request), version, self._loop.create_future(), timeout_s, now + timeout_s
+            self, type(request), version, self._loop.create_future(), timeout_s, deadline
         )
         self._in_flight[correlation_id] = exchange
         if self._timer is None or self._timer.when() > exchange.deadline:

@@ -42,15 +42,19 @@ class Lane(enum.Enum):
 
 
 class _Slot:
-    """One lane of a node: its connection, or the task that is opening it."""
+    """One lane of a node: its connection, or the task that is opening it.
 
-    __slots__ = ("connecting", "connection", "lane", "opened_at")
+    `muted_until` is the lost connection's: a broker's throttle outlives it (KIP-219).
+    """
+
+    __slots__ = ("connecting", "connection", "lane", "muted_until", "opened_at")
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
         self.connection: Connection | None = None
         self.connecting: asyncio.Task[KafkaError | None] | None = None
         self.opened_at = 0.0
+        self.muted_until = 0.0
 
 
 class _NodeState:
@@ -106,7 +110,7 @@ class Pool:
     def is_ready(self, node_id: int, lane: Lane = Lane.GENERAL) -> bool:
         """Whether a request to the node would be sent at once."""
         connection = self.usable(node_id, lane)
-        return connection is not None and self._mute_s(connection, lane) == 0
+        return connection is not None and self._mute_s(connection.muted_until, lane) == 0
 
     def ready(self, node_id: int, lane: Lane = Lane.GENERAL) -> bool:
         """Like is_ready; starts connecting when there is no connection and backoff allows."""
@@ -129,8 +133,8 @@ class Pool:
             return 0.0
         connection = self._usable(state, state.slots[lane])
         if connection is not None:
-            return self._mute_s(connection, lane)
-        return self._backoff_s(state)
+            return self._mute_s(connection.muted_until, lane)
+        return max(self._backoff_s(state), self._mute_s(state.slots[lane].muted_until, lane))
 
     def connection_failed(self, node_id: int) -> bool:
         """Whether the latest attempt failed, or the connection was lost and not yet replaced."""
@@ -207,9 +211,26 @@ class Pool:
             KafkaError: See Connection.request.
         """
         connection = self.usable(node_id, lane)
-        if connection is None or self._mute_s(connection, lane) > 0:
+        if connection is None or self._mute_s(connection.muted_until, lane) > 0:
             connection = await self.connect(node_id, lane)
         return await connection.request(request, timeout_s=timeout_s, max_version=max_version)
+
+    def send_nowait(self, node_id: int, request: Request[Response]) -> bool:
+        """Send a request whose answer nobody waits for; whether it was sent.
+
+        It is sent only where it costs no waiting: on an open connection that is not muted and
+        whose broker would read it at once, so not behind a long poll or a join.
+        """
+        for lane in (Lane.FETCH, Lane.GENERAL):
+            connection = self.usable(node_id, lane)
+            if (
+                connection is not None
+                and connection.muted_until <= self._loop.time()
+                and (lane is Lane.GENERAL or connection.in_flight_count == 0)
+            ):
+                connection.send(request, timeout_s=self._config.request_timeout_s)
+                return True
+        return False
 
     async def connect(self, node_id: int, lane: Lane = Lane.GENERAL) -> Connection:
         """Return an open connection, waiting for backoff, one attempt to connect, and throttle.
@@ -230,7 +251,7 @@ class Pool:
             connection = self._usable(state, slot)
             if connection is None:
                 await self._attempt(state, slot)
-            elif mute_s := self._mute_s(connection, lane):
+            elif mute_s := self._mute_s(connection.muted_until, lane):
                 await asyncio.sleep(mute_s)
             else:
                 return connection
@@ -280,6 +301,8 @@ class Pool:
             slot.connecting = None
         slot.connection = connection
         slot.opened_at = self._loop.time()
+        if (mute_s := self._mute_s(slot.muted_until, slot.lane)) > 0:
+            connection.throttle(mute_s)
         connection.closed.add_done_callback(lambda _: self._usable(state, slot))
         if state.last_error is not None:
             log.info("connected to %s again", state)
@@ -303,6 +326,7 @@ class Pool:
         if connection is None or connection.error is None:
             return connection
         slot.connection = None
+        slot.muted_until = connection.muted_until
         if self._loop.time() - slot.opened_at >= self._config.reconnect_backoff_max_s:
             state.backoff.reset()
         self._failed(state, connection.error)
@@ -311,11 +335,11 @@ class Pool:
     def _backoff_s(self, state: _NodeState) -> float:
         return max(0.0, state.next_attempt_at - self._loop.time())
 
-    def _mute_s(self, connection: Connection, lane: Lane) -> float:
+    def _mute_s(self, muted_until: float, lane: Lane) -> float:
         # Only long polls wait for a throttled broker: a late heartbeat would cost the membership.
-        if lane is not Lane.FETCH or connection.muted_until == 0.0:
+        if lane is not Lane.FETCH or muted_until == 0.0:
             return 0.0
-        return max(0.0, connection.muted_until - self._loop.time())
+        return max(0.0, muted_until - self._loop.time())
 
     # --- Which nodes there are -------------------------------------------------------------
     def update_nodes(self, nodes: Mapping[int, Node]) -> None:

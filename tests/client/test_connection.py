@@ -278,6 +278,17 @@ async def test_bytes_left_over_fail_the_request_not_the_connection(
     assert only_topic(await connection.request(ask_topic("b"), timeout_s=TIMEOUT_S)) == "b"
 
 
+async def test_a_deadline_counts_from_the_end_of_the_throttle(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    broker.scripts[HeartbeatRequest] = always(HeartbeatResponse(throttle_time_ms=30_000))
+    await connection.request(HeartbeatRequest(), timeout_s=TIMEOUT_S)
+    broker.scripts[HeartbeatRequest] = always(Do.NOTHING)
+    exchange = connection.send(HeartbeatRequest(), timeout_s=0.001)
+    assert exchange.deadline == connection.muted_until + 0.001
+    exchange.frame.cancel()
+
+
 async def test_throttle_is_noted_and_capped(broker: ScriptedBroker, connection: Connection) -> None:
     loop = asyncio.get_running_loop()
     for throttle_ms, expected_s in ((-5, 0.0), (5_000, 5.0), (10**9, MAX_THROTTLE_S)):

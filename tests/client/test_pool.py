@@ -265,6 +265,54 @@ async def test_request_goes_out_when_the_throttle_is_over(
     assert asyncio.get_running_loop().time() - started >= 0.019
 
 
+async def test_throttle_outlives_the_connection(broker: ScriptedBroker, pool: Pool) -> None:
+    broker.scripts[FetchRequest] = lambda _: FetchResponse(throttle_time_ms=60_000)
+    await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+    connection = pool.usable(1, Lane.FETCH)
+    assert connection is not None
+    broker.connections[0].transport.abort()
+    await connection.closed
+    assert 50 < pool.connection_delay(1, Lane.FETCH) <= 60
+    assert pool.connection_delay(1, Lane.GENERAL) < 50
+    muted = asyncio.ensure_future(pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S))
+    while pool.usable(1, Lane.FETCH) is None:  # noqa: ASYNC110 -- the pool tells nobody
+        await asyncio.sleep(0.001)
+    assert 50 < pool.connection_delay(1, Lane.FETCH) <= 60
+    assert broker.count(FetchRequest) == 1
+    muted.cancel()
+
+
+# --- Sending in passing ----------------------------------------------------------------------
+async def test_sent_in_passing_on_an_idle_connection(broker: ScriptedBroker, pool: Pool) -> None:
+    broker.scripts[FetchRequest] = lambda _: FetchResponse()
+    assert not pool.send_nowait(1, FETCH)
+    await pool.connect(1, Lane.FETCH)
+    assert pool.send_nowait(1, FETCH)
+    await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+    assert broker.count(FetchRequest) == 2
+    assert pool.in_flight_request_count(1) == 0  # its answer was taken off the connection too
+
+
+async def test_sent_in_passing_never_behind_a_long_poll(broker: ScriptedBroker, pool: Pool) -> None:
+    broker.scripts[FetchRequest] = lambda _: Do.NOTHING
+    polling = asyncio.ensure_future(pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S))
+    await broker.until_asked(FetchRequest)
+    assert not pool.send_nowait(1, FETCH)
+    await pool.connect(1, Lane.GENERAL)
+    assert pool.send_nowait(1, FETCH)
+    await broker.until_asked(FetchRequest, times=2)
+    assert broker.asked[-1].peer is not broker.asked[-3].peer
+    polling.cancel()
+
+
+async def test_nothing_is_sent_in_passing_to_a_broker_that_mutes(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    broker.scripts[FetchRequest] = lambda _: FetchResponse(throttle_time_ms=5_000)
+    await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+    assert not pool.send_nowait(1, FETCH)
+
+
 # --- Nodes that move, connections that idle --------------------------------------------------
 async def test_node_that_moved_is_followed_and_the_old_connection_drained(
     broker: ScriptedBroker, pool: Pool
