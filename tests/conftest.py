@@ -22,6 +22,7 @@ from aiokafka_lite.broker import Broker
 from tests.support.cluster import KafkaHandle
 from tests.support.java import JavaTools
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
+from tests.support.virtual_time import VIRTUAL_TIME
 
 LONG = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
 
@@ -47,11 +48,16 @@ EVERY_LOOP = every_loop()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_loop: run on asyncio's loop and on uvloop")
+    config.addinivalue_line(
+        "markers", "virtual_time: run on a loop whose time passes when nothing is left to do"
+    )
 
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, LoopFactory]:
+    if item.get_closest_marker("virtual_time"):
+        return VIRTUAL_TIME
     names: Sequence[str] = getattr(item, "fixturenames", ())
     if "kafka" in names or item.get_closest_marker("every_loop"):
         return EVERY_LOOP

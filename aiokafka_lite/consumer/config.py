@@ -46,7 +46,6 @@ NOT_YET_EFFECTIVE: Final = (
     "sasl_kerberos_service_name",
     "sasl_kerberos_domain_name",
     "sasl_oauth_token_provider",
-    "client_rack",
     "consumer_timeout_ms",
 )
 POSITIVE: Final = (

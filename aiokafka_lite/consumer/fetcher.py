@@ -1,4 +1,4 @@
-"""Fetching: one task per broker that leads assigned partitions, one request ahead of the caller.
+"""Fetching: one task per broker that partitions are read from, one request ahead of the caller.
 
 A task keeps at most one answered response that the application has not come for. When a get
 does, the task sends the next request before the records of that response are decoded: from the
@@ -12,6 +12,8 @@ while the application works.
 Only what changed is looked at: a partition is *touched* when it was moved, paused, resumed, given
 another leader, when its answer came, or when its backoff ends. `explain` can name, for every
 partition, the request or the backoff that it is in.
+
+Which node a partition is read from, its leader or a follower nearby, is replicas.py's to say.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from aiokafka_lite.consumer.budget import ByteBudget, Reservation
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse
+from aiokafka_lite.consumer.replicas import ReplicaChoice
 from aiokafka_lite.consumer.session import FetchSession, FetchTarget
 from aiokafka_lite.consumer.settling import Settling
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
@@ -38,9 +41,15 @@ from aiokafka_lite.errors import (
     FetchSessionTopicIdError,
     InvalidFetchSessionEpoch,
     KafkaError,
+    ReplicaNotAvailableError,
     for_code,
 )
-from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse, LeaderIdAndEpoch
+from aiokafka_lite.protocol.messages.fetch import (
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
 from aiokafka_lite.protocol.schema import ZERO_UUID
 
 log = logging.getLogger(__name__)
@@ -51,7 +60,7 @@ LAST_BACKOFF_S: Final = 1.0
 
 
 class Fetcher:
-    """Shares the assigned partitions out to one NodeFetcher per leader."""
+    """Shares the assigned partitions out to one NodeFetcher per node that they are read from."""
 
     def __init__(
         self,
@@ -69,6 +78,7 @@ class Fetcher:
         self.budget = budget
         self.rng = rng
         self.settling = Settling(config, state, queue, rng)
+        self.replicas = ReplicaChoice(config)
         self._state = state
         self._scope = scope
         self._nodes: dict[int, NodeFetcher] = {}
@@ -90,7 +100,7 @@ class Fetcher:
         self._place_all()
 
     def _place_all(self) -> None:
-        """Put every assigned partition under its leader's task, and take the others away."""
+        """Put every assigned partition under its node's task, and take the others away."""
         if self._is_closed or self._scope.failure is not None:
             return
         view = self.cluster.view
@@ -99,23 +109,30 @@ class Fetcher:
             if not partition.is_assigned:
                 self._node_of.pop(partition).remove(partition)
         for tp, partition in self._state.assignment.items():
-            leader = view.leader(tp)
-            node = self._node_of.get(partition)
-            if leader is None:
+            if not self._place(partition, view):
                 # A topic that metadata does not cover yet is being asked for already.
                 is_leaderless = is_leaderless or tp.topic in view.topics
-                if node is not None:
-                    del self._node_of[partition]
-                    node.remove(partition)
-            elif node is None or node.node_id != leader.leader:
-                if node is not None:
-                    node.remove(partition)
-                node = self._node_of[partition] = self._node(leader.leader)
-                node.add(partition)
-            else:
-                node.touch(partition)
         if is_leaderless:
             self.cluster.invalidate()
+
+    def _place(self, partition: PartitionState, view: ClusterView) -> bool:
+        """Put a partition under the task of the node to read it from; False without a leader."""
+        leader = view.leader(partition.tp)
+        node = self._node_of.get(partition)
+        if leader is None:
+            if node is not None:
+                del self._node_of[partition]
+                node.remove(partition)
+            return False
+        node_id = self.replicas.source(partition, leader, view)
+        if node is None or node.node_id != node_id:
+            if node is not None:
+                node.remove(partition)
+            node = self._node_of[partition] = self._node(node_id)
+            node.add(partition)
+        else:
+            node.touch(partition)
+        return True
 
     def _node(self, node_id: int) -> NodeFetcher:
         node = self._nodes.get(node_id)
@@ -134,6 +151,32 @@ class Fetcher:
         if node is not None:
             node.touch(partition)
 
+    def source(self, partition: PartitionState) -> int | None:
+        """Return the id of the node that a partition is read from; None without a leader."""
+        node = self._node_of.get(partition)
+        return None if node is None else node.node_id
+
+    # --- Closest replica ------------------------------------------------------------------
+    def prefer(self, partition: PartitionState, node_id: int, now: float) -> bool:
+        """Read a partition from the follower that its leader names; False if it is not known."""
+        view = self.cluster.view
+        if not self.replicas.prefer(partition, node_id, view, now):
+            self.cluster.invalidate()
+            return False
+        self._place(partition, view)
+        return True
+
+    def give_back(self, partition: PartitionState, now: float) -> None:
+        """Read a partition from its leader again, because the follower failed."""
+        self.replicas.give_back(partition, now)
+        self._place(partition, self.cluster.view)
+
+    def end_leases(self, now: float) -> None:
+        """Ask the leaders anew about the partitions whose choice has expired."""
+        for partition in self.replicas.end_leases(self._node_of, now):
+            self._place(partition, self.cluster.view)
+
+    # --- The gets' side -------------------------------------------------------------------
     def taken(self, node_id: int) -> None:
         """Note that the application has come for a broker's buffered response."""
         node = self._nodes.get(node_id)
@@ -176,7 +219,10 @@ class Fetcher:
 
 
 class NodeFetcher:
-    """The fetch task of one broker: owns its session and its backoff."""
+    """The fetch task of one broker: owns its session and its backoff.
+
+    What it reads as a follower is marked in the partitions: their preferred replica.
+    """
 
     def __init__(self, fetcher: Fetcher, node_id: int) -> None:
         self.node_id = node_id
@@ -213,7 +259,7 @@ class NodeFetcher:
 
     # --- The task -------------------------------------------------------------------------
     async def run(self) -> None:
-        """Fetch until the broker leads none of the assigned partitions."""
+        """Fetch until none of the assigned partitions is read from the broker."""
         queue = self._fetcher.queue
         while True:
             self._wake.clear()
@@ -236,6 +282,9 @@ class NodeFetcher:
             except KafkaError as error:
                 if not (error.retriable or isinstance(error, BrokerResponseError)):
                     raise  # it would fail for ever: the application has to know
+                for partition in tuple(self._partitions):
+                    if partition.preferred_replica is not None:
+                        self._fetcher.give_back(partition, self._loop.time())
                 await self._back_off(error)
             finally:
                 if not reservation.is_kept:
@@ -251,6 +300,8 @@ class NodeFetcher:
     def _apply_touched(self) -> float | None:
         """Bring the session's targets up to date; return when the next backoff ends."""
         now = self._loop.time()
+        if now >= self._fetcher.replicas.lease_ends_at:
+            self._fetcher.end_leases(now)
         for partition in tuple(self._backing_off):
             if partition.retry_at <= now:
                 del self._backing_off[partition]
@@ -293,6 +344,7 @@ class NodeFetcher:
             session_epoch=asked.session_epoch,
             topics=asked.topics,
             forgotten_topics_data=asked.forgotten,
+            rack_id=self._fetcher.replicas.rack_id(self._loop.time()),
         )
         is_answered = False
         try:
@@ -350,11 +402,16 @@ class NodeFetcher:
                     continue  # moved, taken away, or answered by another broker meanwhile
                 if partition in parts:
                     continue  # a broker named it twice
+                is_ours = partition in self._partitions
+                if answer.error_code and not is_ours:
+                    continue  # read from another broker by now
                 part = settling.settle(target, answer, fetched, now)
                 if part is not None:
                     parts[partition] = part
                     size_bytes += len(answer.records or b"")
                 self._touched[partition] = None
+                if is_ours and (answer.error_code or answer.preferred_read_replica >= 0):
+                    self._choose_replica(partition, answer, now)
                 if answer.current_leader.leader_id >= 0:
                     self._follow_hint(partition, answer.current_leader, response)
         if settling.is_metadata_stale:
@@ -363,6 +420,16 @@ class NodeFetcher:
         if parts:
             reservation.keep(size_bytes)
             self._fetcher.queue.put(fetched, list(parts.values()))
+
+    def _choose_replica(self, partition: PartitionState, answer: PartitionData, now: float) -> None:
+        """Go to the follower that a leader names, or back to the leader from one that failed."""
+        if answer.error_code:
+            if partition.preferred_replica is not None:
+                self._fetcher.give_back(partition, now)
+        elif answer.preferred_read_replica != self.node_id and not self._fetcher.prefer(
+            partition, answer.preferred_read_replica, now
+        ):
+            self._fetcher.settling.back_off(partition, ReplicaNotAvailableError, now)
 
     def _follow_hint(
         self, partition: PartitionState, leader: LeaderIdAndEpoch, response: FetchResponse

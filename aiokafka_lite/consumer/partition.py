@@ -10,7 +10,8 @@ change:
     processed         state.py, from `hand_out` and `begin_get`
     fetched           the fetch queue, when it accepts or drops data
     committed         the commits module
-    watermarks, log_start_offset, last_fetch_at, retry_at, retry_reason, failure_count:
+    watermarks, log_start_offset, last_fetch_at, retry_at, retry_reason, failure_count,
+    preferred_replica:
                       the fetcher
     corrupt_at        the fetch queue
     leader_epoch      the caller, with `position`
@@ -30,7 +31,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -65,6 +66,19 @@ LEGAL_TRANSITIONS: Final[Mapping[FetchState, frozenset[FetchState]]] = MappingPr
 )
 
 
+class PreferredReplica(NamedTuple):
+    """A follower that a leader told to read from instead (KIP-392).
+
+    It is given back to the leader, which may name it again, at loop time `expires_at`, and when
+    leader or leader epoch change.
+    """
+
+    node_id: int
+    leader: int
+    leader_epoch: int
+    expires_at: float
+
+
 class PartitionState:
     """One assigned partition. Made anew for each assignment, so identity tells them apart."""
 
@@ -83,6 +97,7 @@ class PartitionState:
         "leader_epoch",
         "log_start_offset",
         "position",
+        "preferred_replica",
         "processed",
         "reset_timestamp",
         "retry_at",
@@ -118,6 +133,8 @@ class PartitionState:
         self.retry_at = 0.0
         self.retry_reason = ""
         self.failure_count = 0
+        # The follower that it is read from; None: its leader.
+        self.preferred_replica: PreferredReplica | None = None
         # Offset whose batch was found corrupt and is fetched once more before it is an error.
         self.corrupt_at = -1
         self.tag = 0

@@ -4,7 +4,8 @@ Each share is settled exactly once. Errors:
 
     leader moved, epoch fenced, topic unknown     refresh metadata, back off, ask again
     other retriable errors                        back off, ask again
-    offset out of range                           reset by policy; without one: raised, sticky
+    offset out of range, says a follower          back off, ask the leader
+    offset out of range, says the leader          reset by policy; without one: raised, sticky
     everything else, unknown codes included       raised once per backoff, position unchanged
 """
 
@@ -68,6 +69,14 @@ class Settling:
         delay_s = min(self._config.retry_backoff_s * 2.0 ** min(failure_count, 10), LAST_BACKOFF_S)
         return delay_s * self._rng.uniform(1.0, 1.2)
 
+    def back_off(
+        self, partition: PartitionState, error_class: type[KafkaError], now: float
+    ) -> None:
+        """Have nothing asked of a partition for a while, longer with each failure in a row."""
+        partition.retry_at = now + self.backoff_s(partition.failure_count)
+        partition.retry_reason = error_class.__name__
+        partition.failure_count += 1
+
     def settle(
         self, target: FetchTarget, answer: PartitionData, response: FetchedResponse, now: float
     ) -> FetchedPartition | None:
@@ -118,11 +127,11 @@ class Settling:
                 partition.fetched,
                 error_class.__name__,
             )
-        partition.retry_at = now + self.backoff_s(partition.failure_count)
-        partition.retry_reason = error_class.__name__
-        partition.failure_count += 1
+        self.back_off(partition, error_class, now)
         if error_class is OffsetOutOfRangeError:
-            self._settle_out_of_range(partition)
+            # A follower may lag, or have deleted more: only the leader can say it for certain.
+            if partition.preferred_replica is None:
+                self._settle_out_of_range(partition)
             return
         if error_class.invalid_metadata or error_class in STALE_METADATA:
             self.is_metadata_stale = True

@@ -19,6 +19,7 @@ from aiokafka_lite.consumer.partition import (
     NO_EPOCH,
     FetchState,
     PartitionState,
+    PreferredReplica,
 )
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -30,6 +31,7 @@ __all__ = [
     "NO_EPOCH",
     "FetchState",
     "PartitionState",
+    "PreferredReplica",
     "SubscriptionMode",
     "SubscriptionState",
 ]

@@ -23,22 +23,33 @@ from aiokafka_lite.protocol.messages.fetch import (
     LeaderIdAndEpoch,
     PartitionData,
 )
+from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 
 TOPIC_ID = bytes(range(16))
 
 
-def view(leaders: dict[int, int], *, nodes: Iterable[int] = (1, 2), epoch: int = 0) -> ClusterView:
-    """A cluster with the topic "t" whose partitions have these leaders."""
+def view(
+    leaders: dict[int, int],
+    *,
+    nodes: Iterable[int] = (1, 2),
+    epoch: int = 0,
+    topic_id: bytes = TOPIC_ID,
+) -> ClusterView:
+    """A cluster with the topic "t" whose partitions have these leaders, and replicas anywhere."""
+    nodes = tuple(nodes)
     topic = TopicView(
         "t",
-        topic_id=TOPIC_ID,
-        partitions={number: PartitionView(leader, epoch) for number, leader in leaders.items()},
+        topic_id=topic_id,
+        partitions={
+            number: PartitionView(leader, epoch, replicas=nodes)
+            for number, leader in leaders.items()
+        },
     )
     return ClusterView(
         nodes={node: Node(node, "h", 1) for node in nodes},
         topics={"t": topic},
-        topic_names={TOPIC_ID: "t"},
+        topic_names={topic_id: "t"},
     )
 
 
@@ -49,6 +60,7 @@ def answer(
     error_code: int = 0,
     high_watermark: int = 100,
     leader_hint: tuple[int, int] | None = None,
+    preferred: int = -1,
 ) -> PartitionData:
     leader, epoch = leader_hint or (-1, -1)
     return PartitionData(
@@ -57,6 +69,7 @@ def answer(
         high_watermark=high_watermark,
         records=memoryview(records),
         current_leader=LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch),
+        preferred_read_replica=preferred,
     )
 
 
@@ -78,6 +91,18 @@ class Sent:
             for partition in topic.partitions
         }
 
+    @property
+    def forgotten(self) -> list[int]:
+        """The partitions to be dropped from the session."""
+        return [
+            number for topic in self.request.forgotten_topics_data for number in topic.partitions
+        ]
+
+    @property
+    def session(self) -> tuple[int, int]:
+        """The session id and its epoch."""
+        return self.request.session_id, self.request.session_epoch
+
     def answer(self, *answers: PartitionData, error_code: int = 0, session_id: int = 0) -> None:
         self.response.set_result(
             FetchResponse(
@@ -88,11 +113,30 @@ class Sent:
         )
 
 
+class ScriptedPool:
+    """Stands in for Pool: knows which nodes are muted, keeps what was sent in passing."""
+
+    def __init__(self) -> None:
+        self.muted_until: dict[int, float] = {}
+        self.sent_in_passing: list[tuple[int, Request[Response]]] = []
+        self.question_count = 0
+
+    def connection_delay(self, node_id: int, lane: object = None) -> float:
+        self.question_count += 1
+        now = asyncio.get_running_loop().time()
+        return max(0.0, self.muted_until.get(node_id, 0.0) - now)
+
+    def send_nowait(self, node_id: int, request: Request[Response]) -> bool:
+        self.sent_in_passing.append((node_id, request))
+        return True
+
+
 class ScriptedCluster:
     """Stands in for Cluster: keeps what was sent, knows what it is told."""
 
     def __init__(self, cluster_view: ClusterView) -> None:
         self.view = cluster_view
+        self.pool = ScriptedPool()
         self.sent: list[Sent] = []
         self.invalidations = 0
         self._listeners: list[Callable[[ClusterView], None]] = []

@@ -15,7 +15,6 @@ OTHER_VALUES: dict[str, object] = {
     "sasl_kerberos_service_name": "other",
     "sasl_kerberos_domain_name": "example.org",
     "sasl_oauth_token_provider": object(),
-    "client_rack": "r1",
     "consumer_timeout_ms": 100,
 }
 

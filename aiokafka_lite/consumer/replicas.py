@@ -1,0 +1,100 @@
+"""Which replica a partition is read from: its leader, or a follower nearby (KIP-392); no I/O.
+
+A leader that is told our rack may answer with no records, but with the follower to read from. The
+choice holds for metadata_max_age_ms; it ends before that when
+
+    leader or leader epoch change           the new leader is asked
+    the follower left the cluster           \
+    it cannot be reached, or hangs up        > the leader is asked
+    it answers with an error of any kind    /
+
+A leader learns late that a follower has died, and would send us back to it meanwhile. So after a
+failure leaders are not told our rack for a while, and serve us themselves.
+
+References: Java's SubscriptionState.preferredReadReplica, AbstractFetch.selectReadReplica and
+FetchCollector.handleInitializeErrors. There an unreachable follower is tried again and again
+until its leader knows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from aiokafka_lite.client import ClusterView
+from aiokafka_lite.client.view import PartitionView
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.state import PartitionState, PreferredReplica
+
+# About what Kafka takes to notice that a broker has died (broker.session.timeout.ms: 9 s).
+LEADERS_ONLY_S: Final = 10.0
+
+
+class ReplicaChoice:
+    """The only writer of `PartitionState.preferred_replica`. Times are loop times.
+
+    Attributes:
+        lease_ends_at: When the first choice expires; `end_leases` is to be called then.
+    """
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self.lease_ends_at = math.inf
+        self._rack_id = config.client_rack or ""
+        self._lease_s = config.metadata_max_age_s
+        self._leaders_only_until = 0.0
+
+    def rack_id(self, now: float) -> str:
+        """Return the rack to name in a request; empty while leaders are to serve us themselves."""
+        return self._rack_id if now >= self._leaders_only_until else ""
+
+    def source(self, partition: PartitionState, leader: PartitionView, view: ClusterView) -> int:
+        """Return the id of the node to read a partition from; a choice that is void is dropped."""
+        chosen = partition.preferred_replica
+        if chosen is None:
+            return leader.leader
+        if (chosen.leader, chosen.leader_epoch) == (
+            leader.leader,
+            leader.leader_epoch,
+        ) and is_replica(chosen.node_id, leader, view):
+            return chosen.node_id
+        partition.preferred_replica = None
+        return leader.leader
+
+    def prefer(
+        self, partition: PartitionState, node_id: int, view: ClusterView, now: float
+    ) -> bool:
+        """Choose the follower that the leader named; False when metadata does not know it."""
+        leader = view.leader(partition.tp)
+        if leader is None or not is_replica(node_id, leader, view):
+            self._leaders_only_until = now + LEADERS_ONLY_S
+            return False
+        expires_at = now + self._lease_s
+        partition.preferred_replica = PreferredReplica(
+            node_id, leader.leader, leader.leader_epoch, expires_at
+        )
+        self.lease_ends_at = min(self.lease_ends_at, expires_at)
+        return True
+
+    def give_back(self, partition: PartitionState, now: float) -> None:
+        """Return a partition to its leader, because the follower failed."""
+        partition.preferred_replica = None
+        self._leaders_only_until = now + LEADERS_ONLY_S
+
+    def end_leases(self, partitions: Iterable[PartitionState], now: float) -> list[PartitionState]:
+        """Drop the choices that have expired, and return the partitions they were for."""
+        ended = []
+        self.lease_ends_at = math.inf
+        for partition in partitions:
+            chosen = partition.preferred_replica
+            if chosen is not None and chosen.expires_at <= now:
+                partition.preferred_replica = None
+                ended.append(partition)
+            elif chosen is not None:
+                self.lease_ends_at = min(self.lease_ends_at, chosen.expires_at)
+        return ended
+
+
+def is_replica(node_id: int, partition: PartitionView, view: ClusterView) -> bool:
+    """Say whether a node that is up has a replica of a partition, as far as metadata knows."""
+    return node_id in view.nodes and node_id in partition.replicas

@@ -1,0 +1,134 @@
+"""Closest replicas (KIP-392) and quotas (KIP-219) of a real cluster: three nodes in three racks.
+
+Only in the long form: it starts a cluster of its own, and stops one of its nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from aiokafka_lite.client import Lane
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.fetcher import Fetcher
+from aiokafka_lite.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
+from aiokafka_lite.structs import TopicPartition
+from tests.consumer.test_consumer import offsets_read, reading, rows
+from tests.support.cluster import KafkaHandle, unique
+from tests.support.java import JavaTools
+from tests.support.real_kafka import KafkaUnavailableError, RealKafka
+
+pytestmark = [pytest.mark.slow, pytest.mark.real_kafka]
+
+LEADER, FOLLOWER, OTHER = 1, 2, 3
+
+
+@pytest.fixture(scope="module")
+def racks() -> Iterator[RealKafka]:
+    """Three nodes in the racks rack1 to rack3, whose leaders name followers by rack."""
+    try:
+        cluster = RealKafka(nodes=3)
+    except KafkaUnavailableError as error:
+        pytest.skip(str(error))
+    with cluster:
+        yield cluster
+
+
+async def create_led_by_first(kafka: KafkaHandle) -> str:
+    """Create a topic that the first node leads: the one that is produced to."""
+    name = unique("topic")
+    assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[LEADER, FOLLOWER, OTHER])
+    topic = CreatableTopic(
+        name=name, num_partitions=-1, replication_factor=-1, assignments=[assignment]
+    )
+    async with kafka.raw() as client:
+        answer = await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
+    assert [result.error_code for result in answer.topics] == [0]
+    return name
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if is_so():
+            return
+        await asyncio.sleep(0.1)
+    raise TimeoutError
+
+
+def fetcher_of(consumer: AIOKafkaConsumer) -> Fetcher:
+    return consumer._engine.running.fetcher
+
+
+async def test_records_come_from_our_rack_and_from_the_leader_while_it_is_down(
+    racks: RealKafka,
+) -> None:
+    kafka = KafkaHandle("real", racks.bootstrap_servers)
+    topic = await create_led_by_first(kafka)
+    await kafka.produce(topic, 0, rows(0, 3))
+    async with reading(kafka, topic, client_rack=f"rack{FOLLOWER}") as consumer:
+        assert await offsets_read(consumer, 3) == {0: [0, 1, 2]}
+        fetcher = fetcher_of(consumer)
+        partition = consumer._state.partition(TopicPartition(topic, 0))
+        await until(lambda: list(fetcher._nodes) == [FOLLOWER])  # nobody else is asked
+        assert partition.preferred_replica is not None
+        assert partition.preferred_replica.leader == LEADER
+        await kafka.produce(topic, 0, rows(3, 3))
+        assert await offsets_read(consumer, 3) == {0: [3, 4, 5]}
+        assert list(fetcher._nodes) == [FOLLOWER]
+
+        racks.kill_node(FOLLOWER)
+        await kafka.produce(topic, 0, rows(6, 3))
+        assert await offsets_read(consumer, 3) == {0: [6, 7, 8]}
+        assert fetcher.source(partition) == LEADER
+
+        await asyncio.to_thread(racks.start_node, FOLLOWER)
+        await until(lambda: fetcher.source(partition) == FOLLOWER)
+        await kafka.produce(topic, 0, rows(9, 3))
+        assert await offsets_read(consumer, 3) == {0: [9, 10, 11]}
+        assert fetcher.source(partition) == FOLLOWER
+
+
+async def test_a_consumer_over_its_quota_reads_on_when_it_may(
+    racks: RealKafka, java_tools: JavaTools
+) -> None:
+    kafka = KafkaHandle("real", racks.bootstrap_servers)
+    topic = await create_led_by_first(kafka)
+    for first in range(0, 1_000, 100):
+        await kafka.produce(topic, 0, [(None, b"%01000d" % i) for i in range(first, first + 100)])
+    quota = await java_tools.run(
+        "kafka.admin.ConfigCommand", "--bootstrap-server", kafka.bootstrap_servers, "--alter",
+        "--add-config", "consumer_byte_rate=90000", "--entity-type", "clients",
+        "--entity-name", topic,
+    )  # fmt: skip
+    assert quota.returncode == 0, quota.stderr
+    longest_mute_s = 0.0
+    async with reading(
+        kafka, topic, client_id=topic, max_partition_fetch_bytes=200_000
+    ) as consumer:
+        pool = consumer._engine.running.cluster.pool
+        offsets: list[int] = []
+        deadline = asyncio.get_running_loop().time() + 120
+        while len(offsets) < 1_000 and asyncio.get_running_loop().time() < deadline:
+            for batch in (await consumer.poll(timeout_ms=50)).values():
+                offsets += [record.offset for record in batch]
+            mute_s = pool.connection_delay(LEADER, Lane.FETCH)
+            longest_mute_s = max(longest_mute_s, mute_s)
+    assert offsets == list(range(1_000))
+    assert longest_mute_s > 0
+
+
+async def test_without_a_rack_records_come_from_the_leader(racks: RealKafka) -> None:
+    kafka = KafkaHandle("real", racks.bootstrap_servers)
+    topic = await create_led_by_first(kafka)
+    await kafka.produce(topic, 0, rows(0, 3))
+    async with reading(kafka, topic) as consumer:
+        assert await offsets_read(consumer, 3) == {0: [0, 1, 2]}
+        await kafka.produce(topic, 0, rows(3, 3))
+        assert await offsets_read(consumer, 3) == {0: [3, 4, 5]}
+        assert list(fetcher_of(consumer)._nodes) == [LEADER]
