@@ -273,6 +273,12 @@ class NodeFetcher:
                     return
                 await self._sleep_until_woken(retry_at)
                 continue
+            delay_s = self._fetcher.cluster.pool.connection_delay(self.node_id, Lane.FETCH)
+            if delay_s > 0:
+                # Throttled (KIP-219), or about to connect again: what is asked for, and whether
+                # there is room for the answer, is decided when it can be sent.
+                await self._sleep_until_woken(self._loop.time() + delay_s)
+                continue
             reservation = self._reserve()
             if reservation is None:
                 await self._sleep_until_woken(retry_at)

@@ -292,3 +292,58 @@ async def test_errors_that_retrying_cannot_mend_reach_the_gets(start: Start) -> 
     fetching.queue.wake()
     with pytest.raises(KafkaError, match="no common version"):
         await polling
+
+
+# --- Throttling (KIP-219) --------------------------------------------------------------------
+@pytest.mark.virtual_time
+async def test_a_throttled_broker_is_asked_when_the_time_is_over(start: Start) -> None:
+    fetching = start()
+    loop = asyncio.get_running_loop()
+    pool = fetching.cluster.pool
+    sent = await fetching.cluster.next_sent()
+    pool.muted_until[1] = loop.time() + 30.0
+    asked_before = pool.question_count
+    sent.answer()
+    await asyncio.sleep(29.0)
+    assert not fetching.cluster.sent
+    assert fetching.budget.used_bytes == 0  # what waits keeps no room from the others
+    assert (await fetching.cluster.next_sent()).offsets == {0: 0}
+    assert loop.time() >= pool.muted_until[1]
+    assert pool.question_count - asked_before <= 3  # slept through, not asked again and again
+
+
+@pytest.mark.virtual_time
+async def test_records_that_came_with_a_throttle_are_handed_out_meanwhile(start: Start) -> None:
+    fetching = start()
+    loop = asyncio.get_running_loop()
+    sent = await fetching.cluster.next_sent()
+    fetching.cluster.pool.muted_until[1] = loop.time() + 30.0
+    sent.answer(answer(0, batch(0, 3)))
+    assert await fetching.poll() == {0: [0, 1, 2]}
+    assert loop.time() < 1.0
+    assert (await fetching.cluster.next_sent(60.0)).offsets == {0: 3}
+    assert loop.time() >= 30.0
+
+
+@pytest.mark.virtual_time
+async def test_what_changes_during_a_throttle_is_in_the_next_request(start: Start) -> None:
+    fetching = start({0: 1, 1: 1})
+    loop = asyncio.get_running_loop()
+    sent = await fetching.cluster.next_sent()
+    fetching.cluster.pool.muted_until[1] = loop.time() + 30.0
+    sent.answer(answer(0), answer(1))
+    await asyncio.sleep(10.0)
+    fetching.seek(0, 40)
+    fetching.state.pause(fetching.state.partition(TopicPartition("t", 1)))
+    assert (await fetching.cluster.next_sent(60.0)).offsets == {0: 40}
+
+
+@pytest.mark.virtual_time
+async def test_a_throttled_broker_does_not_hold_up_the_others(start: Start) -> None:
+    fetching = start({0: 1, 1: 2})
+    sent = {s.node_id: s for s in [await fetching.cluster.next_sent() for _ in range(2)]}
+    fetching.cluster.pool.muted_until[1] = asyncio.get_running_loop().time() + 30.0
+    sent[1].answer()
+    sent[2].answer(answer(1, batch(0, 2)))
+    assert await fetching.poll() == {1: [0, 1]}
+    assert (await fetching.cluster.next_sent()).node_id == 2
