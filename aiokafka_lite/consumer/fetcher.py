@@ -32,7 +32,7 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse
 from aiokafka_lite.consumer.replicas import ReplicaChoice
-from aiokafka_lite.consumer.session import FetchSession, FetchTarget
+from aiokafka_lite.consumer.session import FULL_EPOCH, FetchSession, FetchTarget
 from aiokafka_lite.consumer.settling import Settling
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
 from aiokafka_lite.errors import (
@@ -57,6 +57,12 @@ log = logging.getLogger(__name__)
 # What a broker may take beyond fetch_max_wait_ms before its connection counts as dead.
 FETCH_STALL_S: Final = 10.0
 LAST_BACKOFF_S: Final = 1.0
+# Answers that blame the fetch session: it is opened anew, and nothing else has failed.
+SESSION_ERRORS: Final = (
+    FetchSessionIdNotFound,
+    InvalidFetchSessionEpoch,
+    FetchSessionTopicIdError,
+)
 
 
 class Fetcher:
@@ -93,8 +99,10 @@ class Fetcher:
         self._place_all()
 
     def close(self) -> None:
-        """Stop reacting; the scope's owner ends the tasks."""
+        """Stop reacting, and close sessions where that takes no wait; the scope ends the tasks."""
         self._is_closed = True
+        for node in self._nodes.values():
+            node.close_session()
 
     def _view_changed(self, view: ClusterView) -> None:
         self._place_all()
@@ -257,6 +265,15 @@ class NodeFetcher:
         """Have the task look whether there is something to do."""
         self._wake.set()
 
+    def close_session(self) -> None:
+        """Have the broker forget the session, if that can be said at once; waits for nothing.
+
+        A session that is left open goes when the broker needs its place (after two minutes).
+        """
+        request = self._session.closing()
+        if request is not None:
+            self._fetcher.cluster.pool.send_nowait(self.node_id, request)
+
     # --- The task -------------------------------------------------------------------------
     async def run(self) -> None:
         """Fetch until none of the assigned partitions is read from the broker."""
@@ -269,6 +286,7 @@ class NodeFetcher:
             retry_at = self._apply_touched()
             if not len(self._session):
                 if not self._partitions:
+                    self.close_session()
                     self._fetcher.node_ended(self)
                     return
                 await self._sleep_until_woken(retry_at)
@@ -366,19 +384,21 @@ class NodeFetcher:
             if not is_answered:  # the broker may have counted it: start over
                 self._session.replace()
         if response.error_code:
-            self._session_failed(for_code(response.error_code))
+            self._session_failed(for_code(response.error_code), asked.session_epoch)
             return
         self._backoff.reset()
         self._session.succeeded(response.session_id)
         self._settle(response, reservation)
 
-    def _session_failed(self, error_class: type[KafkaError]) -> None:
+    def _session_failed(self, error_class: type[KafkaError], epoch: int) -> None:
         if error_class is FetchSessionIdNotFound:
             self._session.forget()
-        elif error_class in (InvalidFetchSessionEpoch, FetchSessionTopicIdError):
-            self._session.replace()
         else:
             self._session.replace()
+        if error_class is FetchSessionTopicIdError:
+            self._fetcher.cluster.invalidate()
+        if error_class not in SESSION_ERRORS or epoch == FULL_EPOCH:
+            # No session can be blamed for the refusal of a full request: not again at once.
             raise error_class(f"node {self.node_id} refused a fetch")
         log.info("fetch session with node %s is opened anew: %s", self.node_id, error_class)
 

@@ -14,6 +14,7 @@ States, and what the next request carries (session id, epoch):
     open(id, n) --answer--> open(id, n + 1)
     open(id, n) --SESSION_ID_NOT_FOUND--> none
     open(id, n) --any other error or a lost answer--> to be replaced(id)
+    open | to be replaced --closing()--> (id, -1): forgotten by both sides
 
 References: Java's FetchSessionHandler and FetchMetadata; FetchRequest.json.
 """
@@ -23,11 +24,18 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from aiokafka_lite.consumer.state import PartitionState
-from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
+from aiokafka_lite.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+)
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
+NO_SESSION: Final = 0
 FULL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
 LAST_EPOCH: Final = 2**31 - 1
 # The last version of Fetch that names topics; later ones give ids (KIP-516).
 LAST_VERSION_WITH_NAMES: Final = 12
@@ -59,7 +67,7 @@ class FetchSession:
     """What one broker is asked for: the wanted targets, and how to say so briefly."""
 
     def __init__(self) -> None:
-        self._id = 0
+        self._id = NO_SESSION
         self._epoch = FULL_EPOCH
         # Partitions that had records go to the end: brokers fill answers in this order.
         self._wanted: dict[TopicPartition, FetchTarget] = {}
@@ -70,6 +78,16 @@ class FetchSession:
 
     def __len__(self) -> int:
         return len(self._wanted)
+
+    @property
+    def id(self) -> int:
+        """What the broker calls the session; 0 without one."""
+        return self._id
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next request; 0: a full one."""
+        return self._epoch
 
     @property
     def is_open(self) -> bool:
@@ -91,11 +109,11 @@ class FetchSession:
                 self._changed.pop(tp, None)
                 self._forgotten[tp] = before.topic_id
             return
-        if before is not None and before.topic_id != target.topic_id:
+        known_id = self._forgotten.pop(tp, target.topic_id) if before is None else before.topic_id
+        if known_id != target.topic_id:
             # The topic was made anew: the session's entry is another partition.
             self.replace()
         self._wanted[tp] = target
-        self._forgotten.pop(tp, None)
         if target.topic_id == ZERO_UUID:
             self._unnamed_count += 1
         self._topic_names[target.topic_id] = tp.topic
@@ -136,7 +154,7 @@ class FetchSession:
         self._changed.clear()
         self._forgotten.clear()
         self._id = session_id
-        if session_id == 0:
+        if session_id == NO_SESSION:
             self._epoch = FULL_EPOCH
         else:
             self._epoch = 1 if self._epoch == LAST_EPOCH else self._epoch + 1
@@ -147,5 +165,15 @@ class FetchSession:
 
     def forget(self) -> None:
         """Note that the broker does not know this session any more."""
-        self._id = 0
+        self._id = NO_SESSION
         self._epoch = FULL_EPOCH
+
+    def closing(self) -> FetchRequest | None:
+        """Forget the session, and return what has the broker forget it; None: there is none."""
+        session_id = self._id
+        self.forget()
+        if session_id == NO_SESSION:
+            return None
+        return FetchRequest(
+            max_wait_ms=0, min_bytes=0, session_id=session_id, session_epoch=FINAL_EPOCH
+        )

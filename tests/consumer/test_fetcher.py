@@ -7,8 +7,10 @@ import pytest
 
 from aiokafka_lite.consumer.partition import EARLIEST_TIMESTAMP, FetchState
 from aiokafka_lite.errors import (
+    BrokerResponseError,
     CorruptRecordException,
     FetchSessionIdNotFound,
+    FetchSessionTopicIdError,
     InvalidFetchSessionEpoch,
     KafkaConnectionError,
     KafkaError,
@@ -16,7 +18,9 @@ from aiokafka_lite.errors import (
     OffsetOutOfRangeError,
     TopicAuthorizationFailedError,
     UnknownError,
+    UnknownTopicIdError,
 )
+from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.buffers import batch
 from tests.consumer.scripted import Fetching, ScriptedCluster, answer, view
@@ -347,3 +351,100 @@ async def test_a_throttled_broker_does_not_hold_up_the_others(start: Start) -> N
     sent[2].answer(answer(1, batch(0, 2)))
     assert await fetching.poll() == {1: [0, 1]}
     assert (await fetching.cluster.next_sent()).node_id == 2
+
+
+# --- Sessions (KIP-227) ----------------------------------------------------------------------
+async def test_a_paused_partition_is_forgotten_and_asked_for_again(start: Start) -> None:
+    fetching = start({0: 1, 1: 1})
+    partition = fetching.state.partition(TopicPartition("t", 0))
+    sent = await fetching.cluster.next_sent()
+    fetching.state.pause(partition)
+    sent.answer(answer(0), answer(1), session_id=5)
+    sent = await fetching.cluster.next_sent()
+    assert (sent.session, sent.offsets, sent.forgotten) == ((5, 1), {}, [0])
+    fetching.state.resume(partition)
+    sent.answer(session_id=5)
+    sent = await fetching.cluster.next_sent()
+    assert (sent.session, sent.offsets, sent.forgotten) == ((5, 2), {0: 0}, [])
+
+
+async def test_a_partition_taken_away_is_forgotten(start: Start) -> None:
+    fetching = start({0: 1, 1: 1})
+    sent = await fetching.cluster.next_sent()
+    fetching.state.revoke([TopicPartition("t", 1)])
+    sent.answer(answer(0), session_id=5)
+    sent = await fetching.cluster.next_sent()
+    assert (sent.session, sent.offsets, sent.forgotten) == ((5, 1), {}, [1])
+
+
+async def test_a_broker_without_sessions_is_told_all_each_time(start: Start) -> None:
+    fetching = start({0: 1, 1: 1})
+    for _ in range(3):
+        sent = await fetching.cluster.next_sent()
+        assert (sent.session, sent.offsets) == ((0, 0), {0: 0, 1: 0})
+        sent.answer(session_id=0)
+
+
+async def test_a_session_closed_by_the_broker_is_followed_by_a_full_request(start: Start) -> None:
+    fetching = start()
+    (await fetching.cluster.next_sent()).answer(session_id=5)
+    (await fetching.cluster.next_sent()).answer(session_id=0)
+    sent = await fetching.cluster.next_sent()
+    assert (sent.session, sent.offsets) == ((0, 0), {0: 0})
+
+
+async def test_a_topic_made_anew_is_asked_for_by_its_new_id(start: Start) -> None:
+    fetching = start()
+    fetching.seek(0, 7)
+    (await fetching.cluster.next_sent()).answer(answer(0), session_id=5)
+    sent = await fetching.cluster.next_sent()
+    fetching.cluster.change(view({0: 1}, topic_id=bytes(range(1, 17))))
+    sent.answer(answer(0, error_code=UnknownTopicIdError.errno), session_id=5)
+    assert fetching.cluster.invalidations == 0
+    sent = await fetching.cluster.next_sent()
+    assert fetching.cluster.invalidations == 1
+    assert (sent.session, sent.offsets) == ((5, 0), {0: 7})
+    assert [topic.topic_id for topic in sent.request.topics] == [bytes(range(1, 17))]
+
+
+async def test_mixed_up_topic_ids_ask_for_metadata_and_a_new_session(start: Start) -> None:
+    fetching = start()
+    (await fetching.cluster.next_sent()).answer(session_id=5)
+    (await fetching.cluster.next_sent()).answer(error_code=FetchSessionTopicIdError.errno)
+    assert (await fetching.cluster.next_sent()).session == (5, 0)
+    assert fetching.cluster.invalidations == 1
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("error", [FetchSessionIdNotFound, InvalidFetchSessionEpoch])
+async def test_a_broker_that_blames_no_session_is_not_asked_in_a_hot_loop(
+    start: Start, error: type[BrokerResponseError]
+) -> None:
+    fetching = start(retry_backoff_ms=100)
+    for _ in range(5):
+        (await fetching.cluster.next_sent()).answer(error_code=error.errno)
+    assert asyncio.get_running_loop().time() >= 0.4
+
+
+async def test_a_task_that_ends_closes_its_session(start: Start) -> None:
+    fetching = start()
+    (await fetching.cluster.next_sent()).answer(session_id=5)
+    sent = await fetching.cluster.next_sent()
+    fetching.state.assign_from_user([])
+    sent.answer(session_id=5)
+    assert await fetching.cluster.sends_nothing()
+    ((node_id, request),) = fetching.cluster.pool.sent_in_passing
+    assert isinstance(request, FetchRequest)
+    assert (node_id, request.session_id, request.session_epoch) == (1, 5, -1)
+    assert (request.topics, request.max_wait_ms) == ([], 0)
+
+
+async def test_closing_closes_every_session_once(start: Start) -> None:
+    fetching = start({0: 1, 1: 2, 2: 3})
+    sent = {s.node_id: s for s in [await fetching.cluster.next_sent() for _ in range(2)]}
+    sent[1].answer(session_id=5)
+    sent[2].answer(session_id=0)  # this broker keeps none
+    await fetching.cluster.next_sent()
+    fetching.fetcher.close()
+    fetching.fetcher.close()
+    assert [node_id for node_id, _ in fetching.cluster.pool.sent_in_passing] == [1]

@@ -1,7 +1,13 @@
 from __future__ import annotations
 
 from aiokafka_lite.consumer.partition import PartitionState
-from aiokafka_lite.consumer.session import LAST_EPOCH, FetchSession, FetchTarget, SessionRequest
+from aiokafka_lite.consumer.session import (
+    FINAL_EPOCH,
+    LAST_EPOCH,
+    FetchSession,
+    FetchTarget,
+    SessionRequest,
+)
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
@@ -121,6 +127,32 @@ def test_a_topic_made_anew_replaces_the_session() -> None:
     request = session.request()
     assert (request.session_id, request.session_epoch) == (9, 0)
     assert asked(request) == {0: 0, 1: 0}
+
+
+def test_a_topic_made_anew_after_it_was_unwanted_replaces_the_session() -> None:
+    session = opened()
+    session.want(A, None)
+    session.want(A, target(A, 0, topic_id=OTHER_ID))
+    request = session.request()
+    assert (request.session_id, request.session_epoch) == (9, 0)
+    assert (asked(request), forgotten(request)) == ({0: 0, 1: 0}, [])
+
+
+def test_a_closed_session_is_named_once_with_the_last_epoch() -> None:
+    session = opened()
+    request = session.closing()
+    assert request is not None
+    assert (request.session_id, request.session_epoch, request.topics) == (9, FINAL_EPOCH, [])
+    assert session.closing() is None
+    assert (session.id, session.epoch) == (0, 0)
+
+
+def test_a_session_that_is_to_be_replaced_can_be_closed() -> None:
+    session = opened()
+    session.replace()
+    request = session.closing()
+    assert request is not None
+    assert request.session_id == 9
 
 
 def test_topics_without_id_keep_to_versions_with_names() -> None:
