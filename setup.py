@@ -6,9 +6,14 @@ from setuptools import Extension, setup
 
 SOURCES = {
     "aiokafka_lite._record": "aiokafka_lite/_record.pyx",
+    "aiokafka_lite.records._columns": "aiokafka_lite/records/_columns.pyx",
     "aiokafka_lite.records._decode": "aiokafka_lite/records/_decode.pyx",
 }
-LAYOUTS = ["aiokafka_lite/_record.pxd", "aiokafka_lite/records/_cursor.pxd"]
+LAYOUTS = [
+    "aiokafka_lite/_record.pxd",
+    "aiokafka_lite/records/_columns.pxd",
+    "aiokafka_lite/records/_cursor.pxd",
+]
 
 
 def extensions() -> list[Extension]:

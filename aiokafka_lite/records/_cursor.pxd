@@ -17,6 +17,19 @@ cdef struct Slice:
     Py_ssize_t size
 
 
+# What was read of a record.
+cdef struct Parsed:
+    int64_t offset
+    int64_t timestamp
+    bint has_timestamp
+    uint32_t crc  # of a message
+    Slice key
+    Slice value
+    int32_t header_count
+    Bytes headers
+    const uint8_t *end
+
+
 # What these read has been checked to be there.
 
 cdef inline int32_t read_int32(const uint8_t *at) noexcept nogil:
@@ -39,21 +52,25 @@ cdef inline bint byte(Bytes *left, uint8_t *out) noexcept nogil:
     return True
 
 
-cdef inline bint long_varint(
-    Bytes *left, uint64_t *out, int max_bytes, uint8_t max_last_byte
+cdef inline const uint8_t *long_varint(
+    const uint8_t *pos, const uint8_t *end, uint64_t *out, int max_bytes, uint8_t max_last_byte
 ) noexcept nogil:
-    """Read at most `max_bytes`, of which the last, if it is reached, is small enough to fit."""
+    """Read at most `max_bytes`, of which the last, if it is reached, is small enough to fit.
+
+    Returns where it ends, NULL if it is none. It gets no `Bytes`, so that the compiler may keep
+    those of its callers in registers.
+    """
     cdef uint64_t raw = 0
     cdef int index
-    cdef uint8_t next_byte
     for index in range(max_bytes):
-        if not byte(left, &next_byte):
-            return False
-        raw |= <uint64_t> (next_byte & 0x7F) << (7 * index)
-        if next_byte < 0x80:
+        if end - pos < 1:
+            return NULL
+        raw |= <uint64_t> (pos[0] & 0x7F) << (7 * index)
+        if pos[0] < 0x80:
             out[0] = raw
-            return index < max_bytes - 1 or next_byte <= max_last_byte
-    return False
+            return pos + 1 if index < max_bytes - 1 or pos[0] <= max_last_byte else NULL
+        pos += 1
+    return NULL
 
 
 cdef inline bint int32(Bytes *left, int32_t *out) noexcept nogil:
@@ -65,25 +82,39 @@ cdef inline bint int32(Bytes *left, int32_t *out) noexcept nogil:
 
 
 cdef inline bint varint(Bytes *left, int32_t *out) noexcept nogil:
-    """Read a zigzag varint of 32 bits."""
+    """Read a zigzag varint of 32 bits; most take one byte or two."""
     cdef uint64_t raw
+    cdef const uint8_t *pos
     if left.pos < left.end and left.pos[0] < 0x80:
         raw = left.pos[0]
         left.pos += 1
-    elif not long_varint(left, &raw, 5, 0x0F):
-        return False
+    elif left.end - left.pos >= 2 and left.pos[1] < 0x80:
+        raw = (left.pos[0] & 0x7F) | <uint64_t> left.pos[1] << 7
+        left.pos += 2
+    else:
+        pos = long_varint(left.pos, left.end, &raw, 5, 0x0F)
+        if pos is NULL:
+            return False
+        left.pos = pos
     out[0] = <int32_t> (raw >> 1) ^ -<int32_t> (raw & 1)
     return True
 
 
 cdef inline bint varlong(Bytes *left, int64_t *out) noexcept nogil:
-    """Read a zigzag varint of 64 bits."""
+    """Read a zigzag varint of 64 bits; most take one byte or two."""
     cdef uint64_t raw
+    cdef const uint8_t *pos
     if left.pos < left.end and left.pos[0] < 0x80:
         raw = left.pos[0]
         left.pos += 1
-    elif not long_varint(left, &raw, 10, 0x01):
-        return False
+    elif left.end - left.pos >= 2 and left.pos[1] < 0x80:
+        raw = (left.pos[0] & 0x7F) | <uint64_t> left.pos[1] << 7
+        left.pos += 2
+    else:
+        pos = long_varint(left.pos, left.end, &raw, 10, 0x01)
+        if pos is NULL:
+            return False
+        left.pos = pos
     out[0] = <int64_t> (raw >> 1) ^ -<int64_t> (raw & 1)
     return True
 

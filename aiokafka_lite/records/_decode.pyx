@@ -14,8 +14,10 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int32_t, int64_t, uint8_t, uint32_t
 
 from aiokafka_lite._record cimport ConsumerRecord, untracked_record
+from aiokafka_lite.records._columns cimport Columns, add
 from aiokafka_lite.records._cursor cimport (
     Bytes,
+    Parsed,
     Slice,
     byte,
     int32_slice,
@@ -51,18 +53,12 @@ cdef object corrupt(str why):
 
 # --- magic 2 -------------------------------------------------------------------------------------
 
-cdef struct Parsed:
-    int64_t timestamp_delta
-    int32_t offset_delta
-    Slice key
-    Slice value
-
-
 @cython.no_gc
 cdef class BatchCursor:
     cdef object topic
     cdef object partition
-    cdef object append_time
+    cdef bint has_append_time
+    cdef int64_t append_time
     cdef Py_buffer buffer
     cdef bint has_buffer
     cdef Bytes left
@@ -101,7 +97,9 @@ cdef class BatchCursor:
         self.previous_delta = -1
         self.last_delta = last_offset_delta
         self.base_timestamp = base_timestamp
-        self.append_time = append_time
+        self.has_append_time = append_time is not None
+        if self.has_append_time:
+            self.append_time = append_time
         self.floor = floor
 
     def __dealloc__(self):
@@ -111,96 +109,135 @@ cdef class BatchCursor:
     def take(self, list into not None, Py_ssize_t limit):
         return self.take_records(into, limit)
 
+    def take_columns(self, Columns columns not None, Py_ssize_t limit):
+        return self.add_rows(columns, limit)
+
     cdef bint take_records(self, list into, Py_ssize_t limit) except -1:
-        cdef Bytes record
         cdef Parsed parsed
-        cdef int32_t size
-        cdef object headers
         while self.records_left and limit > 0:
-            record = self.left
-            if not varint(&record, &size) or size < 1 or size > record.end - record.pos:
-                raise corrupt("a record does not fit its batch")
-            record.end = record.pos + size
-            self.left.pos = record.end
-            if not parse(&record, &parsed):
-                raise corrupt("a record is cut short, or a length in it is not possible")
-            headers = parse_headers(&record)
-            if record.pos != record.end:
-                raise corrupt("a record is longer than what is in it")
-            if not self.previous_delta < parsed.offset_delta <= self.last_delta:
-                raise corrupt(
-                    f"offset delta {parsed.offset_delta} follows {self.previous_delta}"
-                    f" in a batch that ends at {self.last_delta}"
-                )
-            if is_overflow(self.base_timestamp, parsed.timestamp_delta):
-                raise corrupt("a timestamp is none")
-            self.previous_delta = parsed.offset_delta
-            self.records_left -= 1
-            if self.base_offset + parsed.offset_delta >= self.floor:
-                into.append(self.record(&parsed, headers))
+            self.parse_next(&parsed)
+            self.pass_record(&parsed)
+            if parsed.offset >= self.floor:
+                into.append(self.record(&parsed))
                 limit -= 1
+        return self.is_finished()
+
+    cdef bint add_rows(self, Columns columns, Py_ssize_t limit) except -1:
+        cdef Parsed parsed
+        cdef Py_ssize_t first_row = columns.rows
+        columns.reserve(max(0, min(limit, self.records_left)))
+        try:
+            while self.records_left and limit > 0 and not columns.is_full:
+                self.parse_next(&parsed)
+                if parsed.offset >= self.floor:
+                    if not add(columns, &parsed):
+                        break
+                    limit -= 1
+                self.pass_record(&parsed)
+        finally:
+            columns.end_run(self.topic, self.partition, 1 if self.has_append_time else 0, first_row)
+        return self.is_finished()
+
+    cdef inline int parse_next(self, Parsed *parsed) except -1:
+        """Read and check the next record; the cursor stays ahead of it."""
+        cdef Bytes record = self.left
+        cdef int32_t size
+        cdef int64_t timestamp_delta
+        cdef int32_t offset_delta
+        cdef uint8_t attributes  # none are defined
+        if not varint(&record, &size) or size < 1 or size > record.end - record.pos:
+            raise corrupt("a record does not fit its batch")
+        record.end = record.pos + size
+        if not (
+            byte(&record, &attributes)
+            and varlong(&record, &timestamp_delta)
+            and varint(&record, &offset_delta)
+            and varint_slice(&record, &parsed.key)
+            and varint_slice(&record, &parsed.value)
+        ):
+            raise corrupt("a record is cut short, or a length in it is not possible")
+        check_headers(&record, parsed)
+        if record.pos != record.end:
+            raise corrupt("a record is longer than what is in it")
+        if not self.previous_delta < offset_delta <= self.last_delta:
+            raise corrupt(
+                f"offset delta {offset_delta} follows {self.previous_delta}"
+                f" in a batch that ends at {self.last_delta}"
+            )
+        if is_overflow(self.base_timestamp, timestamp_delta):
+            raise corrupt("a timestamp is none")
+        parsed.offset = self.base_offset + offset_delta
+        parsed.timestamp = self.base_timestamp + timestamp_delta
+        if self.has_append_time:
+            parsed.timestamp = self.append_time
+        parsed.has_timestamp = True
+        parsed.end = record.end
+        return 0
+
+    cdef inline void pass_record(self, const Parsed *parsed) noexcept:
+        """Move behind the record that `parse_next` has read."""
+        self.left.pos = parsed.end
+        self.previous_delta = parsed.offset - self.base_offset
+        self.records_left -= 1
+
+    cdef bint is_finished(self) except -1:
+        """Whether no records are left, after which there may be no bytes either."""
         if self.records_left:
             return False
         if self.left.pos != self.left.end:
             raise corrupt("a batch has bytes behind its last record")
         return True
 
-    cdef inline ConsumerRecord record(self, Parsed *parsed, object headers):
-        cdef int64_t timestamp
-        cdef object timestamp_type
-        if self.append_time is None:
-            timestamp = self.base_timestamp + parsed.timestamp_delta
-            timestamp_type = 0
-        else:
-            timestamp = self.append_time
-            timestamp_type = 1
+    cdef inline ConsumerRecord record(self, const Parsed *parsed):
         return untracked_record(
             self.topic,
             self.partition,
-            self.base_offset + parsed.offset_delta,
-            timestamp,
-            timestamp_type,
+            parsed.offset,
+            parsed.timestamp,
+            1 if self.has_append_time else 0,
             as_bytes(parsed.key),
             as_bytes(parsed.value),
             parsed.key.size,
             parsed.value.size,
-            headers,
+            () if parsed.header_count == 0 else as_headers(parsed.headers, parsed.header_count),
         )
 
 
-cdef inline bint parse(Bytes *record, Parsed *out) noexcept nogil:
-    """Read a record as far as its headers."""
-    cdef uint8_t attributes  # none are defined
-    return (
-        byte(record, &attributes)
-        and varlong(record, &out.timestamp_delta)
-        and varint(record, &out.offset_delta)
-        and varint_slice(record, &out.key)
-        and varint_slice(record, &out.value)
-    )
+cdef inline int check_headers(Bytes *record, Parsed *out) except -1:
+    """Go over a record's headers to its end."""
+    if not varint(record, &out.header_count):
+        raise corrupt("a record is cut short")
+    out.headers = record[0]
+    if out.header_count != 0:
+        record.pos = end_of_headers(record[0], out.header_count)
+    return 0
 
 
-cdef tuple parse_headers(Bytes *record):
-    cdef int32_t count
+cdef const uint8_t *end_of_headers(Bytes record, int32_t count) except NULL:
     cdef Slice name
     cdef Slice value
-    cdef list headers
-    if not varint(record, &count):
-        raise corrupt("a record is cut short")
-    if count == 0:
-        return ()
     if count < 0 or count > (record.end - record.pos) // MIN_HEADER_BYTES:
         raise corrupt(f"a record claims to have {count} headers")
-    headers = []
     for _ in range(count):
-        if not varint_slice(record, &name) or not varint_slice(record, &value):
+        if not varint_slice(&record, &name) or not varint_slice(&record, &value):
             raise corrupt("a header does not fit its record")
         if name.start is NULL:
             raise corrupt("a header has no name")
+    return record.pos
+
+
+cdef tuple as_headers(Bytes headers, int32_t count):
+    """Make a tuple of headers that were checked."""
+    cdef Slice name
+    cdef Slice value
+    cdef list made = []
+    for _ in range(count):
+        if not varint_slice(&headers, &name) or not varint_slice(&headers, &value):
+            raise corrupt("a header does not fit its record")
         # As Java's client does: a name that is not UTF-8 must not hold up the partition.
         text = PyUnicode_DecodeUTF8(<char *> name.start, name.size, "replace")
-        headers.append((text, as_bytes(value)))
-    return tuple(headers)
+        made.append((text, as_bytes(value)))
+    return tuple(made)
 
 
 cdef inline bint is_overflow(int64_t base, int64_t delta) noexcept nogil:
@@ -287,6 +324,27 @@ cdef class PlainRun:
             if limit <= 0:
                 return False
 
+    def take_columns(self, Columns columns not None, Py_ssize_t limit):
+        cdef Py_ssize_t before
+        cdef bint is_finished
+        cdef BatchCursor batch = self.batch
+        while True:
+            before = columns.rows
+            try:
+                is_finished = batch.add_rows(columns, limit)
+            finally:
+                if columns.rows > before:
+                    self.next_offset = columns.last_offset + 1
+            limit -= columns.rows - before
+            self.leader_epoch = self.batch_epoch
+            if not is_finished:
+                return False
+            self.next_offset = max(self.next_offset, self.batch_end)
+            if not self.open_next():
+                return True
+            if limit <= 0:
+                return False
+
     cdef bint open_next(self) except -1:
         """Open the next batch with records to deliver; False if it is not plain, or not good."""
         cdef const uint8_t *at
@@ -331,9 +389,8 @@ cdef class PlainRun:
             batch.previous_delta = -1
             batch.last_delta = last_delta
             batch.floor = self.next_offset
-            batch.append_time = None
-            if at[ATTRIBUTES_AT + 1] & APPEND_TIME:
-                batch.append_time = read_int64(at + MAX_TIMESTAMP_AT)
+            batch.has_append_time = at[ATTRIBUTES_AT + 1] & APPEND_TIME
+            batch.append_time = read_int64(at + MAX_TIMESTAMP_AT)
             return True
 
     cdef bint is_sound(self, const uint8_t *batch, Py_ssize_t size) except -1:
@@ -349,7 +406,8 @@ cdef class PlainRun:
 cdef class MessageCursor:
     cdef object topic
     cdef object partition
-    cdef object append_time
+    cdef bint has_append_time
+    cdef int64_t append_time
     cdef Py_buffer buffer
     cdef bint has_buffer
     cdef Bytes left
@@ -380,7 +438,9 @@ cdef class MessageCursor:
         self.topic = topic
         self.partition = partition
         self.magic = magic
-        self.append_time = append_time
+        self.has_append_time = append_time is not None
+        if self.has_append_time:
+            self.append_time = append_time
         self.floor = floor
         self.previous_offset = -1
         self.base_offset = 0
@@ -400,34 +460,50 @@ cdef class MessageCursor:
             PyBuffer_Release(&self.buffer)
 
     def take(self, list into not None, Py_ssize_t limit):
+        cdef Parsed parsed
         while self.left.pos < self.left.end and limit > 0:
-            if self.take_one(into):
+            self.parse_next(&parsed)
+            self.pass_message(&parsed)
+            if parsed.offset >= self.floor:
+                into.append(self.record(&parsed))
                 limit -= 1
         return self.left.pos == self.left.end
 
-    cdef bint take_one(self, list into) except -1:
-        """Append the next message's record, if it is not below the floor."""
+    def take_columns(self, Columns columns not None, Py_ssize_t limit):
+        cdef Parsed parsed
+        cdef Py_ssize_t first_row = columns.rows
+        try:
+            while self.left.pos < self.left.end and limit > 0 and not columns.is_full:
+                self.parse_next(&parsed)
+                if parsed.offset >= self.floor:
+                    columns.reserve(1)
+                    if not add(columns, &parsed):
+                        break
+                    limit -= 1
+                self.pass_message(&parsed)
+        finally:
+            columns.end_run(self.topic, self.partition, self.timestamp_type(), first_row)
+        return self.left.pos == self.left.end
+
+    cdef int parse_next(self, Parsed *parsed) except -1:
+        """Read and check the next message; the cursor stays ahead of it."""
         cdef const uint8_t *start = self.left.pos  # last_inner_offset has seen a whole message here
         cdef int64_t offset = read_int64(start)
         cdef Bytes message
-        cdef object timestamp = None
-        cdef object timestamp_type = None
-        cdef Slice key
-        cdef Slice value
         message.pos = start + MESSAGE_HEADER
         message.end = start + LOG_OVERHEAD + read_int32(start + 8)
         if <int8_t> start[16] != self.magic or start[17] & CODEC_MASK:
             raise corrupt("a message inside another is compressed or of another age")
+        parsed.timestamp = 0
+        parsed.has_timestamp = self.magic == 1
         if self.magic == 1:
             if message.end - message.pos < 8:
                 raise corrupt("a message ends inside its timestamp")
-            timestamp = read_int64(message.pos)
-            timestamp_type = 0
+            parsed.timestamp = read_int64(message.pos)
             message.pos += 8
-            if self.append_time is not None:
-                timestamp = self.append_time
-                timestamp_type = 1
-        if not int32_slice(&message, &key) or not int32_slice(&message, &value):
+            if self.has_append_time:
+                parsed.timestamp = self.append_time
+        if not int32_slice(&message, &parsed.key) or not int32_slice(&message, &parsed.value):
             raise corrupt("a key or value does not fit its message")
         if message.pos != message.end:
             raise corrupt("a message is longer than what is in it")
@@ -436,26 +512,36 @@ cdef class MessageCursor:
                 f"offset {offset} follows {self.previous_offset}"
                 f" in messages that end at {self.last_offset}"
             )
-        self.previous_offset = offset
-        self.left.pos = message.end
-        if self.base_offset + offset < self.floor:
-            return False
-        into.append(
-            ConsumerRecord(
-                self.topic,
-                self.partition,
-                self.base_offset + offset,
-                timestamp,
-                timestamp_type,
-                as_bytes(key),
-                as_bytes(value),
-                <uint32_t> read_int32(start + 12),
-                key.size,
-                value.size,
-                (),
-            )
+        parsed.offset = self.base_offset + offset
+        parsed.crc = <uint32_t> read_int32(start + 12)
+        parsed.header_count = 0
+        parsed.end = message.end
+        return 0
+
+    cdef void pass_message(self, const Parsed *parsed) noexcept:
+        """Move behind the message that `parse_next` has read."""
+        self.left.pos = parsed.end
+        self.previous_offset = parsed.offset - self.base_offset
+
+    cdef object timestamp_type(self):
+        if self.magic == 0:
+            return None
+        return 1 if self.has_append_time else 0
+
+    cdef ConsumerRecord record(self, const Parsed *parsed):
+        return ConsumerRecord(
+            self.topic,
+            self.partition,
+            parsed.offset,
+            parsed.timestamp if parsed.has_timestamp else None,
+            self.timestamp_type(),
+            as_bytes(parsed.key),
+            as_bytes(parsed.value),
+            parsed.crc,
+            parsed.key.size,
+            parsed.value.size,
+            (),
         )
-        return True
 
 
 cdef int64_t last_inner_offset(Bytes left) except? -1:
@@ -473,6 +559,12 @@ cdef int64_t last_inner_offset(Bytes left) except? -1:
             raise corrupt(f"a message of {size} bytes does not fit the one it is in")
         left.pos += LOG_OVERHEAD + size
     return offset
+
+
+# --- columns -------------------------------------------------------------------------------------
+
+def new_columns(**wanted):
+    return Columns(**wanted)
 
 
 # --- ahead of decoding ---------------------------------------------------------------------------

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aiokafka_lite.errors import CorruptRecordException
 from aiokafka_lite.structs import ConsumerRecord
 
-__all__ = ["BatchCursor", "MessageCursor", "PlainRun", "end_offset"]
+if TYPE_CHECKING:
+    from aiokafka_lite.records._columns_py import Columns
+
+__all__ = ["BatchCursor", "MessageCursor", "PlainRun", "end_offset", "new_columns"]
 
 Record: TypeAlias = ConsumerRecord[bytes, bytes]
 
@@ -92,18 +95,51 @@ class BatchCursor:
                 last one. Those ahead of it have been appended.
         """
         while self._left and limit > 0:
-            record = self._next()
-            self._left -= 1
+            record, end = self._parse_next()
+            self._pass(record, end)
             if record.offset >= self._floor:
                 into.append(record)
                 limit -= 1
+        return self._is_finished()
+
+    def take_columns(self, columns: object, limit: int) -> bool:
+        """Add at most `limit` rows, unless the columns are full; True once there are no more.
+
+        Raises:
+            CorruptRecordException: As `take`.
+            RecordTooLargeError: The next record fits no column.
+            TypeError: The columns are another decoder's.
+        """
+        columns = _own(columns)
+        first_row = columns.rows
+        try:
+            while self._left and limit > 0 and not columns.is_full:
+                record, end = self._parse_next()
+                if record.offset >= self._floor:
+                    if not columns.add(record):
+                        break
+                    limit -= 1
+                self._pass(record, end)
+        finally:
+            timestamp_type = 0 if self._append_time is None else 1
+            columns.end_run(self._topic, self._partition, timestamp_type, first_row)
+        return self._is_finished()
+
+    def _pass(self, record: Record, end: int) -> None:
+        """Move behind the record that `_parse_next` has read."""
+        self._previous_delta = record.offset - self._base_offset
+        self._left -= 1
+        self._pos = end
+
+    def _is_finished(self) -> bool:
         if self._left:
             return False
         if self._pos != len(self._buffer):
             raise CorruptRecordException("a batch has bytes behind its last record")
         return True
 
-    def _next(self) -> Record:
+    def _parse_next(self) -> tuple[Record, int]:
+        """Read and check the next record; return it and where it ends."""
         buffer = self._buffer
         length, pos = _varint(buffer, self._pos, len(buffer))
         if length < 1 or length > len(buffer) - pos:
@@ -128,9 +164,7 @@ class BatchCursor:
         timestamp_type = 0
         if self._append_time is not None:
             timestamp, timestamp_type = self._append_time, 1
-        self._previous_delta = offset_delta
-        self._pos = end
-        return ConsumerRecord(
+        record = ConsumerRecord(
             self._topic,
             self._partition,
             self._base_offset + offset_delta,
@@ -143,6 +177,7 @@ class BatchCursor:
             -1 if value is None else len(value),
             headers,
         )
+        return record, end
 
 
 class PlainRun:
@@ -168,6 +203,10 @@ class PlainRun:
 
     def take(self, into: list[Record], limit: int) -> bool:
         """Never called, since `open` opens nothing."""
+        raise AssertionError("no batch is at hand")
+
+    def take_columns(self, columns: object, limit: int) -> bool:
+        """Never called, either."""
         raise AssertionError("no batch is at hand")
 
 
@@ -226,13 +265,48 @@ class MessageCursor:
             CorruptRecordException: The next message is malformed. Those ahead have been appended.
         """
         while self._pos < len(self._buffer) and limit > 0:
-            record = self._next()
+            record, end = self._parse_next()
+            self._pass(record, end)
             if record.offset >= self._floor:
                 into.append(record)
                 limit -= 1
         return self._pos == len(self._buffer)
 
-    def _next(self) -> Record:
+    def take_columns(self, columns: object, limit: int) -> bool:
+        """Add at most `limit` rows, unless the columns are full; True once there are no more.
+
+        Raises:
+            CorruptRecordException: As `take`.
+            RecordTooLargeError: The next message fits no column.
+            TypeError: The columns are another decoder's.
+        """
+        columns = _own(columns)
+        first_row = columns.rows
+        try:
+            while self._pos < len(self._buffer) and limit > 0 and not columns.is_full:
+                record, end = self._parse_next()
+                if record.offset >= self._floor:
+                    if not columns.add(record):
+                        break
+                    limit -= 1
+                self._pass(record, end)
+        finally:
+            columns.end_run(self._topic, self._partition, self._timestamp_type, first_row)
+        return self._pos == len(self._buffer)
+
+    def _pass(self, record: Record, end: int) -> None:
+        """Move behind the message that `_parse_next` has read."""
+        self._previous_offset = record.offset - self._base_offset
+        self._pos = end
+
+    @property
+    def _timestamp_type(self) -> int | None:
+        if self._magic == 0:
+            return None
+        return 0 if self._append_time is None else 1
+
+    def _parse_next(self) -> tuple[Record, int]:
+        """Read and check the next message; return it as a record and where it ends."""
         buffer = self._buffer
         offset, size, crc, magic, attributes = _MESSAGE.unpack_from(buffer, self._pos)
         end = self._pos + _LOG_OVERHEAD + size
@@ -240,15 +314,13 @@ class MessageCursor:
         if magic != self._magic or attributes & _CODEC_MASK:
             raise CorruptRecordException("a message inside another is compressed or of another age")
         timestamp: int | None = None
-        timestamp_type: int | None = None
         if magic == 1:
             if end - pos < 8:
                 raise CorruptRecordException("a message ends inside its timestamp")
             (timestamp,) = _int64.unpack_from(buffer, pos)
-            timestamp_type = 0
             pos += 8
             if self._append_time is not None:
-                timestamp, timestamp_type = self._append_time, 1
+                timestamp = self._append_time
         key, pos = _nullable_int32(buffer, pos, end)
         value, pos = _nullable_int32(buffer, pos, end)
         if pos != end:
@@ -258,14 +330,12 @@ class MessageCursor:
                 f"offset {offset} follows {self._previous_offset}"
                 f" in messages that end at {self._last_offset}"
             )
-        self._previous_offset = offset
-        self._pos = end
-        return ConsumerRecord(
+        record = ConsumerRecord(
             self._topic,
             self._partition,
             self._base_offset + offset,
             timestamp,  # type: ignore[arg-type]  # aiokafka gives None for magic 0, and so do we
-            timestamp_type,  # type: ignore[arg-type]
+            self._timestamp_type,  # type: ignore[arg-type]
             key,
             value,
             crc,
@@ -273,6 +343,37 @@ class MessageCursor:
             -1 if value is None else len(value),
             (),
         )
+        return record, end
+
+
+def new_columns(
+    *,
+    offsets: bool = True,
+    timestamp_factor: int = 1,
+    keys: bool = True,
+    values: bool = True,
+    headers: bool = True,
+    byte_limit: int | None = None,
+) -> Columns:
+    """Return columns for `take_columns` to fill; the arguments are those of `Columns`."""
+    from aiokafka_lite.records._columns_py import Columns  # most need none
+
+    return Columns(
+        offsets=offsets,
+        timestamp_factor=timestamp_factor,
+        keys=keys,
+        values=values,
+        headers=headers,
+        byte_limit=byte_limit,
+    )
+
+
+def _own(columns: object) -> Columns:
+    from aiokafka_lite.records._columns_py import Columns  # loaded by whoever made them
+
+    if not isinstance(columns, Columns):
+        raise TypeError("the columns of one decoder cannot be filled by another")
+    return columns
 
 
 def end_offset(view: memoryview) -> int | None:

@@ -1,7 +1,7 @@
 """The two decoders, and which of them runs.
 
-They offer the same names (`BatchCursor`, `MessageCursor`, `PlainRun`, `end_offset`) and behave the
-same to the last byte; tests run both in one session.
+They offer the same names (`BatchCursor`, `MessageCursor`, `PlainRun`, `new_columns`, `end_offset`)
+and behave the same to the last byte; tests run both in one session.
 """
 
 from __future__ import annotations
@@ -10,19 +10,50 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiokafka_lite.records import _decode_py
 from aiokafka_lite.structs import ConsumerRecord
 
-__all__ = ["COMPILED", "DECODERS", "Cursor", "Decoder", "current", "use_decoder"]
+if TYPE_CHECKING:
+    from aiokafka_lite.records._columns_py import Filled
+
+__all__ = ["COMPILED", "DECODERS", "Columns", "Cursor", "Decoder", "current", "use_decoder"]
+
+
+class Columns(Protocol):
+    """Rows that grow at the end; `_columns_py` tells what each name means."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def is_full(self) -> bool: ...
+
+    @property
+    def first_offset(self) -> int: ...
+
+    @property
+    def last_offset(self) -> int: ...
+
+    def mark(self) -> None: ...
+
+    def finish(self) -> Filled: ...
+
+    def clear(self) -> None: ...
 
 
 class Cursor(Protocol):
-    """Goes once through the records of one batch."""
+    """Goes once through the records of one batch, a record or a row at a time."""
 
     def take(self, into: list[ConsumerRecord[bytes, bytes]], limit: int) -> bool:
         """Append at most `limit` records; return True once there are no more."""
+
+    def take_columns(self, columns: Columns, limit: int) -> bool:
+        """Add at most `limit` rows to columns that are not full; True once there are no more."""
 
 
 class Run(Protocol):
@@ -49,6 +80,9 @@ class Run(Protocol):
 
     def take(self, into: list[ConsumerRecord[bytes, bytes]], limit: int, /) -> bool:
         """Append at most `limit` records, over as many batches as it takes; True at the end."""
+
+    def take_columns(self, columns: Columns, limit: int, /) -> bool:
+        """Add at most `limit` rows to columns that are not full, and as `take` otherwise."""
 
 
 class _PlainRun(Protocol):
@@ -105,7 +139,25 @@ class Decoder(Protocol):
     @property
     def PlainRun(self) -> _PlainRun: ...  # noqa: N802 -- a class
 
+    def new_columns(
+        self,
+        *,
+        offsets: bool = ...,
+        timestamp_factor: int = ...,
+        keys: bool = ...,
+        values: bool = ...,
+        headers: bool = ...,
+        byte_limit: int | None = ...,
+    ) -> Columns: ...
+
     def end_offset(self, view: memoryview, /) -> int | None: ...
+
+
+EXTENSIONS: Final = (
+    "aiokafka_lite._record",
+    "aiokafka_lite.records._columns",
+    "aiokafka_lite.records._decode",
+)
 
 
 def _find_decoders() -> dict[str, Decoder]:
@@ -114,7 +166,7 @@ def _find_decoders() -> dict[str, Decoder]:
         compiled = importlib.import_module("aiokafka_lite.records._decode")
     except ModuleNotFoundError as error:
         # Not built is fine; built but broken is for its owner to see.
-        if error.name not in ("aiokafka_lite.records._decode", "aiokafka_lite._record"):
+        if error.name not in EXTENSIONS:
             raise
     else:
         found["compiled"] = compiled

@@ -14,8 +14,8 @@ found and said here, in one place.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias, TypeVar
 
 from aiokafka_lite.errors import KafkaError, RecordTooLargeError
 from aiokafka_lite.records import checksum, decoders
@@ -36,6 +36,7 @@ __all__ = ["RecordSet", "decode_all"]
 DEFAULT_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 
 Record: TypeAlias = ConsumerRecord[bytes, bytes]
+Into = TypeVar("Into")  # a list of records, or columns
 
 
 class RecordSet:
@@ -128,13 +129,42 @@ class RecordSet:
         records: list[Record] = []
         while len(records) < max_records and self._start_batch():
             if self._is_in_run:
-                self._take_from_run(records, max_records - len(records))
+                self._take_from_run(self._run.take, records, max_records - len(records))
             else:
                 self._take_from_batch(records, max_records - len(records))
         self._open_next()  # passes what follows and has no records, so that the set is exhausted
         if self._error is not None and not records and max_records > 0:
             raise self._error.with_traceback(None)
         return records
+
+    def take_columns(self, columns: decoders.Columns, max_rows: int) -> int:
+        """Add at most `max_rows` records to columns; return how many were added.
+
+        For errors and for what comes next as `take`, and either may follow the other. None are
+        left when nothing was added, unless the columns are full: then go on with empty ones.
+
+        Args:
+            columns: Made by the decoder that was current when this record set was made.
+            max_rows: To be added.
+
+        Raises:
+            KafkaError: As `take`.
+            RecordTooLargeError: Also for a record that is too large for a column.
+        """
+        columns.mark()
+        before = columns.rows
+        while (missing := max_rows - columns.rows + before) > 0 and not columns.is_full:
+            if not self._start_batch():
+                break
+            if self._is_in_run:
+                self._take_from_run(self._run.take_columns, columns, missing)
+            else:
+                self._add_from_batch(columns, missing)
+        self._open_next()
+        added = columns.rows - before
+        if self._error is not None and not added and max_rows > 0 and not columns.is_full:
+            raise self._error.with_traceback(None)
+        return added
 
     @property
     def is_exhausted(self) -> bool:
@@ -213,10 +243,10 @@ class RecordSet:
         self.next_offset = run.next_offset
         self.leader_epoch = run.leader_epoch
 
-    def _take_from_run(self, records: list[Record], limit: int) -> None:
+    def _take_from_run(self, take: Callable[[Into, int], bool], into: Into, limit: int) -> None:
         run = self._run
         try:
-            self._is_in_run = not run.take(records, limit)
+            self._is_in_run = not take(into, limit)
         except KafkaError as error:
             self._is_in_run = False
             self._leave_run_at(run)
@@ -319,6 +349,27 @@ class RecordSet:
         if is_finished:
             self._drop_batch()
             self._pass_batch(header)
+
+    def _add_from_batch(self, columns: decoders.Columns, limit: int) -> None:
+        cursor, header = self._cursor, self._header
+        if cursor is None or header is None:
+            raise AssertionError("no batch is at hand")
+        before = columns.rows
+        try:
+            is_finished = cursor.take_columns(columns, limit)
+        except KafkaError as error:
+            self._deliver_rows(columns, before)
+            self._fail(error)
+            return
+        self._deliver_rows(columns, before)
+        self.leader_epoch = header.leader_epoch
+        if is_finished:
+            self._drop_batch()
+            self._pass_batch(header)
+
+    def _deliver_rows(self, columns: decoders.Columns, before: int) -> None:
+        if columns.rows > before:
+            self.next_offset = columns.last_offset + 1
 
     def _deliver(self, records: list[Record], taken: int) -> None:
         if len(records) > taken:

@@ -10,6 +10,11 @@ import pytest
 from aiokafka_lite import records
 from tests.records.crafted import batch, record_set
 
+EXTENSIONS = [
+    "aiokafka_lite._record",
+    "aiokafka_lite.records._columns",
+    "aiokafka_lite.records._decode",
+]
 NOT_BUILT = "sys.modules[{name!r}] = None"  # makes its import a ModuleNotFoundError
 BROKEN = """
 class Broken:
@@ -32,14 +37,14 @@ def run(prepare: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", ["aiokafka_lite.records._decode", "aiokafka_lite._record"])
+@pytest.mark.parametrize("name", EXTENSIONS)
 def test_plain_decoder_runs_where_an_extension_is_not_built(name: str) -> None:
     result = run(NOT_BUILT.format(name=name))
     assert result.stdout.strip() == "False ['python'] b'value'", result.stderr
     assert result.stderr == ""
 
 
-@pytest.mark.parametrize("name", ["aiokafka_lite.records._decode", "aiokafka_lite._record"])
+@pytest.mark.parametrize("name", EXTENSIONS)
 def test_broken_extension_is_not_hidden(name: str) -> None:
     result = run(BROKEN.format(name=name))
     assert result.returncode != 0

@@ -1,10 +1,12 @@
-"""The compiled decoder against the plain one: the same records, errors and positions."""
+"""The compiled decoder against the plain one: the same records, rows, errors and positions."""
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -13,21 +15,31 @@ from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.records.batch import HEADER_BYTES, reseal
 from tests.records.crafted import Record, message, raw_batch, record, record_set, varint
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 pytestmark = pytest.mark.skipif(not records.COMPILED, reason="the compiled decoder is not built")
 
 LONG = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
 MUTATIONS = 1_000_000 if LONG else 20_000
 FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("*.bin"))
 
-Outcome = tuple[list[Record], list[object], type[KafkaError] | None, int, int, bool]
+Taken = TypeVar("Taken", bound="Sequence[object]")
+Outcome = tuple[list[Taken], list[object], type[KafkaError] | None, int, int, bool]
 
 
-def outcome(name: str, content: bytes, *, fetch_offset: int, at_a_time: int) -> Outcome:
-    """All that a reader can see."""
-    taken: list[Record] = []
+def outcome(
+    name: str,
+    content: bytes,
+    *,
+    fetch_offset: int,
+    way: Callable[[], Callable[[records.RecordSet], Taken]],
+) -> Outcome[Taken]:
+    """All that a reader can see who takes what is there in some way, bit by bit."""
+    taken: list[Taken] = []
     error: type[KafkaError] | None = None
     with records.use_decoder(name):
-        view = memoryview(content)
+        view, take = memoryview(content), way()
         decoded = record_set(
             content,
             fetch_offset=fetch_offset,
@@ -36,12 +48,56 @@ def outcome(name: str, content: bytes, *, fetch_offset: int, at_a_time: int) -> 
             max_batch_bytes=64 * 1024,
         )
         try:
-            while more := decoded.take(at_a_time):
-                taken += more
+            while len(more := take(decoded)):
+                taken.append(more)
         except KafkaError as raised:
             error = type(raised)
         ends: list[object] = [records.end_offset(view), decoded.inflate_size]
         return taken, ends, error, decoded.next_offset, decoded.leader_epoch, decoded.is_exhausted
+
+
+def records_outcome(
+    name: str, content: bytes, *, fetch_offset: int, at_a_time: int
+) -> Outcome[list[Record]]:
+    return outcome(
+        name,
+        content,
+        fetch_offset=fetch_offset,
+        way=lambda: lambda decoded: decoded.take(at_a_time),
+    )
+
+
+def rows_outcome(
+    name: str, content: bytes, *, fetch_offset: int, at_a_time: int
+) -> Outcome[pa.RecordBatch]:
+    """The same by way of columns; every third time records are taken, and made into rows."""
+    from aiokafka_lite.records.arrow import ArrowColumns
+
+    def way() -> Callable[[records.RecordSet], pa.RecordBatch]:
+        arrow = ArrowColumns()
+        times = 0
+
+        def take(decoded: records.RecordSet) -> pa.RecordBatch:
+            nonlocal times
+            times += 1
+            if times % 3 == 0:
+                return arrow.from_records(decoded.take(at_a_time))
+            decoded.take_columns(arrow.columns, at_a_time)
+            rows = arrow.finish()
+            rows.validate(full=True)
+            return rows
+
+        return take
+
+    return outcome(name, content, fetch_offset=fetch_offset, way=way)
+
+
+def as_rows(found: Outcome[list[Record]]) -> Outcome[pa.RecordBatch]:
+    """What has to be seen by way of columns where this is seen by way of records."""
+    from aiokafka_lite.records.arrow import ArrowColumns
+
+    arrow = ArrowColumns()
+    return [arrow.from_records(taken) for taken in found[0]], *found[1:]
 
 
 def seeds() -> list[bytes]:
@@ -107,21 +163,10 @@ def with_mutated_records(rng: random.Random, content: bytes) -> bytes:
     return changed[:8] + (len(changed) - 12).to_bytes(4, "big") + changed[12:]
 
 
-def test_decoders_agree_on_what_is_well_formed() -> None:
-    for content in seeds():
-        first = outcome("python", content, fetch_offset=0, at_a_time=4)
-        assert first == outcome("compiled", content, fetch_offset=0, at_a_time=4)
-        assert first[2] is None
-
-
-@pytest.mark.parametrize("share", range(4))
-def test_decoders_agree_on_mutated_batches(share: int) -> None:
-    seed = random.randrange(2**32) if LONG else share
-    rng = random.Random(seed)
+def mutations(rng: random.Random, count: int) -> Iterator[bytes]:
     found = seeds()
     plain_batch, plain_raw = found[0], found[-3]
-    errors: set[type[KafkaError] | None] = set()
-    for number in range(MUTATIONS // 4):
+    for number in range(count):
         if number % 2:
             content = with_mutated_records(rng, rng.choice((plain_batch, plain_raw)))
         else:
@@ -129,12 +174,47 @@ def test_decoders_agree_on_mutated_batches(share: int) -> None:
         if rng.random() < 0.2:
             neighbours = rng.choices((*found, plain_batch, plain_raw), k=rng.randint(1, 3))
             content = b"".join([*neighbours[1:], content, neighbours[0]])
+        yield content
+
+
+def test_decoders_agree_on_what_is_well_formed() -> None:
+    for content in seeds():
+        first = records_outcome("python", content, fetch_offset=0, at_a_time=4)
+        assert first == records_outcome("compiled", content, fetch_offset=0, at_a_time=4)
+        assert first[2] is None
+
+
+@pytest.mark.parametrize("share", range(4))
+def test_decoders_agree_on_mutated_batches(share: int) -> None:
+    seed = random.randrange(2**32) if LONG else share
+    rng = random.Random(seed)
+    errors: set[type[KafkaError] | None] = set()
+    for number, content in enumerate(mutations(rng, MUTATIONS // 4)):
         fetch_offset, at_a_time = rng.choice((0, 0, 4, 105)), rng.choice((1, 3, 1000))
-        expected = outcome("python", content, fetch_offset=fetch_offset, at_a_time=at_a_time)
-        got = outcome("compiled", content, fetch_offset=fetch_offset, at_a_time=at_a_time)
+        expected = records_outcome(
+            "python", content, fetch_offset=fetch_offset, at_a_time=at_a_time
+        )
+        got = records_outcome("compiled", content, fetch_offset=fetch_offset, at_a_time=at_a_time)
         assert got == expected, f"seed {seed}, mutation {number}: {content.hex()}"
         errors.add(expected[2])
     assert len(errors) >= 4  # the mutations reach more than one check
+
+
+def test_rows_of_mutated_batches_are_their_records() -> None:
+    pytest.importorskip("pyarrow", reason="rows are for pyarrow: pip install pyarrow")
+    seed = random.randrange(2**32) if LONG else 5
+    rng = random.Random(seed)
+    row_count = 0
+    for number, content in enumerate(mutations(rng, MUTATIONS // 4)):
+        fetch_offset, at_a_time = rng.choice((0, 0, 4, 105)), rng.choice((1, 3, 1000))
+        expected = as_rows(
+            records_outcome("compiled", content, fetch_offset=fetch_offset, at_a_time=at_a_time)
+        )
+        for name in records.DECODERS:
+            got = rows_outcome(name, content, fetch_offset=fetch_offset, at_a_time=at_a_time)
+            assert got == expected, f"{name}, seed {seed}, mutation {number}: {content.hex()}"
+        row_count += sum(map(len, expected[0]))
+    assert row_count > MUTATIONS // 4  # most are rows, not errors
 
 
 def test_decoders_agree_on_random_records() -> None:
@@ -143,5 +223,5 @@ def test_decoders_agree_on_random_records() -> None:
         payload = bytes(rng.choices(INTERESTING, k=rng.randint(7, 60)))
         content = bytearray(raw_batch(payload, count=rng.randint(0, 8), last_offset_delta=9))
         reseal(memoryview(content))
-        expected = outcome("python", bytes(content), fetch_offset=0, at_a_time=2)
-        assert outcome("compiled", bytes(content), fetch_offset=0, at_a_time=2) == expected
+        expected = records_outcome("python", bytes(content), fetch_offset=0, at_a_time=2)
+        assert records_outcome("compiled", bytes(content), fetch_offset=0, at_a_time=2) == expected

@@ -1,0 +1,261 @@
+"""Columns in the memory layout of Arrow, filled record by record, in plain Python.
+
+The reference for the compiled `_columns`, which must give the same columns, and the fallback where
+it is not built. Layout: https://arrow.apache.org/docs/format/Columnar.html. Nothing here imports
+pyarrow: `records.arrow` makes record batches of what `finish` hands out.
+
+What is the same for many rows on end (topic, partition, timestamp type) is kept once, as runs.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final, NamedTuple, TypeAlias
+
+from aiokafka_lite.errors import RecordTooLargeError
+from aiokafka_lite.structs import ConsumerRecord
+
+__all__ = ["MAX_COLUMN_BYTES", "Binary", "Columns", "Filled", "Headers", "Run", "Timestamps"]
+
+# Values lie one behind the other, and where each ends is an int32.
+MAX_COLUMN_BYTES: Final = 2**31 - 1
+# What a header takes beside its bytes: two int32 for where name and value end.
+HEADER_BYTES: Final = 8
+_MAX_INT64: Final = 2**63 - 1
+
+Memory: TypeAlias = object  # has the buffer protocol
+
+
+class Run(NamedTuple):
+    """Rows on end that have these in common; magic 0 has no timestamp type."""
+
+    topic: str
+    partition: int
+    timestamp_type: int | None
+    rows: int
+
+
+class Timestamps(NamedTuple):
+    """An int64 per row; a bit per row that says whether there is one, None if all have one."""
+
+    values: Memory
+    valid: Memory | None
+    null_count: int
+
+
+class Binary(NamedTuple):
+    """Bytes per row: value n lies in `content` from `bounds[n]` to `bounds[n + 1]`, int32."""
+
+    bounds: Memory
+    content: Memory
+    valid: Memory | None
+    null_count: int
+
+
+class Headers(NamedTuple):
+    """The headers of row n are number `bounds[n]` to `bounds[n + 1]` of names and values."""
+
+    bounds: Memory
+    valid: Memory | None
+    null_count: int
+    names: Binary
+    values: Binary
+    header_count: int
+
+
+class Filled(NamedTuple):
+    """All columns of some rows; None for one that was not wanted."""
+
+    rows: int
+    runs: tuple[Run, ...]
+    offsets: Memory | None
+    timestamps: Timestamps | None
+    keys: Binary | None
+    values: Binary | None
+    headers: Headers | None
+
+
+class _Bits:
+    """One bit per value, all set until one is cleared."""
+
+    def __init__(self) -> None:
+        self.cleared: list[int] = []
+
+    def finish(self, rows: int) -> tuple[bytearray | None, int]:
+        if not self.cleared:
+            return None, 0
+        bits = bytearray(b"\xff") * ((rows + 7) // 8)
+        for row in self.cleared:
+            bits[row >> 3] &= ~(1 << (row & 7)) & 0xFF
+        return bits, len(self.cleared)
+
+
+class _Values:
+    """Bytes or None, one behind the other."""
+
+    def __init__(self) -> None:
+        self.bounds = array("i", [0])
+        self._content = bytearray()
+        self._bits = _Bits()
+
+    def append(self, value: bytes | None) -> None:
+        if value is None:
+            self._bits.cleared.append(len(self.bounds) - 1)
+        else:
+            self._content += value
+        self.bounds.append(len(self._content))
+
+    def finish(self) -> Binary:
+        return Binary(self.bounds, self._content, *self._bits.finish(len(self.bounds) - 1))
+
+
+class Columns:
+    """Rows that grow at the end, until `finish` hands them out.
+
+    Attributes:
+        rows: How many there are.
+        size_bytes: Bytes of keys, values and headers in them, as far as those are wanted.
+        is_full: Whether the next row did not fit, so that none is added before `finish`.
+        first_offset: Of the first row added since `mark`; -1 if there is none.
+        last_offset: Of the last row added; -1 before there was any.
+    """
+
+    def __init__(
+        self,
+        *,
+        offsets: bool = True,
+        timestamp_factor: int = 1,
+        keys: bool = True,
+        values: bool = True,
+        headers: bool = True,
+        byte_limit: int | None = None,
+    ) -> None:
+        """Start with no rows.
+
+        Args:
+            offsets: Whether to fill them.
+            timestamp_factor: What to multiply Kafka's milliseconds with; 0 leaves timestamps out.
+                A timestamp for which the product is no int64 becomes null.
+            keys: Whether to fill them.
+            values: Whether to fill them.
+            headers: Whether to fill them. A row without any has null, not an empty list.
+            byte_limit: What `size_bytes` does not exceed, unless one row alone does. By default,
+                and at most, what int32 bounds allow.
+        """
+        self._wants_offsets = offsets
+        self._timestamp_factor = timestamp_factor
+        self._wants_keys = keys
+        self._wants_values = values
+        self._wants_headers = headers
+        self._byte_limit = min(byte_limit or MAX_COLUMN_BYTES, MAX_COLUMN_BYTES)
+        self.first_offset = self.last_offset = -1
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows, as after an error."""
+        self.rows = 0
+        self.size_bytes = 0
+        self.is_full = False
+        self._runs: list[Run] = []
+        self._offsets = array("q")
+        self._timestamps = array("q")
+        self._timestamp_bits = _Bits()
+        self._keys = _Values()
+        self._values = _Values()
+        self._header_bounds = array("i", [0])
+        self._header_bits = _Bits()
+        self._names = _Values()
+        self._header_values = _Values()
+
+    def add(self, record: ConsumerRecord[bytes, bytes]) -> bool:
+        """Add a row; False if it does not fit behind those that are there.
+
+        Raises:
+            RecordTooLargeError: It does not fit at all.
+        """
+        headers = [(name.encode(), value) for name, value in record.headers]
+        size_bytes = 0
+        if self._wants_keys:
+            size_bytes += len(record.key or b"")
+        if self._wants_values:
+            size_bytes += len(record.value or b"")
+        if self._wants_headers:
+            size_bytes += sum(len(n) + len(v or b"") + HEADER_BYTES for n, v in headers)
+        if size_bytes > self._byte_limit - self.size_bytes:
+            if self.rows:
+                self.is_full = True
+                return False
+            if size_bytes > MAX_COLUMN_BYTES:
+                raise RecordTooLargeError(f"a record of {size_bytes} bytes fits no Arrow column")
+        self.size_bytes += size_bytes
+        if self._wants_offsets:
+            self._offsets.append(record.offset)
+        if self._timestamp_factor:
+            self._add_timestamp(record.timestamp)
+        if self._wants_keys:
+            self._keys.append(record.key)
+        if self._wants_values:
+            self._values.append(record.value)
+        if self._wants_headers:
+            self._add_headers(headers)
+        self.rows += 1
+        if self.first_offset < 0:
+            self.first_offset = record.offset
+        self.last_offset = record.offset
+        return True
+
+    def _add_timestamp(self, timestamp: int | None) -> None:
+        scaled = None if timestamp is None else timestamp * self._timestamp_factor
+        if scaled is None or not -_MAX_INT64 - 1 <= scaled <= _MAX_INT64:
+            self._timestamp_bits.cleared.append(self.rows)
+            scaled = 0
+        self._timestamps.append(scaled)
+
+    def _add_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
+        if not headers:
+            self._header_bits.cleared.append(self.rows)
+        for name, value in headers:
+            self._names.append(name)
+            self._header_values.append(value)
+        self._header_bounds.append(len(self._names.bounds) - 1)
+
+    def mark(self) -> None:
+        """Have `first_offset` be that of the next row added."""
+        self.first_offset = -1
+
+    def end_run(
+        self, topic: str, partition: int, timestamp_type: int | None, first_row: int
+    ) -> None:
+        """Note what the rows from `first_row` on have in common."""
+        added = self.rows - first_row
+        if not added:
+            return
+        if self._runs and self._runs[-1][:3] == (topic, partition, timestamp_type):
+            added += self._runs.pop().rows
+        self._runs.append(Run(topic, partition, timestamp_type, added))
+
+    def finish(self) -> Filled:
+        """Hand out the rows and start anew with none."""
+        filled = Filled(
+            self.rows,
+            tuple(self._runs),
+            self._offsets if self._wants_offsets else None,
+            self._finish_timestamps() if self._timestamp_factor else None,
+            self._keys.finish() if self._wants_keys else None,
+            self._values.finish() if self._wants_values else None,
+            self._finish_headers() if self._wants_headers else None,
+        )
+        self.clear()
+        return filled
+
+    def _finish_timestamps(self) -> Timestamps:
+        return Timestamps(self._timestamps, *self._timestamp_bits.finish(self.rows))
+
+    def _finish_headers(self) -> Headers:
+        return Headers(
+            self._header_bounds,
+            *self._header_bits.finish(self.rows),
+            names=self._names.finish(),
+            values=self._header_values.finish(),
+            header_count=len(self._names.bounds) - 1,
+        )

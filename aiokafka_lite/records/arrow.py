@@ -1,0 +1,273 @@
+"""Record batches of Apache Arrow, made of record sets without a Python object per record.
+
+::
+
+    arrow = ArrowColumns()
+    while record_set.take_columns(arrow.columns, max_rows):
+        use(arrow.finish())
+
+The memory that `RecordSet.take_columns` fills is handed to pyarrow as it is. This needs no event
+loop and no consumer; it is the only module of the core that imports pyarrow.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from aiokafka_lite.records import decoders
+from aiokafka_lite.structs import ConsumerRecord
+
+try:
+    import pyarrow as pa
+except ModuleNotFoundError as error:
+    if error.name != "pyarrow":
+        raise
+    raise ModuleNotFoundError(
+        "Arrow record batches need pyarrow: pip install 'aiokafka-lite[arrow]'", name="pyarrow"
+    ) from error
+
+if TYPE_CHECKING:
+    from aiokafka_lite.records._columns_py import Binary, Filled, Headers
+
+__all__ = ["DEFAULT_SCHEMA", "ArrowColumns"]
+
+TOPIC_NAMES: Final = pa.dictionary(pa.int32(), pa.string())
+HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
+
+DEFAULT_SCHEMA: Final = pa.schema(
+    [
+        ("topic", TOPIC_NAMES),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("ms", "UTC")),
+        ("timestamp_type", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(HEADER)),
+    ]
+)
+
+T = TypeVar("T")
+
+_NATIVE_INT32: Final = struct.Struct("=i")
+# What Kafka's milliseconds are multiplied with.
+FACTORS: Final[Mapping[str, int]] = MappingProxyType({"ms": 1, "us": 1_000, "ns": 1_000_000})
+
+
+def _is_timestamp(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) and kind.unit in FACTORS and kind.tz is not None
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    # What the list calls its elements does not matter: pyarrow says "item", Spark "element".
+    if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
+        return False
+    parts = [(part.name, part.type) for part in kind.value_type]
+    return parts == [("key", pa.string()), ("value", pa.binary())] and kind.value_type[1].nullable
+
+
+def _is_one_of(*kinds: pa.DataType) -> Callable[[pa.DataType], bool]:
+    return lambda kind: kind in kinds
+
+
+_SUPPORTED: Final[Mapping[str, tuple[Callable[[pa.DataType], bool], str]]] = MappingProxyType(
+    {
+        "topic": (_is_one_of(TOPIC_NAMES, pa.string()), "dictionary<int32, string> or string"),
+        "partition": (_is_one_of(pa.int32()), "int32"),
+        "offset": (_is_one_of(pa.int64()), "int64"),
+        "timestamp": (_is_timestamp, "timestamp in ms, us or ns with a time zone"),
+        "timestamp_type": (_is_one_of(pa.int32()), "int32"),
+        # As Spark's own Kafka source writes it.
+        "timestampType": (_is_one_of(pa.int32()), "int32"),
+        "key": (_is_one_of(pa.binary()), "binary"),
+        "value": (_is_one_of(pa.binary()), "binary"),
+        "headers": (_is_headers, "list<struct<key: string, value: binary>>"),
+    }
+)
+_NEVER_NULL: Final = frozenset({"topic", "partition", "offset"})
+
+
+def _check(schema: pa.Schema) -> None:
+    if not isinstance(schema, pa.Schema):
+        raise TypeError(f"schema is a pyarrow.Schema or None, not {type(schema).__name__}")
+    if not len(schema):
+        raise ValueError("a schema has to have at least one column")
+    if len(set(schema.names)) != len(schema):
+        raise ValueError(f"a schema has each column once, not {', '.join(schema.names)}")
+    for field in schema:
+        if field.name not in _SUPPORTED:
+            raise ValueError(
+                f"there is no column {field.name!r}: there are {', '.join(_SUPPORTED)}"
+            )
+        is_supported, supported = _SUPPORTED[field.name]
+        if not is_supported(field.type):
+            raise ValueError(f"column {field.name!r} can be {supported}, not {field.type}")
+        if not field.nullable and field.name not in _NEVER_NULL:
+            raise ValueError(f"column {field.name!r} can hold nulls: it has to be nullable")
+
+
+class ArrowColumns:
+    """Columns of one schema: filled by record sets, handed out as record batches.
+
+    A topic's number in a dictionary stays the same for all batches, whose dictionaries only grow.
+
+    Attributes:
+        schema: Of all batches.
+        columns: What `RecordSet.take_columns` adds to.
+    """
+
+    def __init__(self, schema: pa.Schema | None = None, *, byte_limit: int | None = None) -> None:
+        """Start with no rows.
+
+        Args:
+            schema: The columns wanted, by their names in `DEFAULT_SCHEMA`, in any order; those
+                that are left out cost nothing. The timestamp type may also be called
+                timestampType, as in Spark's Kafka source.
+            byte_limit: How many bytes of keys, values and headers a batch may hold, if it has
+                more than one row. By default, and at most, what a column can: 2 GiB.
+
+        Raises:
+            TypeError: The schema is none.
+            ValueError: It has a column that there is not, or of a type that is not supported.
+        """
+        self.schema: Final = DEFAULT_SCHEMA if schema is None else schema
+        _check(self.schema)
+        names = set(self.schema.names)
+        unit = self.schema.field("timestamp").type.unit if "timestamp" in names else None
+        self._factor: Final = 0 if unit is None else FACTORS[unit]
+        self.columns: Final = decoders.current().new_columns(
+            offsets="offset" in names,
+            timestamp_factor=self._factor,
+            keys="key" in names,
+            values="value" in names,
+            headers="headers" in names,
+            byte_limit=byte_limit,
+        )
+        self._topics = pa.array([], pa.string())
+        self._topic_numbers: dict[str, int] = {}
+
+    def finish(self) -> pa.RecordBatch:
+        """Return the rows as a record batch, which owns their memory, and start anew."""
+        filled = self.columns.finish()
+        arrays = [self._array(field, filled) for field in self.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def empty(self) -> pa.RecordBatch:
+        """Return a record batch without rows."""
+        return pa.RecordBatch.from_pylist([], schema=self.schema)
+
+    def from_records(self, records: Sequence[ConsumerRecord[bytes, bytes]]) -> pa.RecordBatch:
+        """Return a record batch of records that were decoded one by one."""
+        arrays = [self._array_of_records(field, records) for field in self.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _array(self, field: pa.Field, filled: Filled) -> pa.Array:
+        """Return one column of what was filled."""
+        match field.name:
+            case "topic":
+                return self._topic_array(field.type, [(run.topic, run.rows) for run in filled.runs])
+            case "partition":
+                return _repeated([(run.partition, run.rows) for run in filled.runs])
+            case "timestamp_type" | "timestampType":
+                return _repeated([(run.timestamp_type, run.rows) for run in filled.runs])
+            case "offset" if filled.offsets is not None:
+                return _from_memory(field.type, filled.rows, None, filled.offsets)
+            case "timestamp" if (found := filled.timestamps) is not None:
+                return _from_memory(field.type, filled.rows, found.valid, found.values)
+            case "key" if filled.keys is not None:
+                return _binary_array(field.type, filled.rows, filled.keys)
+            case "value" if filled.values is not None:
+                return _binary_array(field.type, filled.rows, filled.values)
+            case "headers" if filled.headers is not None:
+                return _headers_array(field.type, filled.rows, filled.headers)
+        raise AssertionError(f"column {field.name} was not filled")
+
+    def _topic_array(self, kind: pa.DataType, runs: Iterable[tuple[str, int]]) -> pa.Array:
+        if kind == pa.string():
+            merged = _merged(runs)
+            return _joined(
+                kind, [pa.repeat(pa.scalar(topic, kind), rows) for topic, rows in merged]
+            )
+        numbers = _repeated([(self._topic_number(topic), rows) for topic, rows in runs])
+        return pa.DictionaryArray.from_arrays(numbers, self._topics, safe=False)
+
+    def _topic_number(self, topic: str) -> int:
+        number = self._topic_numbers.setdefault(topic, len(self._topic_numbers))
+        if number == len(self._topics):
+            self._topics = pa.array(list(self._topic_numbers), pa.string())
+        return number
+
+    def _array_of_records(
+        self, field: pa.Field, records: Sequence[ConsumerRecord[bytes, bytes]]
+    ) -> pa.Array:
+        match field.name:
+            case "topic":
+                return self._topic_array(field.type, [(record.topic, 1) for record in records])
+            case "timestamp":
+                return pa.array([self._scaled(record.timestamp) for record in records], field.type)
+            case "headers":
+                return pa.array([record.headers or None for record in records], field.type)
+            case "timestampType":
+                return pa.array([record.timestamp_type for record in records], field.type)
+            case name:
+                return pa.array([getattr(record, name) for record in records], field.type)
+
+    def _scaled(self, timestamp: int | None) -> int | None:
+        """Return a timestamp in the schema's unit; None where it does not fit, as columns do."""
+        if timestamp is None:
+            return None
+        scaled = timestamp * self._factor
+        return scaled if -(2**63) <= scaled < 2**63 else None
+
+
+def _merged(runs: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
+    """Return runs of which no two on end have the same value."""
+    return [
+        (value, sum(rows for _, rows in same)) for value, same in groupby(runs, key=itemgetter(0))
+    ]
+
+
+def _repeated(runs: Iterable[tuple[int | None, int]]) -> pa.Array:
+    """Return each number as often as it says, as int32."""
+    kind = pa.int32()
+    return _joined(
+        kind,
+        [
+            pa.nulls(rows, kind)
+            if number is None
+            else _from_memory(kind, rows, None, _NATIVE_INT32.pack(number) * rows)
+            for number, rows in _merged(runs)
+        ],
+    )
+
+
+def _joined(kind: pa.DataType, pieces: Sequence[pa.Array]) -> pa.Array:
+    if not pieces:
+        return pa.array([], kind)
+    return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+
+
+def _from_memory(
+    kind: pa.DataType, length: int, valid: object, *memory: object, children: object = None
+) -> pa.Array:
+    """Return an array that reads its values from memory which nobody will change."""
+    buffers = [None if valid is None else pa.py_buffer(valid), *map(pa.py_buffer, memory)]
+    return pa.Array.from_buffers(kind, length, buffers, children=children)
+
+
+def _binary_array(kind: pa.DataType, length: int, values: Binary) -> pa.Array:
+    return _from_memory(kind, length, values.valid, values.bounds, values.content)
+
+
+def _headers_array(kind: pa.DataType, length: int, headers: Headers) -> pa.Array:
+    parts = [
+        _binary_array(part.type, headers.header_count, values)
+        for part, values in zip(kind.value_type, (headers.names, headers.values), strict=True)
+    ]
+    pairs = _from_memory(kind.value_type, headers.header_count, None, children=parts)
+    return _from_memory(kind, length, headers.valid, headers.bounds, children=[pairs])

@@ -1,0 +1,469 @@
+"""Columns: the same records as `take` gives, in Arrow's layout."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+
+import pytest
+
+from aiokafka_lite import records
+from aiokafka_lite.errors import CorruptRecordException
+from tests.records.crafted import (
+    FIRST_TIMESTAMP,
+    batch,
+    message,
+    numbered,
+    raw_batch,
+    record,
+    record_set,
+    varint,
+)
+from tests.records.test_kafka_batches import FIXTURES
+from tests.records.test_record_set import CODECS, corrupted, interleaved
+
+pytest.importorskip("pyarrow", reason="columns are for pyarrow: pip install pyarrow")
+
+import pyarrow as pa
+
+from aiokafka_lite.records.arrow import DEFAULT_SCHEMA, ArrowColumns
+
+pytestmark = pytest.mark.usefixtures("decoder")
+
+ALL_FIXTURES = sorted(path.stem for path in FIXTURES.glob("*.bin"))
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+# As Spark's Kafka source has it, with headers.
+SPARK_SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestampType", pa.int32()),
+        ("headers", pa.list_(pa.field("element", HEADERS.value_type))),
+    ]
+)
+
+
+def batches_of(
+    content: records.RecordSet, arrow: ArrowColumns, at_a_time: int = 1000
+) -> list[pa.RecordBatch]:
+    """All rows, a record batch each time; every one checked by Arrow itself."""
+    found = []
+    while content.take_columns(arrow.columns, at_a_time):
+        found.append(arrow.finish())
+        found[-1].validate(full=True)
+    return found
+
+
+def rows_of(content: bytes, schema: pa.Schema | None = None) -> pa.RecordBatch:
+    (found,) = batches_of(record_set(content), ArrowColumns(schema))
+    return found
+
+
+def column(content: bytes, name: str) -> list[object]:
+    found: list[object] = rows_of(content).column(name).to_pylist()
+    return found
+
+
+# --- the same as records -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schema", [DEFAULT_SCHEMA, SPARK_SCHEMA], ids=["default", "spark"])
+@pytest.mark.parametrize("at_a_time", [1, 7, 1000])
+@pytest.mark.parametrize("name", ALL_FIXTURES)
+def test_rows_are_the_records_of_kafkas_own_batches(
+    name: str, at_a_time: int, schema: pa.Schema
+) -> None:
+    content = (FIXTURES / f"{name}.bin").read_bytes()
+    arrow = ArrowColumns(schema)
+    expected, taken = record_set(content), record_set(content)
+    for rows in batches_of(taken, arrow, at_a_time):
+        assert rows.schema.equals(schema, check_metadata=True)
+        assert rows.equals(arrow.from_records(expected.take(at_a_time)))
+    assert (taken.next_offset, taken.leader_epoch) == (expected.next_offset, expected.leader_epoch)
+    assert taken.is_exhausted
+    assert expected.is_exhausted
+
+
+def test_default_columns_hold_all_that_a_record_tells() -> None:
+    content = records.build_batch(
+        [
+            (FIRST_TIMESTAMP, b"key", b"value", (("trace", b"1"), ("é", None), ("", b""))),
+            (FIRST_TIMESTAMP + 5, None, b"", ()),
+            (FIRST_TIMESTAMP + 6, b"", None, (("again", b"2"),)),
+        ],
+        base_offset=40,
+    )
+    rows = rows_of(content)
+    assert rows.schema == DEFAULT_SCHEMA
+    assert rows.column("topic").to_pylist() == ["topic"] * 3
+    assert rows.column("partition").to_pylist() == [7, 7, 7]
+    assert rows.column("offset").to_pylist() == [40, 41, 42]
+    assert rows.column("timestamp").cast(pa.int64()).to_pylist() == [
+        FIRST_TIMESTAMP,
+        FIRST_TIMESTAMP + 5,
+        FIRST_TIMESTAMP + 6,
+    ]
+    assert rows.column("timestamp_type").to_pylist() == [0, 0, 0]
+    assert rows.column("key").to_pylist() == [b"key", None, b""]
+    assert rows.column("value").to_pylist() == [b"value", b"", None]
+    assert rows.column("headers").to_pylist() == [
+        [
+            {"key": "trace", "value": b"1"},
+            {"key": "é", "value": None},
+            {"key": "", "value": b""},
+        ],
+        None,
+        [{"key": "again", "value": b"2"}],
+    ]
+
+
+def test_a_record_without_headers_has_none_rather_than_an_empty_list() -> None:
+    headers = rows_of(batch(3)).column("headers")
+    assert headers.null_count == 3
+    assert headers.to_pylist() == [None] * 3
+
+
+@pytest.mark.parametrize("count", [7, 8, 9, 64, 65, 1000])
+def test_nulls_are_where_they_were_in_columns_of_any_length(count: int) -> None:
+    content = [
+        (
+            1,
+            None if n % 3 == 0 else b"%d" % n,
+            None if n % 5 == 4 else b"v" * (n % 20),
+            () if n % 7 else (("h", None if n % 2 else b"x"),),
+        )
+        for n in range(count)
+    ]
+    rows = rows_of(records.build_batch(content))
+    assert rows.column("key").to_pylist() == [key for _, key, _, _ in content]
+    assert rows.column("value").to_pylist() == [value for _, _, value, _ in content]
+    assert rows.column("headers").to_pylist() == [
+        [{"key": k, "value": v} for k, v in headers] or None for _, _, _, headers in content
+    ]
+    assert rows.column("key").null_count == sum(key is None for _, key, _, _ in content)
+
+
+def test_header_names_that_are_no_utf8_read_as_in_records() -> None:
+    names = [b"ok", b"\xff\xfe", b"a\xed\xa0\x80b", b"\xc3", "é".encode()]
+    headers = varint(len(names)) + b"".join(varint(len(n)) + n + b"\x02v" for n in names)
+    content = raw_batch(record(0, headers=headers), count=1)
+    (taken,) = record_set(content).take(1)
+    (found,) = column(content, "headers")
+    assert isinstance(found, list)
+    assert [header["key"] for header in found] == [name for name, _ in taken.headers]
+    assert [header["value"] for header in found] == [b"v"] * len(names)
+
+
+def test_messages_of_magic_0_have_no_timestamp() -> None:
+    content = message(3, b"v", magic=0) + message(4, b"w", magic=1) + message(5, b"x", magic=0)
+    assert column(content, "timestamp_type") == [None, 0, None]
+    assert rows_of(content).column("timestamp").cast(pa.int64()).to_pylist() == [
+        None,
+        FIRST_TIMESTAMP,
+        None,
+    ]
+
+
+def test_timestamps_that_do_not_fit_the_unit_are_null() -> None:
+    edge = (2**63 - 1) // 1000
+    times = [edge, edge + 1, 2**63 - 1, -1, -edge, -edge - 1]
+    content = b"".join(
+        raw_batch(record(0), count=1, base_offset=offset, base_timestamp=time)
+        for offset, time in enumerate(times)
+    )
+    in_us = rows_of(content, SPARK_SCHEMA).column("timestamp").cast(pa.int64()).to_pylist()
+    assert in_us == [edge * 1000, None, None, -1000, -edge * 1000, None]
+    assert rows_of(content).column("timestamp").cast(pa.int64()).to_pylist() == times
+
+
+# --- where rows begin and end --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_records_and_rows_of_one_batch_may_be_mixed(codec: str) -> None:
+    content, arrow = record_set(batch(10, base_offset=5, codec=codec)), ArrowColumns()
+    assert [record.offset for record in content.take(2)] == [5, 6]
+    assert content.take_columns(arrow.columns, 3) == 3
+    assert arrow.finish().column("offset").to_pylist() == [7, 8, 9]
+    assert content.next_offset == 10
+    assert [record.offset for record in content.take(2)] == [10, 11]
+    assert content.take_columns(arrow.columns, 100) == 3
+    assert arrow.finish().column("offset").to_pylist() == [12, 13, 14]
+    assert (content.take_columns(arrow.columns, 1), content.is_exhausted) == (0, True)
+
+
+def test_rows_of_several_partitions_stay_in_order() -> None:
+    arrow = ArrowColumns()
+    sets = [
+        records.RecordSet(topic, partition, memoryview(batch(4)), fetch_offset=0)
+        for topic, partition in (("a", 0), ("b", 0), ("b", 1))
+    ]
+    for at_a_time in (3, 2):
+        for content in sets:
+            content.take_columns(arrow.columns, at_a_time)
+    rows = arrow.finish()
+    found = list(
+        zip(
+            rows.column("topic").to_pylist(),
+            rows.column("partition").to_pylist(),
+            rows.column("offset").to_pylist(),
+            strict=True,
+        )
+    )
+    assert found == [
+        *[("a", 0, n) for n in range(3)],
+        *[("b", 0, n) for n in range(3)],
+        *[("b", 1, n) for n in range(3)],
+        ("a", 0, 3),
+        ("b", 0, 3),
+        ("b", 1, 3),
+    ]
+
+
+def test_nothing_is_added_when_nothing_is_asked_for() -> None:
+    content, arrow = record_set(batch(3)), ArrowColumns()
+    assert content.take_columns(arrow.columns, 0) == 0
+    assert content.take_columns(arrow.columns, -1) == 0
+    assert arrow.finish().num_rows == 0
+    assert content.next_offset == 0
+
+
+def test_rows_below_the_fetch_offset_are_passed_over() -> None:
+    content, arrow = record_set(batch(10, base_offset=10), fetch_offset=17), ArrowColumns()
+    assert content.take_columns(arrow.columns, 2) == 2
+    assert (arrow.columns.first_offset, arrow.columns.last_offset) == (17, 18)
+    assert content.take_columns(arrow.columns, 2) == 1
+    assert (arrow.columns.first_offset, arrow.columns.last_offset) == (19, 19)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 3, 100])
+def test_reader_of_committed_records_gets_exactly_the_committed_rows(at_a_time: int) -> None:
+    content = record_set(interleaved(), aborted=[(1, 10), (99, 0), (2, 2)])
+    found = batches_of(content, ArrowColumns(), at_a_time)
+    offsets = [offset for rows in found for offset in rows.column("offset").to_pylist()]
+    assert offsets == [0, 1, 6, 7, 8, 9, 14, 15]
+    assert content.next_offset == 16
+
+
+def test_columns_are_full_before_they_would_exceed_the_byte_limit() -> None:
+    content = record_set(records.build_batch([(1, b"k" * 5, b"v" * 5, ())] * 10))
+    arrow = ArrowColumns(byte_limit=39)
+    counts = []
+    while added := content.take_columns(arrow.columns, 100):
+        assert arrow.columns.size_bytes == 10 * added <= 39
+        assert arrow.columns.is_full == (content.next_offset < 10)
+        if arrow.columns.is_full:
+            assert content.take_columns(arrow.columns, 100) == 0
+            assert content.take(0) == []
+        counts.append(added)
+        arrow.finish()
+        assert not arrow.columns.is_full
+    assert counts == [3, 3, 3, 1]
+
+
+def test_a_record_beyond_the_byte_limit_is_a_row_by_itself() -> None:
+    content = record_set(records.build_batch([(1, b"k", b"v" * size, ()) for size in (3, 99, 3)]))
+    found = batches_of(content, ArrowColumns(byte_limit=20))
+    assert [rows.column("offset").to_pylist() for rows in found] == [[0], [1], [2]]
+
+
+def test_headers_count_for_the_byte_limit_where_they_are_wanted() -> None:
+    content = records.build_batch([(1, None, None, (("name", b"value"),))] * 3)
+    with_headers = ArrowColumns(pa.schema([("headers", HEADERS)]), byte_limit=20)
+    assert record_set(content).take_columns(with_headers.columns, 9) == 1
+    without = ArrowColumns(pa.schema([("offset", pa.int64())]), byte_limit=20)
+    assert record_set(content).take_columns(without.columns, 9) == 3
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def test_rows_ahead_of_a_corrupt_batch_come_first_then_the_error_each_time() -> None:
+    broken, arrow = record_set(batch(3) + corrupted(batch(3, base_offset=3))), ArrowColumns()
+    assert broken.take_columns(arrow.columns, 100) == 3
+    for _ in range(2):
+        with pytest.raises(CorruptRecordException, match="checksum") as caught:
+            broken.take_columns(arrow.columns, 100)
+        assert caught.value.offset == 3 == broken.next_offset
+    assert arrow.finish().column("offset").to_pylist() == [0, 1, 2]
+
+
+def test_rows_ahead_of_a_malformed_record_come_first_then_the_error() -> None:
+    broken = record_set(raw_batch(record(0) + record(1) + record(1), count=3))
+    arrow = ArrowColumns()
+    assert broken.take_columns(arrow.columns, 100) == 2
+    assert arrow.finish().column("partition").to_pylist() == [7, 7]
+    for take in (lambda: broken.take_columns(arrow.columns, 100), lambda: broken.take(1)):
+        with pytest.raises(CorruptRecordException) as caught:
+            take()
+        assert caught.value.offset == 2
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_rows_ahead_of_a_malformed_message_come_first_then_the_error(magic: int) -> None:
+    broken = message(0, b"a", magic=magic) + message(1, b"b", magic=magic, tail=b"?")
+    arrow = ArrowColumns()
+    content = record_set(broken)
+    assert content.take_columns(arrow.columns, 100) == 1
+    with pytest.raises(CorruptRecordException, match="longer"):
+        content.take_columns(arrow.columns, 100)
+
+
+def test_forgotten_rows_leave_nothing_behind() -> None:
+    arrow = ArrowColumns()
+    content = records.build_batch([(2**63 - 1, None, b"v", (("h", None),))] * 9)
+    record_set(content).take_columns(arrow.columns, 100)
+    arrow.columns.clear()
+    assert (arrow.columns.rows, arrow.columns.size_bytes) == (0, 0)
+    record_set(batch(3)).take_columns(arrow.columns, 100)
+    assert arrow.finish().equals(rows_of(batch(3)))
+
+
+def test_one_decoders_columns_are_not_filled_by_the_other(decoder: str) -> None:
+    if not records.COMPILED:
+        pytest.skip("there is only one decoder")
+    with records.use_decoder("python" if decoder == "compiled" else "compiled"):
+        arrow = ArrowColumns()
+    for content in (batch(1), message(0, b"v", magic=1)):
+        with pytest.raises(TypeError):
+            record_set(content).take_columns(arrow.columns, 1)
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def test_rows_own_their_bytes() -> None:
+    content, arrow = bytearray(batch(300)), ArrowColumns()
+    records.RecordSet("topic", 7, memoryview(content), fetch_offset=0).take_columns(
+        arrow.columns, 300
+    )
+    rows = arrow.finish()
+    content[:] = bytes(len(content))
+    del arrow
+    gc.collect()
+    assert rows.column("value").to_pylist() == [value for _, _, value, _ in numbered(300)]
+
+
+def test_batches_that_are_kept_do_not_change_when_more_are_made() -> None:
+    arrow, kept, expected = ArrowColumns(), [], []
+    for round_number in range(40):
+        values = [b"%d-%d" % (round_number, n) * 20 for n in range(200 * (1 + round_number % 3))]
+        content = records.build_batch([(1, b"key", value, ()) for value in values])
+        record_set(content).take_columns(arrow.columns, 1000)
+        rows = arrow.finish()
+        if round_number % 4:  # of the others the memory is used again
+            kept.append(rows)
+            expected.append(values)
+    del rows
+    for rows, values in zip(kept, expected, strict=True):
+        rows.validate(full=True)
+        assert rows.column("value").to_pylist() == values
+
+
+# --- schemas -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DEFAULT_SCHEMA.names)
+def test_any_column_may_be_the_only_one(name: str) -> None:
+    schema = pa.schema([DEFAULT_SCHEMA.field(name)])
+    content = (FIXTURES / "magic2-none.bin").read_bytes()
+    rows = rows_of(content, schema)
+    assert rows.schema == schema
+    assert rows.column(name).equals(rows_of(content).column(name))
+
+
+def test_what_is_not_wanted_is_checked_nonetheless() -> None:
+    broken = raw_batch(record(0, headers=varint(9)), count=1)
+    arrow = ArrowColumns(pa.schema([("offset", pa.int64())]))
+    with pytest.raises(CorruptRecordException, match="headers"):
+        record_set(broken).take_columns(arrow.columns, 1)
+
+
+def test_columns_come_in_the_order_of_the_schema_with_its_metadata() -> None:
+    schema = pa.schema(
+        [("value", pa.binary()), pa.field("offset", pa.int64(), nullable=False)],
+        metadata={"origin": "kafka"},
+    )
+    rows = rows_of(batch(2), schema)
+    assert rows.schema.equals(schema, check_metadata=True)
+    assert rows.column(0).to_pylist() == [b"v0", b"v1"]
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_timestamps_come_in_the_unit_of_the_schema(unit: str) -> None:
+    schema = pa.schema([("timestamp", pa.timestamp(unit, "Europe/Paris"))])
+    found = rows_of(batch(2), schema).column("timestamp")
+    assert found.cast(pa.timestamp("ms", "Europe/Paris")).cast(pa.int64()).to_pylist() == [
+        FIRST_TIMESTAMP,
+        FIRST_TIMESTAMP + 1,
+    ]
+
+
+@pytest.mark.parametrize("schema", [DEFAULT_SCHEMA, SPARK_SCHEMA], ids=["default", "spark"])
+def test_an_empty_batch_has_the_schema(schema: pa.Schema) -> None:
+    arrow = ArrowColumns(schema)
+    for rows in (arrow.empty(), arrow.finish(), arrow.from_records([])):
+        assert rows.num_rows == 0
+        assert rows.schema.equals(schema)
+        rows.validate(full=True)
+
+
+def test_topics_keep_their_number_in_all_dictionaries() -> None:
+    arrow = ArrowColumns()
+    found = []
+    for topics in (["a"], ["b", "a"], ["b"], ["c", "a"]):
+        for topic in topics:
+            content = records.RecordSet(topic, 0, memoryview(batch(1)), fetch_offset=0)
+            content.take_columns(arrow.columns, 1)
+        found.append(arrow.finish().column("topic"))
+    assert [column.to_pylist() for column in found] == [["a"], ["b", "a"], ["b"], ["c", "a"]]
+    assert [column.dictionary.to_pylist() for column in found] == [
+        ["a"],
+        ["a", "b"],
+        ["a", "b"],
+        ["a", "b", "c"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (("value", pa.string()), "'value' can be binary, not string"),
+        (("value", pa.large_binary()), "'value' can be binary, not large_binary"),
+        (("topic", pa.large_string()), "'topic' can be dictionary.* or string, not large_string"),
+        (("partition", pa.int64()), "'partition' can be int32, not int64"),
+        (("timestamp", pa.timestamp("s", "UTC")), "'timestamp' can be .*ms, us or ns"),
+        (("timestamp", pa.timestamp("us")), "'timestamp' can be .*with a time zone"),
+        (("timestamp_type", pa.int8()), "'timestamp_type' can be int32, not int8"),
+        (("headers", pa.list_(pa.binary())), "'headers' can be list<struct<key: string"),
+        (("headers", pa.map_(pa.string(), pa.binary())), "'headers' can be list<struct<key"),
+        (("checksum", pa.int64()), "no column 'checksum': there are topic, partition, offset"),
+        (pa.field("key", pa.binary(), nullable=False), "'key' can hold nulls"),
+    ],
+)
+def test_a_schema_that_is_not_supported_is_refused_with_what_is(
+    field: object, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        ArrowColumns(pa.schema([("offset", pa.int64()), field]))
+
+
+def test_schemas_without_columns_or_with_one_twice_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        ArrowColumns(pa.schema([]))
+    with pytest.raises(ValueError, match="once"):
+        ArrowColumns(pa.schema([("key", pa.binary()), ("key", pa.binary())]))
+    with pytest.raises(TypeError, match=r"pyarrow\.Schema"):
+        ArrowColumns(["key"])
+
+
+def test_without_pyarrow_the_error_names_the_extra() -> None:
+    code = "import sys; sys.modules['pyarrow'] = None; import aiokafka_lite.records.arrow"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "pip install 'aiokafka-lite[arrow]'" in done.stderr
