@@ -1,7 +1,6 @@
 """Values that users meet, under aiokafka's names and with its fields."""
 
-from __future__ import annotations
-
+# No annotations from __future__: they would be strings, and NamedTuple compiles each of those.
 from typing import NamedTuple
 
 try:

@@ -37,7 +37,6 @@ from aiokafka_lite.errors import (
     TLSError,
     for_code,
 )
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -304,6 +303,9 @@ class Cluster:
             await asyncio.sleep(delay_s)
 
     async def _find_coordinator_once(self, key: str, key_type: int) -> int:
+        # Imported here: only groups ask for it.
+        from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
+
         response = await self.request_any(
             FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
         )

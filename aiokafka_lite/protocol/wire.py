@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import enum
 import functools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -120,11 +119,7 @@ BYTES: Final = Sized("bytes", b"")
 RECORDS: Final = Sized("records", None)
 
 
-class _Unset(enum.Enum):
-    UNSET = "unset"
-
-
-UNSET: Final = _Unset.UNSET
+UNSET: Final = object()
 """The default of a field that starts as a new list or a new struct of its own."""
 
 

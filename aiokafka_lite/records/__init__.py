@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from aiokafka_lite.records.batch import BatchHeader, iter_batches, patch_batch, read_header
-from aiokafka_lite.records.build import BatchBuilder, build_batch, control_batch
 from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.records.decoders import COMPILED, DECODERS, use_decoder
 from aiokafka_lite.records.record_set import RecordSet, decode_all, end_offset
 from aiokafka_lite.records.transactions import ControlType
+
+if TYPE_CHECKING:
+    from aiokafka_lite.records.build import BatchBuilder, build_batch, control_batch
 
 __all__ = [
     "COMPILED",
@@ -26,3 +30,16 @@ __all__ = [
     "read_header",
     "use_decoder",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import what builds batches when it is asked for: brokers and tests do, consumers do not."""
+    if name not in ("BatchBuilder", "build_batch", "control_batch"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from aiokafka_lite.records import build
+
+    return getattr(build, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
