@@ -15,7 +15,7 @@ from benchmarks.contestants import Contestant
 from benchmarks.goals import judge
 from benchmarks.loading import drop_topics, ensure_topics
 from benchmarks.machine import describe_machine
-from benchmarks.plot import plot_bars
+from benchmarks.plot import plot
 from benchmarks.report import show
 from benchmarks.results import Failure, Sample, summarize, write_json
 from benchmarks.runner import Plan, run
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measured = [each for each in chosen if any(name == each.name for name, _ in summaries)]
     for family, members in groupby(measured, lambda scenario: scenario.family):
         written.append(options.out / f"{family}.png")
-        plot_bars(written[-1], machine, list(members), summaries)
+        plot(written[-1], machine, list(members), samples)
     print(f"written: {', '.join(map(str, written))}")
     if failures:
         return EXIT_FAILED

@@ -40,3 +40,8 @@ LATE_MAX: Final = Figure("late_max_ms", "late max", "ms", 2)
 SLICE: Final = Figure("slice_ms", "longest slice", "ms CPU", 2)
 LATENESS: Final = (LATE_P99, LATE_P50, LATE_MAX, SLICE)
 """How late a ticker runs, and the longest CPU time of one round of the loop."""
+CPU_PERCENT: Final = Figure("cpu_percent", "CPU", "% of a core", 2)
+RSS: Final = Figure("rss_mib", "peak RSS", "MiB", 1)
+GROWTH: Final = Figure("growth_percent", "growth", "%", 1)
+WALL_MS: Final = Figure("wall_ms", "wall", "ms", 1)
+CPU_MS: Final = Figure("cpu_ms", "CPU", "ms", 1)

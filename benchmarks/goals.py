@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from benchmarks.contestants import (
@@ -14,6 +15,7 @@ from benchmarks.contestants import (
     CONFLUENT_LEAST_CPU,
     CONFLUENT_LEAST_WALL,
     CONFLUENT_POLL,
+    IMPORT_LITE,
     JAVA_PERFORMANCE,
     LITE_ASYNC_FOR,
     LITE_GETMANY,
@@ -24,13 +26,18 @@ from benchmarks.figures import (
     AGE_P50,
     AGE_P99,
     CPU_NS,
+    CPU_PERCENT,
     CPU_US,
+    GROWTH,
     LATE_P99,
+    RSS,
     SLICE,
+    WALL_MS,
     WALL_NS,
     Figure,
 )
 from benchmarks.results import Summaries, Verdict
+from benchmarks.scenarios import FULL, scaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,10 @@ class Limit:
     ours: Contestant
     figure: Figure
     limit: float
+
+    @property
+    def scenarios(self) -> tuple[str, ...]:
+        return (self.scenario,)
 
     def judge(self, summaries: Summaries) -> Verdict:
         """Compare our best round with the limit."""
@@ -65,6 +76,10 @@ class TimesLess:
     factor: float
     peers: tuple[Contestant, ...]
 
+    @property
+    def scenarios(self) -> tuple[str, ...]:
+        return (self.scenario,)
+
     def judge(self, summaries: Summaries) -> Verdict:
         """Compare our best round with the best one of all peers."""
         ours = _best(summaries, self.scenario, self.ours, self.figure)
@@ -85,7 +100,35 @@ class TimesLess:
         )
 
 
-Goal = Limit | TimesLess
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """Our figure is to differ by no more than `factor` between scenarios where the work grows."""
+
+    axis: str
+    scenarios: tuple[str, ...]
+    ours: Contestant
+    figure: Figure
+    factor: float
+
+    def judge(self, summaries: Summaries) -> Verdict:
+        """Compare our best rounds in all the scenarios that ran."""
+        figures = [
+            best
+            for scenario in self.scenarios
+            if (best := _best(summaries, scenario, self.ours, self.figure)) is not None
+        ]
+        reached = max(figures) / min(figures) if len(figures) > 1 else None
+        return Verdict(
+            f"scaling, {self.axis}",
+            self.ours.name,
+            self.figure.heading,
+            f"worst at most {self.factor:g} × the best",
+            reached,
+            None if reached is None else reached <= self.factor,
+        )
+
+
+Goal = Limit | TimesLess | Flat
 
 _CONFLUENT: Final = (CONFLUENT_CONSUME, CONFLUENT_LEAST_CPU, CONFLUENT_LEAST_WALL)
 _PACED_PEERS: Final = (AIOKAFKA_GETMANY, AIOKAFKA_ASYNC_FOR, CONFLUENT_POLL, CONFLUENT_AIO)
@@ -125,13 +168,30 @@ def _hold() -> Iterable[Goal]:
         yield Limit(f"hold-{name}", LITE_ASYNC_FOR, SLICE, 10)
 
 
-GOALS: Final[tuple[Goal, ...]] = (*_bulk(), *_paced(), *_hold())
+def _footprint() -> Iterable[Goal]:
+    for ours in (LITE_ASYNC_FOR, _ON_UVLOOP):
+        yield Limit("idle", ours, CPU_PERCENT, 0.5)
+    for name in ("memory-plain", "memory-zstd", "memory-steady"):
+        for ours in (LITE_ASYNC_FOR, LITE_POLL):
+            yield Limit(name, ours, RSS, 160)
+            yield Limit(name, ours, GROWTH, 5)
+    yield Limit("import", IMPORT_LITE, WALL_MS, 45)
+
+
+def _scaling() -> Iterable[Goal]:
+    # Where work is flat, twice is noise and what cannot be shared: finding the offsets of a
+    # thousand partitions, and a batch header, which is as long as the record it comes with.
+    for axis, family in groupby(scaling(FULL), lambda scenario: scenario.axis):
+        yield Flat(axis, tuple(each.name for each in family), LITE_POLL, CPU_NS, 2)
+
+
+GOALS: Final[tuple[Goal, ...]] = (*_bulk(), *_paced(), *_hold(), *_footprint(), *_scaling())
 
 
 def judge(summaries: Summaries, goals: Iterable[Goal] = GOALS) -> list[Verdict]:
     """Compare the figures of a run with the goals; ones of scenarios not run are left out."""
-    scenarios = {scenario for scenario, _ in summaries}
-    return [goal.judge(summaries) for goal in goals if goal.scenario in scenarios]
+    ran = {scenario for scenario, _ in summaries}
+    return [goal.judge(summaries) for goal in goals if ran.intersection(goal.scenarios)]
 
 
 def _best(

@@ -1,8 +1,9 @@
-"""Draw the results."""
+"""Draw the results: one picture per family of scenarios."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -12,34 +13,56 @@ from matplotlib.figure import Figure as Canvas
 
 from benchmarks.contestants import AIOKAFKA, CONFLUENT, JAVA, OURS
 from benchmarks.machine import Machine
-from benchmarks.results import Summaries
+from benchmarks.results import Sample, Summaries, summarize
 from benchmarks.scenarios import Scenario
+from benchmarks.tasks.memory import STEP_S
 
 _COLOURS: Final = {OURS: "#33658a", AIOKAFKA: "#f6ae2d", CONFLUENT: "#f26419", JAVA: "#86bbd8"}
+_WIDTH_INCHES: Final = 12
+_PANEL_INCHES: Final = 3.6
 
 
-def plot_bars(
-    path: Path, machine: Machine, scenarios: Sequence[Scenario], summaries: Summaries
+def plot(
+    path: Path, machine: Machine, scenarios: Sequence[Scenario], samples: Sequence[Sample]
 ) -> None:
-    """Draw one panel per scenario: its first figure, with a whisker from best to worst round."""
-    figure = Canvas(figsize=(12, 1 + 3.6 * len(scenarios)), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(len(scenarios), 1, squeeze=False)[:, 0]
-    for axes, scenario in zip(panels, scenarios, strict=True):
-        _bars(axes, scenario, summaries)
-    figure.suptitle(str(machine), fontsize=9)
+    """Draw a family: curves of what changes over time, or of what grows with the work, or bars."""
+    if scenarios[0].axis:
+        axes = [list(grown) for _, grown in groupby(scenarios, lambda scenario: scenario.axis)]
+        canvas, panels = _canvas(len(axes), machine)
+        for panel, grown in zip(panels, axes, strict=True):
+            _growth(panel, grown, summarize(samples))
+    else:
+        canvas, panels = _canvas(len(scenarios), machine)
+        for panel, scenario in zip(panels, scenarios, strict=True):
+            own = [sample for sample in samples if sample.scenario == scenario.name]
+            if any(sample.measurement.series for sample in own):
+                _curves(panel, own)
+            else:
+                _bars(panel, scenario, summarize(own))
+            panel.set_title(f"{scenario.name}: {scenario.title}", loc="left", fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    canvas.savefig(path, dpi=110)
 
 
-def _bars(axes: Axes, scenario: Scenario, summaries: Summaries) -> None:
+def _canvas(count: int, machine: Machine) -> tuple[Canvas, Sequence[Axes]]:
+    canvas = Canvas(figsize=(_WIDTH_INCHES, 1 + _PANEL_INCHES * count), layout="constrained")
+    FigureCanvasAgg(canvas)
+    canvas.suptitle(str(machine), fontsize=9)
+    panels: list[Axes] = [*canvas.subplots(count, 1, squeeze=False)[:, 0]]
+    for panel in panels:
+        panel.grid(linewidth=0.4)
+        panel.set_axisbelow(True)
+    return canvas, panels
+
+
+def _bars(panel: Axes, scenario: Scenario, summaries: Summaries) -> None:
+    """Draw the first figure of each contestant, with a whisker from best to worst round."""
     shown = scenario.figures[0]
     clients = {each.name: each.client for each in scenario.contestants}
-    rows = [each for (name, _), each in summaries.items() if name == scenario.name]
-    rows.sort(key=lambda row: -row.figures[shown.key].best)
+    rows = sorted(summaries.values(), key=lambda row: -row.figures[shown.key].best)
     best = [row.figures[shown.key].best for row in rows]
     above = [row.figures[shown.key].worst - row.figures[shown.key].best for row in rows]
-    axes.barh(
+    panel.barh(
         [row.contestant for row in rows],
         best,
         xerr=[[0.0] * len(rows), above],
@@ -48,8 +71,42 @@ def _bars(axes: Axes, scenario: Scenario, summaries: Summaries) -> None:
     )
     for place, figure in enumerate(best):
         text = f"  {shown.text(figure)}"
-        axes.annotate(text, (0, place), va="center", fontsize=8, color="white")
-    axes.set_title(f"{scenario.name}: {scenario.title}", loc="left", fontsize=10)
-    axes.set_xlabel(f"{shown.heading}, {shown.unit}: best round, whisker to the worst")
-    axes.grid(axis="x", linewidth=0.4)
-    axes.set_axisbelow(True)
+        panel.annotate(text, (0, place), va="center", fontsize=8, color="white")
+    panel.set_xlabel(f"{shown.heading}, {shown.unit}: best round, whisker to the worst")
+    panel.grid(visible=False, axis="y")
+
+
+def _growth(panel: Axes, scenarios: Sequence[Scenario], summaries: Summaries) -> None:
+    """Draw the first figure over what grows, with a whisker from best to worst round."""
+    shown = scenarios[0].figures[0]
+    for contestant in scenarios[0].contestants:
+        spreads = [
+            (scenario.at, summary.figures[shown.key])
+            for scenario in scenarios
+            if (summary := summaries.get((scenario.name, contestant.name))) is not None
+        ]
+        panel.errorbar(
+            [at for at, _ in spreads],
+            [spread.best for _, spread in spreads],
+            yerr=[[0.0] * len(spreads), [spread.worst - spread.best for _, spread in spreads]],
+            color=_COLOURS[contestant.client],
+            label=contestant.name,
+            marker="o",
+            capsize=3,
+        )
+    panel.set_xscale("log")
+    panel.set_ylim(bottom=0)
+    panel.set_xlabel(scenarios[0].axis)
+    panel.set_ylabel(f"{shown.heading}, {shown.unit}")
+    panel.legend(fontsize=8)
+
+
+def _curves(panel: Axes, samples: Sequence[Sample]) -> None:
+    """Draw what each contestant noted over time."""
+    for sample in samples:
+        for name, values in sample.measurement.series.items():
+            seconds = [STEP_S * number for number in range(1, len(values) + 1)]
+            panel.plot(seconds, values, label=f"{sample.contestant}: {name}")
+    panel.set_ylim(bottom=0)
+    panel.set_xlabel("s")
+    panel.legend(fontsize=8)

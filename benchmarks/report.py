@@ -14,6 +14,7 @@ from benchmarks.results import Failure, Spread, Summaries, Summary, Verdict
 from benchmarks.scenarios import Scenario
 
 WIDTH = 120
+_LABEL_WIDTH = 48
 
 
 def show(
@@ -51,26 +52,32 @@ def show(
 
 
 def _family_table(scenarios: Sequence[Scenario], summaries: Summaries) -> Table:
-    """Build the table of scenarios that measure the same figures, one section each."""
+    """Build the table of scenarios that measure the same figures.
+
+    Each has a section, sorted by the first figure; one with a single contestant is a single row.
+    """
     figures = scenarios[0].figures
     units = ", ".join(f"{figure.heading} in {figure.unit}" for figure in figures)
     table = Table(title=scenarios[0].family, title_justify="left", caption_justify="left")
-    table.caption = f"{units}: best of the rounds, median and worst in brackets"
-    table.add_column("", no_wrap=True)
+    table.caption = f"{units}: best of the rounds, in brackets (median, worst)"
+    table.add_column("", max_width=_LABEL_WIDTH)
     for figure in figures:
         table.add_column(figure.heading, justify="right", no_wrap=True)
-    table.add_column("÷ ours", justify="right", no_wrap=True)
+    table.add_column(f"{figures[0].heading} ÷ ours", justify="right", no_wrap=True)
     for scenario in scenarios:
         rows = [each for (name, _), each in summaries.items() if name == scenario.name]
-        if not rows:
+        ours = summaries.get((scenario.name, scenario.contestants[0].name))
+        rows.sort(key=lambda each: each.figures[figures[0].key].best)
+        if len(scenario.contestants) == 1:
+            for row in rows:
+                label = f"{row.contestant}: {scenario.title}"
+                table.add_row(label, *_cells(figures, row), "")
             continue
         table.add_section()
         table.add_row(f"[bold]{scenario.name}[/bold]: {scenario.title}")
-        ours = summaries.get((scenario.name, scenario.contestants[0].name))
-        for row in sorted(rows, key=lambda each: each.figures[figures[0].key].best):
-            table.add_row(
-                f"  {row.contestant}", *_cells(figures, row), _ratio(figures[0], row, ours)
-            )
+        for row in rows:
+            ratio = _ratio(figures[0], row, ours)
+            table.add_row(f"  {row.contestant}", *_cells(figures, row), ratio)
     return table
 
 

@@ -18,16 +18,32 @@ from benchmarks.contestants import (
     CONFLUENT_LEAST_CPU,
     CONFLUENT_LEAST_WALL,
     CONFLUENT_POLL,
+    IMPORT_AIOKAFKA,
+    IMPORT_CONFLUENT,
+    IMPORT_LITE,
     JAVA_PERFORMANCE,
     LITE_ASYNC_FOR,
     LITE_GETMANY,
     LITE_POLL,
     Contestant,
 )
-from benchmarks.figures import AGE, CPU_NS, CPU_US, LATENESS, WALL_NS, Figure
+from benchmarks.figures import (
+    AGE,
+    CPU_MS,
+    CPU_NS,
+    CPU_PERCENT,
+    CPU_US,
+    GROWTH,
+    LATENESS,
+    RSS,
+    WALL_MS,
+    WALL_NS,
+    Figure,
+)
 from benchmarks.measure import Measurement, RunError, Workload
 from benchmarks.topics import Topic
 
+_MANY_SETTLE_S: Final = 5.0
 _PACE_TOLERANCE: Final = 0.8
 """A run of a paced scenario counts if it saw so much of what should have been written."""
 
@@ -46,6 +62,8 @@ class Scenario:
         rounds: How often each of them runs.
         topics: What must be there.
         rate: Records a second that a producer writes while the contestants run.
+        axis: What grows from one scenario of a family to the next, where something does.
+        at: How far it has grown in this one.
         start, passes, settle_s, seconds, pause_s: See `Workload`.
     """
 
@@ -58,6 +76,8 @@ class Scenario:
     rounds: int
     topics: tuple[Topic, ...] = ()
     rate: int = 0
+    axis: str = ""
+    at: int = 0
     start: Literal["earliest", "latest"] = "earliest"
     passes: int = 1
     settle_s: float = 0.0
@@ -105,18 +125,26 @@ class Size:
     records: int
     rounds: int
     seconds: float
-    hold_passes: int
+    scaling_records: int
 
 
-FULL: Final = Size(records=2_000_000, rounds=5, seconds=10, hold_passes=3)
-QUICK: Final = Size(records=300_000, rounds=2, seconds=5, hold_passes=3)
-QUICK_FAMILIES: Final = ("bulk", "trickle")
+FULL: Final = Size(records=2_000_000, rounds=5, seconds=10, scaling_records=10_000_000)
+QUICK: Final = Size(records=300_000, rounds=2, seconds=5, scaling_records=1_000_000)
+QUICK_FAMILIES: Final = ("bulk", "trickle", "idle", "import")
 """What `--quick` runs unless scenarios are named."""
 
 
 def scenarios(size: Size) -> tuple[Scenario, ...]:
     """Return all scenarios."""
-    return (*_bulk(size), _trickle(size), _many(size), *_hold(size))
+    return (
+        *_bulk(size),
+        *_paced(size),
+        _idle(size),
+        *_hold(size),
+        *_memory(size),
+        _import(size),
+        *scaling(size),
+    )
 
 
 def _bulk_topics(size: Size) -> dict[str, Topic]:
@@ -160,56 +188,63 @@ def _bulk(size: Size) -> list[Scenario]:
     ]
 
 
-def _trickle(size: Size) -> Scenario:
-    return Scenario(
+def _many_topics() -> tuple[Topic, ...]:
+    return tuple(Topic(use=f"many-{number:02}", partition_count=100) for number in range(30))
+
+
+def _paced(size: Size) -> list[Scenario]:
+    trickle = Scenario(
         "trickle",
         family="trickle",
         title="1,000 records a second on 4 partitions",
         task="paced",
         figures=(CPU_US, *AGE),
         contestants=(
-            LITE_POLL,
             LITE_ASYNC_FOR,
             LITE_ASYNC_FOR.on_uvloop(),
+            LITE_POLL,
             AIOKAFKA_GETMANY,
             AIOKAFKA_ASYNC_FOR,
             CONFLUENT_POLL,
             CONFLUENT_AIO,
         ),
-        rounds=min(size.rounds, 2),
+        rounds=min(size.rounds, 3),
         topics=(Topic(use="paced"),),
         rate=1000,
         start="latest",
         settle_s=0.5,
         seconds=size.seconds,
     )
-
-
-def _many_topics() -> tuple[Topic, ...]:
-    return tuple(Topic(use=f"many-{number:02}", partition_count=100) for number in range(30))
-
-
-def _many(size: Size) -> Scenario:
-    return Scenario(
-        "many",
+    many = replace(
+        trickle,
+        name="many",
         family="many",
         title="500 records a second spread over 3,000 partitions",
-        task="paced",
-        figures=(CPU_US, *AGE),
-        contestants=(
-            LITE_POLL,
-            LITE_ASYNC_FOR,
-            LITE_ASYNC_FOR.on_uvloop(),
-            AIOKAFKA_GETMANY,
-            AIOKAFKA_ASYNC_FOR,
-            CONFLUENT_POLL,
-            CONFLUENT_AIO,
-        ),
         rounds=min(size.rounds, 2),
         topics=_many_topics(),
         rate=500,
+        settle_s=_MANY_SETTLE_S,
+    )
+    return [trickle, many]
+
+
+def _idle(size: Size) -> Scenario:
+    return Scenario(
+        "idle",
+        family="idle",
+        title="3,000 partitions, no records",
+        task="idle",
+        figures=(CPU_PERCENT,),
+        contestants=(
+            LITE_ASYNC_FOR,
+            LITE_ASYNC_FOR.on_uvloop(),
+            AIOKAFKA_GETMANY,
+            CONFLUENT_POLL,
+        ),
+        rounds=min(size.rounds, 2),
+        topics=_many_topics(),
         start="latest",
-        settle_s=5,
+        settle_s=_MANY_SETTLE_S,
         seconds=size.seconds,
     )
 
@@ -234,7 +269,89 @@ def _hold(size: Size) -> list[Scenario]:
             ),
             rounds=min(size.rounds, 3),
             topics=(topic,),
-            passes=size.hold_passes,
         )
         for name, topic in _bulk_topics(size).items()
+    ]
+
+
+def _memory(size: Size) -> list[Scenario]:
+    slow = Topic("none", 1000, 256_000, partition_count=64)
+    cases = {
+        "memory-plain": ("5 records a second", slow, 0.2),
+        "memory-zstd": ("5 records a second", replace(slow, codec="zstd"), 0.2),
+        "memory-steady": (
+            "a thousand records a second",
+            replace(slow, codec="zstd", value_bytes=10_000, records=32_000),
+            0.001,
+        ),
+    }
+    return [
+        Scenario(
+            name,
+            family="memory",
+            title=f"takes {pace} at most, of {topic.title}, 64 partitions",
+            task="memory",
+            figures=(RSS, GROWTH),
+            contestants=(LITE_ASYNC_FOR, LITE_POLL, AIOKAFKA_ASYNC_FOR, CONFLUENT_POLL),
+            rounds=1,
+            topics=(topic,),
+            seconds=2 * size.seconds,
+            pause_s=pause_s,
+        )
+        for name, (pace, topic, pause_s) in cases.items()
+    ]
+
+
+def _import(size: Size) -> Scenario:
+    return Scenario(
+        "import",
+        family="import",
+        title="import into a fresh interpreter, beyond what that takes itself",
+        task="imports",
+        figures=(WALL_MS, CPU_MS),
+        contestants=(IMPORT_LITE, IMPORT_AIOKAFKA, IMPORT_CONFLUENT),
+        rounds=min(size.rounds, 2),
+        passes=10,
+    )
+
+
+def scaling(size: Size) -> list[Scenario]:
+    """Let the work grow in one way at a time: records, partitions, records in a batch.
+
+    Ten million records are a million, read ten times by one consumer that seeks back: nobody has to
+    store more. The small topics of the third way are read several times too, to take long enough.
+    Wall time is no figure here: who seeks at the end of a topic waits for the fetch that is out.
+    """
+
+    def scenario(axis: str, at: int, topic: Topic, passes: int = 1) -> Scenario:
+        return Scenario(
+            f"{axis.replace(' ', '-')}-{at}",
+            family="scaling",
+            title=f"{at:,} {axis}",
+            task="bulk",
+            figures=(CPU_NS,),
+            contestants=(LITE_POLL,),
+            rounds=min(size.rounds, 3),
+            topics=(topic,),
+            axis=axis,
+            at=at,
+            passes=passes,
+        )
+
+    million = Topic("none", 100, 1_000_000)
+    return [
+        scenario("records", 100_000, Topic("none", 100, 100_000)),
+        *(
+            scenario("records", records, million, records // million.records)
+            for records in (1_000_000, 3_000_000, 10_000_000)
+            if records <= size.scaling_records
+        ),
+        *(
+            scenario("partitions", count, Topic("none", 100, 500_000, partition_count=count), 2)
+            for count in (1, 10, 100, 1000)
+        ),
+        *(
+            scenario("records a batch", count, Topic("none", 50, 100_000, batch_records=count), 5)
+            for count in (1, 10, 100, 1000, 10_000)
+        ),
     ]

@@ -29,15 +29,9 @@ async def measure(subject: str, workload: Workload) -> Measurement:
         await reader.assign()
         await reader.drain(min(workload.records, WARM_UP_RECORDS))
     async with open_reader(subject, workload) as reader:
-        records = touched_bytes = 0
         ticking = loop.create_task(_tick(late_s))
         await reader.assign()
-        for number in range(workload.passes):
-            if number:
-                await reader.rewind()
-            drained = await reader.drain(workload.records)
-            records += drained.records
-            touched_bytes += drained.touched_bytes
+        drained = await reader.drain(workload.records)
         ticking.cancel()
     late_ms = [each * 1e3 for each in sorted(late_s)]
     figures = {
@@ -47,7 +41,7 @@ async def measure(subject: str, workload: Workload) -> Measurement:
     }
     if isinstance(loop, SliceLoop):
         figures["slice_ms"] = loop.longest_slice_ns / 1e6
-    return Measurement(reader.version, figures, records, touched_bytes)
+    return Measurement(reader.version, figures, drained.records, drained.touched_bytes)
 
 
 async def _tick(late_s: list[float]) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import astuple, replace
 from io import StringIO
 from pathlib import Path
@@ -10,10 +11,10 @@ from rich.console import Console
 
 from benchmarks.contestants import AIOKAFKA_GETMANY, JAVA_PERFORMANCE, LITE_GETMANY, LITE_POLL
 from benchmarks.figures import CPU_NS, WALL_NS
-from benchmarks.goals import GOALS, Goal, Limit, TimesLess, judge
+from benchmarks.goals import GOALS, Flat, Goal, Limit, TimesLess, judge
 from benchmarks.machine import Machine, describe_machine
 from benchmarks.measure import Measurement, percentile
-from benchmarks.plot import plot_bars
+from benchmarks.plot import plot
 from benchmarks.report import show
 from benchmarks.results import Failure, Sample, summarize, write_json
 from benchmarks.scenarios import FULL, Scenario, scenarios
@@ -68,11 +69,11 @@ def test_goals_compare_the_best_rounds() -> None:
 def test_goals_name_scenarios_contestants_and_figures_that_exist() -> None:
     known = {each.name: each for each in scenarios(FULL)}
     for goal in GOALS:
-        scenario = known[goal.scenario]
-        names = {each.name for each in scenario.contestants}
         peers = goal.peers if isinstance(goal, TimesLess) else ()
-        assert {each.name for each in (goal.ours, *peers)} <= names
-        assert goal.figure in scenario.figures
+        for name in goal.scenarios:
+            names = {each.name for each in known[name].contestants}
+            assert {each.name for each in (goal.ours, *peers)} <= names
+            assert goal.figure in known[name].figures
 
 
 def test_report_shows_ratios_goals_failures_and_the_machine() -> None:
@@ -107,10 +108,47 @@ def test_json_holds_samples_goals_and_summaries(tmp_path: Path) -> None:
     assert document["goals"][0]["is_met"] is False
 
 
-def test_plot_is_a_png(tmp_path: Path) -> None:
+GROWTH = [
+    replace(SCENARIO, name=f"records-{at}", contestants=(LITE_POLL,), axis="records", at=at)
+    for at in (10, 1000)
+]
+
+
+@pytest.mark.parametrize(
+    ("scenarios", "samples"),
+    [
+        pytest.param([SCENARIO], SAMPLES, id="bars"),
+        pytest.param(
+            GROWTH, [replace(SAMPLES[0], scenario=each.name) for each in GROWTH], id="growth"
+        ),
+        pytest.param(
+            [SCENARIO],
+            [replace(SAMPLES[0], measurement=Measurement("1", {}, series={"rss_mib": [1.0, 2.0]}))],
+            id="over time",
+        ),
+    ],
+)
+def test_plot_is_a_png(
+    tmp_path: Path, scenarios: Sequence[Scenario], samples: Sequence[Sample]
+) -> None:
     path = tmp_path / "out" / "bench.png"
-    plot_bars(path, MACHINE, [SCENARIO, replace(SCENARIO, name="empty")], summarize(SAMPLES))
+    plot(path, MACHINE, scenarios, samples)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_cost_is_flat_when_the_worst_is_near_the_best() -> None:
+    names = tuple(each.name for each in GROWTH)
+    summaries = summarize(
+        [
+            replace(sample("lite poll", cpu_ns), scenario=name)
+            for name, cpu_ns in zip(names, (200, 300), strict=True)
+        ]
+    )
+    flat = Flat("records", (*names, "not run"), LITE_POLL, CPU_NS, 1.5)
+    (met,) = judge(summaries, [flat])
+    assert (met.reached, met.is_met) == (1.5, True)
+    assert judge(summaries, [replace(flat, factor=1.4)])[0].is_met is False
+    assert judge(summaries, [replace(flat, scenarios=names[:1])])[0].is_met is None
 
 
 def test_machine_is_described() -> None:

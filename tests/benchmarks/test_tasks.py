@@ -9,17 +9,19 @@ from dataclasses import replace
 
 import pytest
 
+import aiokafka_lite
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from benchmarks import slice_loop
 from benchmarks.loading import drop_topics, ensure_topics
-from benchmarks.measure import Measurement, Workload
+from benchmarks.measure import Measurement, RunError, Workload
 from benchmarks.pacing import producing
-from benchmarks.tasks import bulk, hold, paced
+from benchmarks.tasks import bulk, hold, idle, imports, memory, paced
 from benchmarks.topics import Topic
 
 READ = Topic("zstd", 100, 400)
 PACED = Topic(use="paced", partition_count=3)
+QUIET = Topic(use="quiet", partition_count=3)
 READERS = ("ours:poll", "ours:getmany", "ours:async_for", "aiokafka_peer:getmany",
            "aiokafka_peer:async_for", "confluent:consume_least_cpu", "confluent:aio")  # fmt: skip
 
@@ -27,7 +29,7 @@ READERS = ("ours:poll", "ours:getmany", "ours:async_for", "aiokafka_peer:getmany
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerThread]:
     with BrokerThread(BrokerConfig()) as thread:
-        ensure_topics(thread.bootstrap_servers, [READ, PACED])
+        ensure_topics(thread.bootstrap_servers, [READ, PACED, QUIET])
         yield thread
         thread.raise_if_failed()
 
@@ -97,3 +99,34 @@ def test_topic_with_other_content_is_loaded_anew(broker: BrokerThread) -> None:
     assert len(broker.end_offsets(topic.name)) == topic.partition_count
     drop_topics(broker.bootstrap_servers, [topic.name, "no-such-topic"])
     assert topic.name not in broker.topics
+
+
+async def test_idle_client_is_measured_while_nothing_comes(broker: BrokerThread) -> None:
+    workload = Workload(
+        broker.bootstrap_servers, [QUIET.name], 3, start="latest", settle_s=0.1, seconds=0.3
+    )
+    measurement = await idle.measure("ours:async_for", workload)
+    assert 0 <= measurement.figures["cpu_percent"] < 100
+
+
+async def test_idle_run_does_not_count_when_records_come(broker: BrokerThread) -> None:
+    workload = replace(read_workload(broker), settle_s=0.3, seconds=0.3)
+    with pytest.raises(RunError, match="records came"):
+        await idle.measure("confluent:poll", workload)
+
+
+async def test_memory_is_sampled_while_the_application_is_slow(broker: BrokerThread) -> None:
+    workload = replace(read_workload(broker), seconds=0.8, pause_s=0.01)
+    measurement = await memory.measure("ours:async_for", workload)
+    assert 0 < measurement.records < 400
+    assert len(measurement.series["rss_mib"]) == 8
+    assert measurement.figures["rss_mib"] == pytest.approx(
+        max(measurement.series["rss_mib"]), abs=0.1
+    )
+    assert "growth_percent" in measurement.figures
+
+
+async def test_import_is_measured_beyond_a_bare_interpreter() -> None:
+    measurement = await imports.measure("aiokafka_lite", Workload("", passes=2))
+    assert measurement.figures["cpu_ms"] > 0
+    assert measurement.version == aiokafka_lite.__version__
