@@ -23,7 +23,7 @@ from typing import TypeVar
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.config import Address, ClientConfig
-from aiokafka_lite.client.connection import Authenticate, Connection, own_copy
+from aiokafka_lite.client.connection import Authenticate, Connection, Exchange, own_copy
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import KafkaConnectionError, KafkaError, NodeNotReadyError
 from aiokafka_lite.protocol.schema import Request, Response
@@ -214,6 +214,26 @@ class Pool:
         if connection is None or self._mute_s(connection.muted_until, lane) > 0:
             connection = await self.connect(node_id, lane)
         return await connection.request(request, timeout_s=timeout_s, max_version=max_version)
+
+    def send(
+        self,
+        node_id: int,
+        request: Request[R],
+        *,
+        lane: Lane = Lane.GENERAL,
+        timeout_s: float,
+        max_version: int | None = None,
+    ) -> Exchange[R]:
+        """Send a request on a connection that `is_ready`, and return its exchange.
+
+        Raises:
+            NodeNotReadyError: There is none that takes a request at once: await `connect` first.
+            KafkaError: See Connection.send.
+        """
+        connection = self.usable(node_id, lane)
+        if connection is None:
+            raise NodeNotReadyError(f"{self.describe(node_id)} is not connected")
+        return connection.send(request, timeout_s=timeout_s, max_version=max_version)
 
     def send_nowait(self, node_id: int, request: Request[Response]) -> bool:
         """Send a request whose answer nobody waits for; whether it was sent.

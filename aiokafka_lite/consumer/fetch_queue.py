@@ -232,7 +232,6 @@ class FetchQueue:
                 if part.response is not None and not part.response.is_taken:
                     # The fetcher sends its next request before this one's records are decoded.
                     self._mark_taken(part.response)
-                    return part
                 while part.can_decode and (missing is None or len(part.decoded) < missing):
                     if self._needs_pause(part):
                         return part
@@ -257,11 +256,10 @@ class FetchQueue:
         if partition is None:
             return None
         part = self._parts[partition][0]
-        is_new = part.response is not None and not part.response.is_taken
-        if is_new and part.response is not None:
+        if part.response is not None and not part.response.is_taken:
             self._mark_taken(part.response)
         if not part.decoded and part.can_decode:
-            if is_new or self._needs_pause(part):
+            if self._needs_pause(part):
                 await self._pause(part)
                 parts = self._parts.get(partition)
                 if not parts or parts[0] is not part or partition.is_paused or self._state.is_held:

@@ -113,11 +113,23 @@ class Sent:
         )
 
 
+class ScriptedExchange:
+    """Stands in for Exchange: its frame is the answer itself."""
+
+    def __init__(self, sent: Sent) -> None:
+        self.frame = sent.response
+
+    def decode(self, response: FetchResponse) -> FetchResponse:
+        return response
+
+
 class ScriptedPool:
     """Stands in for Pool: knows which nodes are muted, keeps what was sent in passing."""
 
     def __init__(self) -> None:
         self.muted_until: dict[int, float] = {}
+        self.sent: list[Sent] = []
+        self.sent_event = asyncio.Event()
         self.sent_in_passing: list[tuple[int, Request[Response]]] = []
         self.question_count = 0
 
@@ -125,6 +137,24 @@ class ScriptedPool:
         self.question_count += 1
         now = asyncio.get_running_loop().time()
         return max(0.0, self.muted_until.get(node_id, 0.0) - now)
+
+    def is_ready(self, node_id: int, lane: object = None) -> bool:
+        now = asyncio.get_running_loop().time()
+        return self.muted_until.get(node_id, 0.0) <= now
+
+    def send(
+        self,
+        node_id: int,
+        request: FetchRequest,
+        *,
+        lane: object = None,
+        timeout_s: float | None = None,
+        max_version: int | None = None,
+    ) -> ScriptedExchange:
+        sent = Sent(node_id, request, max_version)
+        self.sent.append(sent)
+        self.sent_event.set()
+        return ScriptedExchange(sent)
 
     def send_nowait(self, node_id: int, request: Request[Response]) -> bool:
         self.sent_in_passing.append((node_id, request))
@@ -137,10 +167,13 @@ class ScriptedCluster:
     def __init__(self, cluster_view: ClusterView) -> None:
         self.view = cluster_view
         self.pool = ScriptedPool()
-        self.sent: list[Sent] = []
         self.invalidations = 0
         self._listeners: list[Callable[[ClusterView], None]] = []
-        self._sent_event = asyncio.Event()
+
+    @property
+    def sent(self) -> list[Sent]:
+        """The requests that have not been looked at."""
+        return self.pool.sent
 
     def add_listener(self, listener: Callable[[ClusterView], None]) -> None:
         self._listeners.append(listener)
@@ -162,25 +195,11 @@ class ScriptedCluster:
     def invalidate(self) -> None:
         self.invalidations += 1
 
-    async def request(
-        self,
-        node_id: int,
-        request: FetchRequest,
-        *,
-        lane: object = None,
-        timeout_s: float | None = None,
-        max_version: int | None = None,
-    ) -> FetchResponse:
-        sent = Sent(node_id, request, max_version)
-        self.sent.append(sent)
-        self._sent_event.set()
-        return await sent.response
-
     async def next_sent(self, timeout_s: float = 5.0) -> Sent:
         """The next request, waiting for it."""
         while not self.sent:
-            self._sent_event.clear()
-            await asyncio.wait_for(self._sent_event.wait(), timeout_s)
+            self.pool.sent_event.clear()
+            await asyncio.wait_for(self.pool.sent_event.wait(), timeout_s)
         return self.sent.pop(0)
 
     async def sends_nothing(self) -> bool:

@@ -1,0 +1,443 @@
+"""Fetching from one broker: one request ahead of the caller.
+
+At most one request is in flight, and at most one answered response waits that the application has
+not come for. When a get comes for it, the next request goes out before its records are decoded:
+from the offsets behind them, which the batch headers tell. So the next response is on its way, or
+there, while the application works.
+
+    apply what was touched -> reserve bytes -> request -> settle each partition -> queue
+            ^                                                                      |
+            +------------- response taken, partition touched, bytes released ------+
+
+While all goes well no task switches are needed for that: `advance` sends the next request as soon
+as it may be sent, called by whoever made it possible: the answer that a get was waiting for, or the
+get that takes a response. The task (`run`) does all that has to wait: it connects, backs off,
+settles large answers a slice at a time, and ends when nothing is left to fetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite._compat import timeout_at
+from aiokafka_lite.client import Exchange, Lane, Node
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.consumer.budget import Reservation
+from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse
+from aiokafka_lite.consumer.session import FULL_EPOCH, FetchSession
+from aiokafka_lite.consumer.state import PartitionState
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    FetchSessionIdNotFound,
+    FetchSessionTopicIdError,
+    InvalidFetchSessionEpoch,
+    KafkaConnectionError,
+    KafkaError,
+    NodeNotReadyError,
+    ReplicaNotAvailableError,
+    for_code,
+)
+from aiokafka_lite.protocol.messages.fetch import (
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.fetcher import Fetcher
+
+log = logging.getLogger(__name__)
+
+# What a broker may take beyond fetch_max_wait_ms before its connection counts as dead.
+FETCH_STALL_S: Final = 10.0
+LAST_BACKOFF_S: Final = 1.0
+# Partitions of one answer that are settled in one go: some 5 us each.
+SETTLED_AT_ONCE: Final = 100
+# Answers that blame the fetch session: it is opened anew, and nothing else has failed.
+SESSION_ERRORS: Final = (
+    FetchSessionIdNotFound,
+    InvalidFetchSessionEpoch,
+    FetchSessionTopicIdError,
+)
+
+
+class Step(enum.Enum):
+    """What `advance` came to: what the task has to do."""
+
+    WAIT = enum.auto()  # an answer, a get or a partition wakes it
+    CONNECT = enum.auto()  # there is no connection that takes a request now
+    MAKE_ROOM = enum.auto()  # the byte budget is used up
+    END = enum.auto()  # nothing is left to fetch from this broker
+
+
+class NodeFetcher:
+    """The fetch task of one broker: owns its session, its request in flight and its backoff.
+
+    What it reads as a follower is marked in the partitions: their preferred replica.
+    """
+
+    def __init__(self, fetcher: Fetcher, node_id: int) -> None:
+        self.node_id = node_id
+        self.is_short_of_bytes = False
+        self._fetcher = fetcher
+        self._loop = asyncio.get_running_loop()
+        self._session = FetchSession()
+        self._partitions: set[PartitionState] = set()
+        self._touched: dict[PartitionState, None] = {}
+        # Partitions in a backoff of their own, looked at again when it ends.
+        self._backing_off: dict[PartitionState, None] = {}
+        self._retry_at: float | None = None
+        self._wake = asyncio.Event()
+        self._backoff = Backoff(fetcher.config.retry_backoff_s, LAST_BACKOFF_S, fetcher.rng)
+        self._exchange: Exchange[FetchResponse] | None = None
+        self._reservation: Reservation | None = None
+        self._asked_epoch = FULL_EPOCH
+        # A large answer that is being settled slice by slice.
+        self._settling: Iterator[None] | None = None
+        # What the task has to deal with before anything more is sent.
+        self._error: Exception | None = None
+        self._is_closed = False
+
+    # --- What others post -----------------------------------------------------------------
+    def add(self, partition: PartitionState) -> None:
+        """Take a partition over."""
+        self._partitions.add(partition)
+        self.touch(partition)
+
+    def remove(self, partition: PartitionState) -> None:
+        """Give a partition up."""
+        self._partitions.discard(partition)
+        self.touch(partition)
+
+    def touch(self, partition: PartitionState) -> None:
+        """Look at a partition again before the next request."""
+        self._touched[partition] = None
+        if self._exchange is None:
+            self._wake.set()
+
+    def wake(self) -> None:
+        """Have the task look whether there is something to do."""
+        self._wake.set()
+
+    def response_taken(self) -> None:
+        """Send the next request, because the application has come for the buffered response."""
+        if self.advance() is not Step.WAIT or self._exchange is None:
+            self._wake.set()
+
+    def close(self) -> None:
+        """Send nothing more; the session is closed where that takes no wait."""
+        self._is_closed = True
+        self._close_session()
+
+    def _close_session(self) -> None:
+        """Have the broker forget the session, if that can be said at once; waits for nothing.
+
+        A session that is left open goes when the broker needs its place (after two minutes).
+        """
+        request = self._session.closing()
+        if request is not None:
+            self._fetcher.cluster.pool.send_nowait(self.node_id, request)
+
+    # --- The task -------------------------------------------------------------------------
+    async def run(self) -> None:
+        """Fetch until none of the assigned partitions is read from the broker."""
+        try:
+            while True:
+                self._wake.clear()
+                if self._error is not None:
+                    await self._recover()
+                while self._settling is not None:
+                    await asyncio.sleep(0)
+                    self._settle_more(self._settling)
+                step = self.advance()
+                if step is Step.END:
+                    self.close()
+                    self._fetcher.node_ended(self)
+                    return
+                if step is Step.CONNECT:
+                    await self._connect()
+                    continue
+                if step is Step.MAKE_ROOM:
+                    # What paused partitions keep must not hold up the others.
+                    self._fetcher.queue.drop_paused()
+                await self._sleep_until_woken(self._retry_at)
+        finally:
+            self._is_closed = True
+            self._give_up_request()
+
+    async def _sleep_until_woken(self, deadline: float | None) -> None:
+        try:
+            async with timeout_at(deadline):
+                await self._wake.wait()
+        except asyncio.TimeoutError:
+            pass
+
+    async def _connect(self) -> None:
+        pool = self._fetcher.cluster.pool
+        delay_s = pool.connection_delay(self.node_id, Lane.FETCH)
+        if delay_s > 0:
+            # Throttled (KIP-219), or about to connect again: what is asked for, and whether
+            # there is room for the answer, is decided when it can be sent.
+            await self._sleep_until_woken(self._loop.time() + delay_s)
+            return
+        try:
+            await pool.connect(self.node_id, Lane.FETCH)
+        except KafkaError as error:
+            self._error = error
+
+    async def _recover(self) -> None:
+        """Deal with the last request's error: raise it, or back off."""
+        error = self._error
+        if error is None:
+            return
+        if not isinstance(error, KafkaError) or not (
+            error.retriable or isinstance(error, BrokerResponseError)
+        ):
+            raise error  # it would fail for ever: the application has to know
+        now = self._loop.time()
+        for partition in tuple(self._partitions):
+            if partition.preferred_replica is not None:
+                self._fetcher.give_back(partition, now)
+        if self._backoff.failures == 0:  # one line per change of state
+            log.warning("fetching from node %s failed, is retried: %s", self.node_id, error)
+        if error.invalid_metadata or isinstance(error, (KafkaConnectionError, NodeNotReadyError)):
+            self._fetcher.cluster.invalidate()
+        await asyncio.sleep(self._backoff.next_delay_s())
+        self._error = None
+
+    # --- Requests -------------------------------------------------------------------------
+    def advance(self) -> Step:
+        """Send the next request, unless something forbids it."""
+        if (
+            self._is_closed
+            or self._exchange is not None
+            or self._settling is not None
+            or self._error is not None
+            or self._fetcher.queue.has_untaken(self.node_id)
+        ):
+            self._retry_at = None
+            return Step.WAIT
+        self._retry_at = self._apply_touched()
+        if not len(self._session):
+            return Step.WAIT if self._partitions else Step.END
+        if not self._fetcher.cluster.pool.is_ready(self.node_id, Lane.FETCH):
+            return Step.CONNECT
+        reservation = self._reserve()
+        if reservation is None:
+            return Step.MAKE_ROOM
+        self._send(reservation)
+        return Step.WAIT
+
+    def _apply_touched(self) -> float | None:
+        """Bring the session's targets up to date; return when the next backoff ends."""
+        now = self._loop.time()
+        if now >= self._fetcher.replicas.lease_ends_at:
+            self._fetcher.end_leases(now)
+        if self._backing_off:
+            for partition in tuple(self._backing_off):
+                if partition.retry_at <= now:
+                    del self._backing_off[partition]
+                    self._touched[partition] = None
+        touched, self._touched = self._touched, {}
+        for partition in touched:
+            target = None
+            if partition in self._partitions:
+                target = self._fetcher.target(partition, self)
+                if target is not None and partition.retry_at > now:
+                    target = None
+                    self._backing_off[partition] = None
+            self._session.want(partition.tp, target)
+        if not self._backing_off:
+            return None
+        return min(partition.retry_at for partition in self._backing_off)
+
+    def _reserve(self) -> Reservation | None:
+        config = self._fetcher.config
+        wanted_bytes = min(
+            config.fetch_max_bytes,
+            len(self._session) * config.max_partition_fetch_bytes,
+            self._fetcher.share_bytes,
+        )
+        least_bytes = min(wanted_bytes, config.max_partition_fetch_bytes)
+        reservation = self._fetcher.budget.reserve(wanted_bytes, least_bytes)
+        self.is_short_of_bytes = reservation is None
+        return reservation
+
+    def _send(self, reservation: Reservation) -> None:
+        config = self._fetcher.config
+        asked = self._session.request()
+        request = FetchRequest(
+            max_wait_ms=config.fetch_max_wait_ms,
+            min_bytes=config.fetch_min_bytes,
+            max_bytes=reservation.size_bytes,
+            isolation_level=config.isolation_level_code,
+            session_id=asked.session_id,
+            session_epoch=asked.session_epoch,
+            topics=asked.topics,
+            forgotten_topics_data=asked.forgotten,
+            rack_id=self._fetcher.replicas.rack_id(self._loop.time()),
+        )
+        self._reservation = reservation
+        self._asked_epoch = asked.session_epoch
+        try:
+            self._exchange = self._fetcher.cluster.pool.send(
+                self.node_id,
+                request,
+                lane=Lane.FETCH,
+                timeout_s=config.fetch_max_wait_s + FETCH_STALL_S,
+                max_version=asked.max_version,
+            )
+        except KafkaError as error:
+            self._failed(error)
+        else:
+            self._exchange.frame.add_done_callback(self._answered)
+
+    def _give_up_request(self) -> None:
+        """Forget the request in flight; its answer will be dropped."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.frame.cancel()
+        self._release()
+
+    def _release(self) -> None:
+        """Give back what was reserved, unless a buffered response has it now."""
+        reservation, self._reservation = self._reservation, None
+        if reservation is not None and not reservation.is_kept:
+            reservation.release()
+
+    # --- Answers --------------------------------------------------------------------------
+    def _answered(self, frame: asyncio.Future[memoryview]) -> None:
+        """Settle the answer, or leave it to the task if that takes long."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is None or frame.cancelled():
+            return
+        try:
+            self._accept(exchange.decode(frame.result()))
+        except Exception as error:  # noqa: BLE001 -- the task raises it, if it is not to be retried
+            self._failed(error)
+            return
+        if self._settling is None:
+            self.response_taken()
+
+    def _failed(self, error: Exception) -> None:
+        """Leave an error to the task; the broker may have counted the request: start over."""
+        self._session.replace()
+        self._release()
+        self._error = error
+        self._wake.set()
+
+    def _accept(self, response: FetchResponse) -> None:
+        if response.error_code:
+            self._release()
+            self._session_failed(for_code(response.error_code))
+            return
+        self._backoff.reset()
+        self._session.succeeded(response.session_id)
+        self._settling = self._settle(response)
+        self._settle_more(self._settling)
+        if self._settling is not None:
+            self._wake.set()
+
+    def _session_failed(self, error_class: type[KafkaError]) -> None:
+        if error_class is FetchSessionIdNotFound:
+            self._session.forget()
+        else:
+            self._session.replace()
+        if error_class is FetchSessionTopicIdError:
+            self._fetcher.cluster.invalidate()
+        if error_class not in SESSION_ERRORS or self._asked_epoch == FULL_EPOCH:
+            # No session can be blamed for the refusal of a full request: not again at once.
+            self._error = error_class(f"node {self.node_id} refused a fetch")
+            self._wake.set()
+            return
+        log.info("fetch session with node %s is opened anew: %s", self.node_id, error_class)
+
+    def _settle_more(self, settling: Iterator[None]) -> None:
+        """Settle a slice of an answer."""
+        for _ in settling:
+            return
+        self._settling = None
+        self._release()
+
+    def _settle(self, response: FetchResponse) -> Iterator[None]:
+        """Settle each partition of an answer once, and buffer what it brought.
+
+        Yields when a slice is done and there is more.
+        """
+        reservation = self._reservation
+        if reservation is None:
+            raise AssertionError("an answer without a request")
+        now = self._loop.time()
+        settling = self._fetcher.settling
+        fetched = FetchedResponse(self.node_id, reservation)
+        parts: dict[PartitionState, FetchedPartition] = {}
+        size_bytes = 0
+        left_in_slice = SETTLED_AT_ONCE
+        for topic in response.responses:
+            for answer in topic.partitions:
+                if not left_in_slice:
+                    left_in_slice = SETTLED_AT_ONCE
+                    yield
+                left_in_slice -= 1
+                target = self._session.target(topic.topic, topic.topic_id, answer.partition_index)
+                if target is None:
+                    continue
+                partition = target.partition
+                if partition.tag != target.tag or partition.fetched != target.offset:
+                    continue  # moved, taken away, or answered by another broker meanwhile
+                if partition in parts:
+                    continue  # a broker named it twice
+                is_ours = partition in self._partitions
+                if answer.error_code and not is_ours:
+                    continue  # read from another broker by now
+                part = settling.settle(target, answer, fetched, now)
+                if part is not None:
+                    parts[partition] = part
+                    size_bytes += len(answer.records or b"")
+                self._touched[partition] = None
+                if is_ours and (answer.error_code or answer.preferred_read_replica >= 0):
+                    self._choose_replica(partition, answer, now)
+                if answer.current_leader.leader_id >= 0:
+                    self._follow_hint(partition, answer.current_leader, response)
+        if settling.is_metadata_stale:
+            settling.is_metadata_stale = False
+            self._fetcher.cluster.invalidate()
+        current = []
+        for part in parts.values():
+            if part.is_current:
+                current.append(part)
+            else:
+                part.close()  # moved while the rest was settled
+        if current:
+            reservation.keep(size_bytes)
+            self._fetcher.queue.put(fetched, current)
+
+    def _choose_replica(self, partition: PartitionState, answer: PartitionData, now: float) -> None:
+        """Go to the follower that a leader names, or back to the leader from one that failed."""
+        if answer.error_code:
+            if partition.preferred_replica is not None:
+                self._fetcher.give_back(partition, now)
+        elif answer.preferred_read_replica != self.node_id and not self._fetcher.prefer(
+            partition, answer.preferred_read_replica, now
+        ):
+            self._fetcher.settling.back_off(partition, ReplicaNotAvailableError, now)
+
+    def _follow_hint(
+        self, partition: PartitionState, leader: LeaderIdAndEpoch, response: FetchResponse
+    ) -> None:
+        """Go to the leader that an error answer names, without waiting for metadata (KIP-951)."""
+        endpoints = [
+            Node(endpoint.node_id, endpoint.host, endpoint.port, endpoint.rack)
+            for endpoint in response.node_endpoints
+        ]
+        is_newer = self._fetcher.cluster.apply_leader_hint(
+            partition.tp, leader.leader_id, leader.leader_epoch, endpoints
+        )
+        if is_newer:
+            partition.retry_at = 0.0
+            self._fetcher.touch(partition)
