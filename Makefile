@@ -11,13 +11,15 @@ LOOP ?= asyncio
 NODES ?= 1
 PORT ?= 9092
 ARGS ?=
+SCENARIO ?= plain
+CONTESTANT ?=
 
 export BOOTSTRAP
 
 SOURCES := pyproject.toml setup.py $(shell find aiokafka_lite -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fmt bench bench-quick kafka clean
+.PHONY: help run test test-all check fmt bench bench-quick profile kafka clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -61,6 +63,9 @@ bench: $(VENV)/.installed-dev ## compare with the peers on a real Kafka
 
 bench-quick: $(VENV)/.installed-dev ## the same in under 3 minutes
 	$(BIN)/python -m benchmarks --quick $(ARGS)
+
+profile: $(VENV)/.installed-dev ## flame graph of a benchmark (SCENARIO=trickle CONTESTANT='lite poll'), annotated Cython
+	$(BIN)/python -m benchmarks.profiling --scenario $(SCENARIO) $(if $(CONTESTANT),--contestant '$(CONTESTANT)') $(ARGS)
 
 kafka: ## run a real Kafka until Ctrl-C (NODES=3 for three, PORT= for the first port)
 	@$(PYTHON) -m tests.support.real_kafka --nodes $(NODES) --port $(PORT)

@@ -44,7 +44,7 @@ def run(plan: Plan, execute: Execute | None = None) -> Iterator[Sample | Failure
     for scenario in plan.scenarios:
         workload = scenario.workload(plan.bootstrap_servers)
         try:
-            with _accompanied(scenario, workload):
+            with accompanied(scenario, workload):
                 yield from _rounds(scenario, workload, execute, rng)
         except RunError as error:
             yield Failure(scenario.name, "producer", str(error))
@@ -67,12 +67,23 @@ def _rounds(
                 yield Sample(scenario.name, contestant.name, number, measurement)
 
 
-def _accompanied(scenario: Scenario, workload: Workload) -> AbstractContextManager[None]:
+def accompanied(scenario: Scenario, workload: Workload) -> AbstractContextManager[None]:
+    """Have the scenario's records written while the `with` lasts, if they come at a pace.
+
+    Raises:
+        RunError: They could not be written.
+    """
     if not scenario.rate:
         return nullcontext()
     from benchmarks.pacing import producing  # needs confluent-kafka
 
     return producing(workload, scenario.rate)
+
+
+def child_arguments(task: str, contestant: Contestant, workload: Workload) -> list[str]:
+    """Return what Python is told to do a task with one contestant."""
+    names = [task, contestant.subject, contestant.loop]
+    return ["-m", "benchmarks.child", *names, json.dumps(asdict(workload))]
 
 
 def execute_in_process(task: str, contestant: Contestant, workload: Workload) -> Measurement:
@@ -81,11 +92,14 @@ def execute_in_process(task: str, contestant: Contestant, workload: Workload) ->
     Raises:
         RunError: The process failed, or did not end in time.
     """
-    command = [sys.executable, "-m", "benchmarks.child", task, contestant.subject, contestant.loop]
-    command.append(json.dumps(asdict(workload)))
+    command = child_arguments(task, contestant, workload)
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=RUN_TIMEOUT_S
+            [sys.executable, *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=RUN_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
         raise RunError(f"did not end within {RUN_TIMEOUT_S:g} s") from None
