@@ -78,6 +78,7 @@ class FetchQueue:
         self._alarm: asyncio.TimerHandle | None = None
         # None: the loop has just run; the slice starts with the next decoding.
         self._slice_ends_at: float | None = None
+        self._looked_at = 0.0
         state.on_discard(self.drop)
         state.on_assignment_change(self.wake)
         state.on_partition_change(lambda _: self.wake())
@@ -226,20 +227,20 @@ class FetchQueue:
     ) -> FetchedPartition | None:
         """Decode until it is done, or time for a pause ahead of the share returned."""
         missing = max_records
+        has_decoded = False
         # Deserialisers may do as they please: what they change is met in what was in line.
         for partition in tuple(islice(self._in_line(wanted), max_records)):
             for part in tuple(self._parts.get(partition, ())):
                 if part.response is not None and not part.response.is_taken:
                     # The fetcher sends its next request before this one's records are decoded.
                     self._mark_taken(part.response)
-                while part.can_decode and (missing is None or len(part.decoded) < missing):
+                while (missing is None or len(part.decoded) < missing) and part.can_decode:
                     if self._needs_pause(part):
                         return part
-                    now = self._decode_run(
-                        part, None if missing is None else missing - len(part.decoded)
-                    )
-                    if deadline is not None and now >= deadline:
+                    if has_decoded and deadline is not None and self._looked_at >= deadline:
                         return None
+                    self._decode_run(part, missing)
+                    has_decoded = True
                 if missing is not None:
                     missing -= len(part.decoded)
                     if missing <= 0:
@@ -274,30 +275,31 @@ class FetchQueue:
             self._finish(part)
         return None
 
-    def _decode_run(self, part: FetchedPartition, limit: int | None) -> float:
-        """Decode as many records as take a part of a time slice; return the time when it is done.
+    def _decode_run(self, part: FetchedPartition, limit: int | None) -> None:
+        """Have a share hold up to `limit` records, but decode only what fits into a time slice.
 
-        The caller has asked `_needs_pause`, which started the slice.
+        The caller has asked `_needs_pause`, which looked at the clock.
         """
         run = self._run
-        begun_at = self._loop.time()
-        part.decode(run if limit is None or limit > run else limit)
-        now = self._loop.time()
-        if now - begun_at > TIME_SLICE_S / 2:
+        before = len(part.decoded)
+        part.decode(run if limit is None else min(run, limit - before))
+        if len(part.decoded) - before < run // 2:
+            return  # too few to tell how long a run takes
+        took_s = self._loop.time() - self._looked_at
+        if took_s > TIME_SLICE_S / 2:
             self._run = max(run // 2, SMALLEST_RUN)
-        elif (limit is None or limit >= run) and now - begun_at < TIME_SLICE_S / 8:
+        elif took_s < TIME_SLICE_S / 8:
             self._run = min(run * 2, LARGEST_RUN)
-        return now
 
     def _needs_pause(self, part: FetchedPartition) -> bool:
         """Whether the loop has to run before more of a share is decoded."""
         if part.inflating is not None or part.inflate_size >= INFLATE_IN_THREAD_BYTES:
             return True
-        now = self._loop.time()
+        self._looked_at = self._loop.time()
         if self._slice_ends_at is None:
-            self._slice_ends_at = now + TIME_SLICE_S
+            self._slice_ends_at = self._looked_at + TIME_SLICE_S
             return False
-        return now >= self._slice_ends_at
+        return self._looked_at >= self._slice_ends_at
 
     async def _pause(self, part: FetchedPartition) -> None:
         """Let others run: while a batch is decompressed in a thread, or once round the loop."""

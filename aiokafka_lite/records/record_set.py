@@ -127,7 +127,7 @@ class RecordSet:
             RecordTooLargeError: The first batch is cut short, so the fetch was too small for it.
         """
         records: list[Record] = []
-        while len(records) < max_records and self._start_batch():
+        while len(records) < max_records and (self._is_in_run or self._start_batch()):
             if self._is_in_run:
                 self._take_from_run(self._run.take, records, max_records - len(records))
             else:
@@ -154,7 +154,7 @@ class RecordSet:
         columns.mark()
         before = columns.rows
         while (missing := max_rows - columns.rows + before) > 0 and not columns.is_full:
-            if not self._start_batch():
+            if not (self._is_in_run or self._start_batch()):
                 break
             if self._is_in_run:
                 self._take_from_run(self._run.take_columns, columns, missing)
@@ -169,12 +169,15 @@ class RecordSet:
     @property
     def is_exhausted(self) -> bool:
         """Whether there is nothing more to take, not even an error."""
-        self._open_next()
+        if not self._is_in_run:
+            self._open_next()
         return self._header is None and not self._is_in_run and self._error is None
 
     @property
     def inflate_size(self) -> int:
         """Compressed bytes of the next batch if it has still to be decompressed, else 0."""
+        if self._is_in_run:
+            return 0
         self._open_next()
         return 0 if self._payload is None else len(self._payload)
 
@@ -207,7 +210,15 @@ class RecordSet:
         if self._is_in_run or self._is_past_end:
             return
         while self._header is None and self._error is None:
-            if self._open_run():
+            if self._pos and self._pos == len(self._view):
+                self._is_past_end = True
+                return
+            run = self._run
+            self._is_in_run = run.open(self._pos, self.next_offset, self.leader_epoch)
+            self._pos = run.pos
+            self.next_offset = run.next_offset
+            self.leader_epoch = run.leader_epoch
+            if self._is_in_run:
                 return
             try:
                 header = read_header(self._view, self._pos)
@@ -232,27 +243,19 @@ class RecordSet:
                 else:
                     self._open_cursor(header, payload)
 
-    def _open_run(self) -> bool:
-        run = self._run
-        self._is_in_run = run.open(self._pos, self.next_offset, self.leader_epoch)
-        self._leave_run_at(run)
-        return self._is_in_run
-
-    def _leave_run_at(self, run: decoders.Run) -> None:
-        self._pos = run.pos
-        self.next_offset = run.next_offset
-        self.leader_epoch = run.leader_epoch
-
     def _take_from_run(self, take: Callable[[Into, int], bool], into: Into, limit: int) -> None:
         run = self._run
+        failure = None
         try:
             self._is_in_run = not take(into, limit)
         except KafkaError as error:
             self._is_in_run = False
-            self._leave_run_at(run)
-            self._fail(error)
-            return
-        self._leave_run_at(run)
+            failure = error
+        self._pos = run.pos
+        self.next_offset = run.next_offset
+        self.leader_epoch = run.leader_epoch
+        if failure is not None:
+            self._fail(failure)
 
     def _deliverable(self, header: BatchHeader, batch: memoryview) -> memoryview | None:
         """Return the batch's records, still compressed, or None if no record is for the reader."""

@@ -71,6 +71,54 @@ async def test_at_most_one_answered_response_waits(start: Start) -> None:
     assert (await fetching.cluster.next_sent()).offsets == {0: 10}
 
 
+async def test_a_get_that_waits_has_the_next_request_sent_with_the_answer(start: Start) -> None:
+    fetching = start()
+    poll = asyncio.ensure_future(fetching.poll())
+    sent = await fetching.cluster.next_sent()
+    await asyncio.sleep(0)  # the get waits
+    sent.answer(answer(0, batch(0, 5)))
+    await asyncio.sleep(0)
+    assert not poll.done()
+    (sent,) = fetching.cluster.sent
+    assert sent.offsets == {0: 5}
+    assert await poll == {0: [0, 1, 2, 3, 4]}
+
+
+@pytest.mark.parametrize("moved", [0, 249])
+async def test_a_wide_answer_leaves_the_loop_free_and_minds_a_seek_meanwhile(
+    start: Start, moved: int
+) -> None:
+    count = 250
+    fetching = start(dict.fromkeys(range(count), 1))
+    (await fetching.cluster.next_sent()).answer(
+        *(answer(number, batch(0, 1)) for number in range(count))
+    )
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # the first slice is settled, and nothing is to be had before the last
+    assert not fetching.queue.is_ready(())
+    fetching.seek(moved, 7)
+    assert await fetching.cluster.sends_nothing()
+    assert await fetching.poll() == {number: [0] for number in range(count) if number != moved}
+    (sent,) = fetching.cluster.sent
+    assert sent.offsets == {number: 7 if number == moved else 1 for number in range(count)}
+
+
+async def test_a_wide_answer_whose_partitions_all_moved_meanwhile_holds_no_bytes(
+    start: Start,
+) -> None:
+    count = 150
+    fetching = start(dict.fromkeys(range(count), 1))
+    (await fetching.cluster.next_sent()).answer(
+        *(answer(number, batch(0, 1)) for number in range(count))
+    )
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    fetching.state.assign_from_user([])
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert fetching.budget.used_bytes == 0
+
+
 @pytest.mark.parametrize("change", ["seek", "revoke", "reassign"])
 async def test_an_answer_that_comes_too_late_is_dropped(start: Start, change: str) -> None:
     fetching = start()
