@@ -137,10 +137,8 @@ cdef int make_room(Growing *memory, Py_ssize_t size) except -1:
 
 cdef int make_bounds(Growing *bounds, Py_ssize_t values) except -1:
     """Have room for the bounds of so many values, and the first of them in place."""
-    cdef bint is_new = bounds.start is NULL
     make_room(bounds, (values + 1) * sizeof(int32_t))
-    if is_new:
-        (<int32_t *> bounds.start)[0] = 0
+    (<int32_t *> bounds.start)[0] = 0  # memory may have been used before
     return 0
 
 
