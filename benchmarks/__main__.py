@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
+from benchmarks.catalogue import FULL, QUICK, QUICK_FAMILIES, scenarios
 from benchmarks.contestants import Contestant
 from benchmarks.goals import judge
 from benchmarks.loading import drop_topics, ensure_topics
@@ -19,7 +20,7 @@ from benchmarks.plot import plot
 from benchmarks.report import show
 from benchmarks.results import Failure, Sample, summarize, write_json
 from benchmarks.runner import Plan, run
-from benchmarks.scenarios import FULL, QUICK, QUICK_FAMILIES, Scenario, scenarios
+from benchmarks.scenarios import Scenario
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 
 EXIT_FAILED = 1
@@ -120,6 +121,8 @@ def _choose(options: argparse.Namespace) -> list[Scenario]:
         records=options.records or size.records,
         seconds=options.seconds or size.seconds,
         rounds=options.rounds or size.rounds,
+        timed_rounds=options.rounds or size.timed_rounds,
+        memory_seconds=options.seconds or size.memory_seconds,
     )
     wanted = set(options.scenario or (QUICK_FAMILIES if options.quick else ()))
     chosen = []

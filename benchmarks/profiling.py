@@ -18,10 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from benchmarks.catalogue import FULL, scenarios
 from benchmarks.contestants import Contestant
 from benchmarks.loading import ensure_topics
 from benchmarks.runner import accompanied, child_arguments
-from benchmarks.scenarios import FULL, Scenario, scenarios
+from benchmarks.scenarios import Scenario
 from tests.support.real_kafka import RealKafka
 
 PACKAGE: Final = Path("aiokafka_lite")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.catalogue import QUICK, scenarios
 from benchmarks.contestants import LITE_ASYNC_FOR, LITE_POLL
 from benchmarks.profiling import choose, main, record
-from benchmarks.scenarios import QUICK, scenarios
 
 COMMAND = ["-m", "timeit", "-n", "7", "pass"]
 

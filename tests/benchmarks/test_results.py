@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from benchmarks.catalogue import FULL, scenarios
 from benchmarks.contestants import AIOKAFKA_GETMANY, JAVA_PERFORMANCE, LITE_GETMANY, LITE_POLL
 from benchmarks.figures import CPU_NS, WALL_NS
-from benchmarks.goals import GOALS, Flat, Goal, Limit, TimesLess, judge
+from benchmarks.goals import GOALS, Flat, Goal, Limit, NotAbove, TimesLess, judge
 from benchmarks.machine import Machine, describe_machine
 from benchmarks.measure import Measurement, percentile
 from benchmarks.plot import plot
 from benchmarks.report import show
 from benchmarks.results import Failure, Sample, summarize, write_json
-from benchmarks.scenarios import FULL, Scenario, scenarios
+from benchmarks.scenarios import Scenario
 from benchmarks.topics import Topic
 
 MACHINE = Machine("Test CPU", 2, "Linux 6", "3.11", 0.5)
@@ -57,19 +58,21 @@ def test_goals_compare_the_best_rounds() -> None:
         TimesLess("plain", LITE_POLL, CPU_NS, 10, (AIOKAFKA_GETMANY,)),
         TimesLess("plain", LITE_POLL, CPU_NS, 16, (AIOKAFKA_GETMANY, JAVA_PERFORMANCE)),
         TimesLess("plain", LITE_POLL, CPU_NS, 3, (JAVA_PERFORMANCE,)),
+        NotAbove("plain", LITE_POLL, CPU_NS, 1, (JAVA_PERFORMANCE, AIOKAFKA_GETMANY)),
+        NotAbove("plain", AIOKAFKA_GETMANY, CPU_NS, 1.15, (LITE_POLL,)),
         Limit("plain", LITE_POLL, CPU_NS, 100),
         Limit("plain", LITE_POLL, CPU_NS, 99),
         Limit("zstd", LITE_POLL, CPU_NS, 100),
     ]
     verdicts = judge(summarize(SAMPLES), goals)
-    assert [each.reached for each in verdicts] == [15, 15, None, 100, 100]
-    assert [each.is_met for each in verdicts] == [True, False, None, True, False]
+    assert [each.reached for each in verdicts] == [15, 15, None, 1 / 15, 15, 100, 100]
+    assert [each.is_met for each in verdicts] == [True, False, None, True, False, True, False]
 
 
 def test_goals_name_scenarios_contestants_and_figures_that_exist() -> None:
     known = {each.name: each for each in scenarios(FULL)}
     for goal in GOALS:
-        peers = goal.peers if isinstance(goal, TimesLess) else ()
+        peers = goal.peers if isinstance(goal, (TimesLess, NotAbove)) else ()
         for name in goal.scenarios:
             names = {each.name for each in known[name].contestants}
             assert {each.name for each in (goal.ours, *peers)} <= names

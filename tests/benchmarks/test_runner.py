@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.catalogue import FULL, QUICK, scenarios
 from benchmarks.contestants import LITE_POLL, Contestant
 from benchmarks.figures import CPU_NS
 from benchmarks.measure import Measurement, RunError, Workload
 from benchmarks.results import Failure, Sample
 from benchmarks.runner import Plan, execute_in_process, run
-from benchmarks.scenarios import FULL, QUICK, Scenario, scenarios
+from benchmarks.scenarios import Scenario
 from benchmarks.topics import Topic
 
 FAST = Contestant("fast", "x", "fast:run")

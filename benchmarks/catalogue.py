@@ -1,0 +1,316 @@
+"""All scenarios. Those of one family measure the same figures, and share a table and a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from benchmarks.contestants import (
+    AIOKAFKA_ASYNC_FOR,
+    AIOKAFKA_GETMANY,
+    CONFLUENT_AIO,
+    CONFLUENT_CONSUME,
+    CONFLUENT_LEAST_CPU,
+    CONFLUENT_LEAST_WALL,
+    CONFLUENT_POLL,
+    IMPORT_AIOKAFKA,
+    IMPORT_CONFLUENT,
+    IMPORT_LITE,
+    JAVA_PERFORMANCE,
+    LITE_ASYNC_FOR,
+    LITE_GETMANY,
+    LITE_POLL,
+    Contestant,
+)
+from benchmarks.figures import (
+    AGE,
+    CPU_MS,
+    CPU_NS,
+    CPU_PERCENT,
+    CPU_US,
+    GROWTH,
+    LATENESS,
+    RSS,
+    WALL_MS,
+    WALL_NS,
+)
+from benchmarks.scenarios import Scenario
+from benchmarks.topics import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much work the scenarios are.
+
+    Attributes:
+        records: In each topic of 100-byte values.
+        rounds: At full speed, where a run is short.
+        timed_rounds: Where a run takes as long as it is told to.
+        seconds: How long these are measured.
+        settle_s: How long a client has to get 3,000 partitions under way.
+        memory_seconds: How long the memory is looked at.
+        scaling_records: The most that one run reads.
+        has_all: Whether contestants take part that are seldom the best of their client.
+    """
+
+    records: int
+    rounds: int
+    timed_rounds: int
+    seconds: float
+    settle_s: float
+    memory_seconds: float
+    scaling_records: int
+    has_all: bool
+
+    def contestants(
+        self, core: tuple[Contestant, ...], others: tuple[Contestant, ...]
+    ) -> tuple[Contestant, ...]:
+        """Return who takes part."""
+        return (*core, *others) if self.has_all else core
+
+
+FULL: Final = Size(
+    records=2_000_000,
+    rounds=3,
+    timed_rounds=2,
+    seconds=10,
+    settle_s=5,
+    memory_seconds=16,
+    scaling_records=10_000_000,
+    has_all=True,
+)
+QUICK: Final = Size(
+    records=300_000,
+    rounds=2,
+    timed_rounds=1,
+    seconds=4,
+    settle_s=3,
+    memory_seconds=8,
+    scaling_records=1_000_000,
+    has_all=False,
+)
+QUICK_FAMILIES: Final = ("bulk", "trickle", "idle", "import")
+"""What `--quick` runs unless scenarios are named."""
+
+
+def scenarios(size: Size) -> tuple[Scenario, ...]:
+    """Return all scenarios."""
+    return (
+        *_bulk(size),
+        *_paced(size),
+        _idle(size),
+        *_hold(size),
+        *_memory(size),
+        _import(size),
+        *scaling(size),
+    )
+
+
+def _bulk_topics(size: Size) -> dict[str, Topic]:
+    """Topics for reading at full speed; big records are fewer, so that all take alike."""
+    return {
+        "plain": Topic("none", 100, size.records),
+        "lz4": Topic("lz4", 100, size.records),
+        "zstd": Topic("zstd", 100, size.records),
+        "big": Topic("none", 1000, size.records // 4),
+    }
+
+
+def _bulk(size: Size) -> list[Scenario]:
+    core = (
+        LITE_POLL,
+        LITE_GETMANY,
+        LITE_ASYNC_FOR,
+        AIOKAFKA_GETMANY,
+        AIOKAFKA_ASYNC_FOR,
+        CONFLUENT_LEAST_CPU,
+        CONFLUENT_LEAST_WALL,
+    )
+    others = (
+        LITE_POLL.on_uvloop(),
+        LITE_GETMANY.on_uvloop(),
+        LITE_ASYNC_FOR.on_uvloop(),
+        AIOKAFKA_GETMANY.on_uvloop(),
+        AIOKAFKA_ASYNC_FOR.on_uvloop(),
+        CONFLUENT_CONSUME,
+        JAVA_PERFORMANCE,
+    )
+    return [
+        Scenario(
+            name,
+            family="bulk",
+            title=topic.title,
+            task="bulk",
+            figures=(CPU_NS, WALL_NS),
+            contestants=size.contestants(core, others),
+            rounds=size.rounds,
+            topics=(topic,),
+        )
+        for name, topic in _bulk_topics(size).items()
+    ]
+
+
+def _many_topics() -> tuple[Topic, ...]:
+    return tuple(Topic(use=f"many-{number:02}", partition_count=100) for number in range(30))
+
+
+def _paced(size: Size) -> list[Scenario]:
+    trickle = Scenario(
+        "trickle",
+        family="trickle",
+        title="1,000 records a second on 4 partitions",
+        task="paced",
+        figures=(CPU_US, *AGE),
+        contestants=size.contestants(
+            (
+                LITE_ASYNC_FOR,
+                LITE_ASYNC_FOR.on_uvloop(),
+                AIOKAFKA_ASYNC_FOR,
+                CONFLUENT_POLL,
+                CONFLUENT_AIO,
+            ),
+            (LITE_POLL, AIOKAFKA_GETMANY),
+        ),
+        rounds=size.timed_rounds,
+        topics=(Topic(use="paced"),),
+        rate=1000,
+        start="latest",
+        settle_s=0.5,
+        seconds=size.seconds,
+    )
+    many = replace(
+        trickle,
+        name="many",
+        family="many",
+        title="500 records a second spread over 3,000 partitions",
+        topics=_many_topics(),
+        rate=500,
+        settle_s=size.settle_s,
+    )
+    return [trickle, many]
+
+
+def _idle(size: Size) -> Scenario:
+    return Scenario(
+        "idle",
+        family="idle",
+        title="3,000 partitions, no records",
+        task="idle",
+        figures=(CPU_PERCENT,),
+        contestants=size.contestants(
+            (LITE_ASYNC_FOR, AIOKAFKA_GETMANY, CONFLUENT_POLL), (LITE_ASYNC_FOR.on_uvloop(),)
+        ),
+        rounds=1,
+        topics=_many_topics(),
+        start="latest",
+        settle_s=size.settle_s,
+        seconds=size.seconds,
+    )
+
+
+def _hold(size: Size) -> list[Scenario]:
+    def sliced(contestant: Contestant) -> Contestant:
+        return replace(contestant, loop="benchmarks.slice_loop")
+
+    return [
+        Scenario(
+            f"hold-{name}",
+            family="hold",
+            title=topic.title,
+            task="hold",
+            figures=LATENESS,
+            contestants=(
+                sliced(LITE_ASYNC_FOR),
+                LITE_ASYNC_FOR.on_uvloop(),
+                sliced(LITE_POLL),
+                sliced(AIOKAFKA_ASYNC_FOR),
+                sliced(AIOKAFKA_GETMANY),
+            ),
+            rounds=size.timed_rounds,
+            topics=(topic,),
+        )
+        for name, topic in _bulk_topics(size).items()
+    ]
+
+
+def _memory(size: Size) -> list[Scenario]:
+    slow = Topic("none", 1000, 256_000, partition_count=64)
+    cases = {
+        "memory-plain": ("5 records a second", slow, 0.2),
+        "memory-zstd": ("5 records a second", replace(slow, codec="zstd"), 0.2),
+        "memory-steady": (
+            "a thousand records a second",
+            replace(slow, codec="zstd", value_bytes=10_000, records=32_000),
+            0.001,
+        ),
+    }
+    return [
+        Scenario(
+            name,
+            family="memory",
+            title=f"takes {pace} at most, of {topic.title}, 64 partitions",
+            task="memory",
+            figures=(RSS, GROWTH),
+            contestants=(LITE_ASYNC_FOR, LITE_POLL, AIOKAFKA_ASYNC_FOR, CONFLUENT_POLL),
+            rounds=1,
+            topics=(topic,),
+            seconds=size.memory_seconds,
+            pause_s=pause_s,
+        )
+        for name, (pace, topic, pause_s) in cases.items()
+    ]
+
+
+def _import(size: Size) -> Scenario:
+    return Scenario(
+        "import",
+        family="import",
+        title="import into a fresh interpreter, beyond what that takes itself",
+        task="imports",
+        figures=(WALL_MS, CPU_MS),
+        contestants=(IMPORT_LITE, IMPORT_AIOKAFKA, IMPORT_CONFLUENT),
+        rounds=size.timed_rounds,
+        passes=10,
+    )
+
+
+def scaling(size: Size) -> list[Scenario]:
+    """Return scenarios where one thing at a time grows: records, partitions, records in a batch.
+
+    Ten million records are a million, read ten times by one consumer that seeks back: nobody has to
+    store more. The small topics of the third way are read several times too, to take long enough.
+    Wall time is no figure here: who seeks at the end of a topic waits for the fetch that is out.
+    """
+
+    def scenario(axis: str, at: int, topic: Topic, passes: int = 1) -> Scenario:
+        return Scenario(
+            f"{axis.replace(' ', '-')}-{at}",
+            family="scaling",
+            title=f"{at:,} {axis}",
+            task="bulk",
+            figures=(CPU_NS,),
+            contestants=(LITE_POLL,),
+            rounds=size.rounds,
+            topics=(topic,),
+            axis=axis,
+            at=at,
+            passes=passes,
+        )
+
+    million = Topic("none", 100, 1_000_000)
+    return [
+        scenario("records", 100_000, Topic("none", 100, 100_000)),
+        *(
+            scenario("records", records, million, records // million.records)
+            for records in (1_000_000, 3_000_000, 10_000_000)
+            if records <= size.scaling_records
+        ),
+        *(
+            scenario("partitions", count, Topic("none", 100, 500_000, partition_count=count), 2)
+            for count in (1, 10, 100, 1000)
+        ),
+        *(
+            scenario("records a batch", count, Topic("none", 50, 100_000, batch_records=count), 5)
+            for count in (1, 10, 100, 1000, 10_000)
+        ),
+    ]
