@@ -14,11 +14,11 @@ from pathlib import Path
 from benchmarks.catalogue import FULL, QUICK, QUICK_FAMILIES, scenarios
 from benchmarks.contestants import Contestant
 from benchmarks.goals import judge
-from benchmarks.loading import drop_topics, ensure_topics
+from benchmarks.loading import TopicError, drop_topics, ensure_topics
 from benchmarks.machine import describe_machine
 from benchmarks.plot import plot
 from benchmarks.report import show
-from benchmarks.results import Failure, Sample, summarize, write_json
+from benchmarks.results import Failure, Sample, Verdict, summarize, write_json
 from benchmarks.runner import Plan, run
 from benchmarks.scenarios import Scenario
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     failures.append(outcome)
             if options.drop:
                 drop_topics(bootstrap_servers, [topic.name for topic in topics])
-    except KafkaUnavailableError as error:
+    except (KafkaUnavailableError, TopicError) as error:
         print(error, file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
@@ -76,10 +76,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         written.append(options.out / f"{family}.png")
         plot(written[-1], machine, list(members), samples)
     print(f"written: {', '.join(map(str, written))}")
+    return exit_code(failures, verdicts, is_strict=options.strict)
+
+
+def exit_code(failures: Sequence[Failure], verdicts: Sequence[Verdict], *, is_strict: bool) -> int:
+    """Return what the run ends with; a goal that could not be judged is none that was missed."""
     if failures:
         return EXIT_FAILED
     is_missed = any(verdict.is_met is False for verdict in verdicts)
-    return EXIT_GOAL_MISSED if options.strict and is_missed else 0
+    return EXIT_GOAL_MISSED if is_strict and is_missed else 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,6 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 from benchmarks.topics import Topic
 
 _TIMEOUT_S: Final = 120.0
+_CONNECT_TIMEOUT_S: Final = 10.0
 # librdkafka writes each lost connection to stderr, and there will be some when Kafka is stopped.
 QUIET: Final = {"log_level": 2}
 _PAUSE_S: Final = 0.1
@@ -28,13 +29,27 @@ class TopicError(Exception):
     """A topic could not be made, or does not hold what it must."""
 
 
-def ensure_topics(bootstrap_servers: str, topics: Sequence[Topic]) -> None:
+def ensure_topics(
+    bootstrap_servers: str,
+    topics: Sequence[Topic],
+    connect_timeout_s: float = _CONNECT_TIMEOUT_S,
+) -> None:
     """Make sure that topics of these names are there and hold their records; loads them if not.
 
     Raises:
-        TopicError: One could not be loaded.
+        TopicError: The cluster cannot be reached, or a topic cannot be made or loaded.
     """
+    try:
+        _ensure_topics(bootstrap_servers, topics, connect_timeout_s)
+    except KafkaException as error:
+        raise TopicError(f"{bootstrap_servers}: {error.args[0].str()}") from error
+
+
+def _ensure_topics(
+    bootstrap_servers: str, topics: Sequence[Topic], connect_timeout_s: float
+) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, **QUIET})
+    admin.list_topics(timeout=connect_timeout_s)
     missing = [topic for topic in topics if not _is_there(admin, topic)]
     if not missing:
         return

@@ -7,10 +7,7 @@ import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
-
-WAIT_S: Final = 30.0
-"""A contestant that gets no record for so long gives up."""
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +24,7 @@ class Workload:
         settle_s: How long nothing is measured yet.
         seconds: How long it is measured.
         pause_s: How long the application takes over each record.
+        wait_s: A run that gets no record for so long is given up.
     """
 
     bootstrap_servers: str
@@ -38,6 +36,7 @@ class Workload:
     settle_s: float = 0.0
     seconds: float = 0.0
     pause_s: float = 0.0
+    wait_s: float = 30.0
 
     def partitions(self) -> list[tuple[str, int]]:
         """Return topic and number of every partition to read."""

@@ -64,9 +64,12 @@ def producing(workload: Workload, rate: int) -> Iterator[None]:
             yield
         finally:
             process.stdin.close()
-            process.wait(_STOP_TIMEOUT_S)
-        if process.returncode != 0:
-            raise RunError("the producer could not write all records")
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+    if process.returncode != 0:
+        raise RunError("the producer could not write all records")
 
 
 def main(bootstrap_servers: str, rate: int) -> None:

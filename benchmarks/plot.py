@@ -69,9 +69,11 @@ def _bars(panel: Axes, scenario: Scenario, summaries: Summaries) -> None:
         color=[_COLOURS[clients[row.contestant]] for row in rows],
         capsize=3,
     )
-    for place, figure in enumerate(best):
-        text = f"  {shown.text(figure)}"
-        panel.annotate(text, (0, place), va="center", fontsize=8, color="white")
+    for place, row in enumerate(rows):
+        spread = row.figures[shown.key]
+        text = f"   {shown.text(spread.best)}"
+        panel.annotate(text, (spread.worst, place), va="center", fontsize=8)
+    panel.margins(x=0.08)
     panel.set_xlabel(f"{shown.heading}, {shown.unit}: best round, whisker to the worst")
     panel.grid(visible=False, axis="y")
 

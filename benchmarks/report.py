@@ -89,9 +89,7 @@ def _cells(figures: Iterable[Figure], row: Summary) -> Iterable[str]:
 
 def _spread_text(figure: Figure, spread: Spread, runs: int) -> str:
     best, median, worst = (figure.text(each) for each in (spread.best, spread.median, spread.worst))
-    if runs == 1:
-        return best
-    return f"{best} ({worst})" if runs == 2 else f"{best} ({median}, {worst})"
+    return best if runs == 1 else f"{best} ({median}, {worst})"
 
 
 def _ratio(figure: Figure, row: Summary, ours: Summary | None) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 
 from aiokafka import AIOKafkaConsumer, TopicPartition, __version__
 
-from benchmarks.contestants.asyncio_api import WAIT_MS, BatchReader, IteratorReader
+from benchmarks.contestants.asyncio_api import BatchReader, IteratorReader
 from benchmarks.contestants.reader import Reader
 from benchmarks.measure import Workload
 
@@ -17,7 +17,7 @@ from benchmarks.measure import Workload
 async def getmany(workload: Workload) -> AsyncIterator[Reader]:
     """Read with `await consumer.getmany()`."""
     async with _consumer(workload) as consumer:
-        get = partial(consumer.getmany, timeout_ms=WAIT_MS)
+        get = partial(consumer.getmany, timeout_ms=int(workload.wait_s * 1000))
         yield BatchReader(consumer, _partitions(workload), __version__, get)
 
 
@@ -25,7 +25,7 @@ async def getmany(workload: Workload) -> AsyncIterator[Reader]:
 async def async_for(workload: Workload) -> AsyncIterator[Reader]:
     """Read with `async for record in consumer`."""
     async with _consumer(workload) as consumer:
-        yield IteratorReader(consumer, _partitions(workload), __version__)
+        yield IteratorReader(consumer, _partitions(workload), __version__, workload.wait_s)
 
 
 def _consumer(workload: Workload) -> AIOKafkaConsumer:

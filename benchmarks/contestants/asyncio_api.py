@@ -11,9 +11,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from aiokafka_lite._compat import Self
 from benchmarks.contestants.reader import Drained, Take
-from benchmarks.measure import WAIT_S, StarvedError
-
-WAIT_MS: Final = int(WAIT_S * 1000)
+from benchmarks.measure import StarvedError
 
 
 class Record(Protocol):
@@ -89,10 +87,20 @@ class BatchReader(_AsyncioReader[Partition]):
 
 
 class IteratorReader(_AsyncioReader[Partition]):
-    """Reads with `async for`."""
+    """Reads with `async for`; has as long as four waits for all records together."""
+
+    def __init__(
+        self,
+        consumer: Consumer[Partition],
+        partitions: Sequence[Partition],
+        version: str,
+        wait_s: float,
+    ) -> None:
+        super().__init__(consumer, partitions, version)
+        self._timeout_s: Final = 4 * wait_s
 
     async def drain(self, records: int) -> Drained:
-        return await asyncio.wait_for(self._drain(records), timeout=4 * WAIT_S)
+        return await asyncio.wait_for(self._drain(records), timeout=self._timeout_s)
 
     async def _drain(self, records: int) -> Drained:
         read = touched_bytes = 0

@@ -18,7 +18,7 @@ import confluent_kafka
 from confluent_kafka.aio import AIOConsumer
 
 from benchmarks.contestants.reader import Drained, Reader, Take
-from benchmarks.measure import WAIT_S, StarvedError, Workload
+from benchmarks.measure import StarvedError, Workload
 
 BATCH: Final = 10_000
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -90,7 +90,7 @@ class BlockingReader:
         consume = self._consumer.consume
         read = touched_bytes = 0
         while read < records:
-            messages = consume(min(BATCH, records - read), timeout=WAIT_S)
+            messages = consume(min(BATCH, records - read), timeout=self._workload.wait_s)
             if not messages:
                 raise StarvedError(f"consume: nothing after {read} records")
             for message in messages:
@@ -139,7 +139,9 @@ class AioReader:
     async def drain(self, records: int) -> Drained:
         read = touched_bytes = 0
         while read < records:
-            messages = await self._consumer.consume(min(BATCH, records - read), timeout=WAIT_S)
+            messages = await self._consumer.consume(
+                min(BATCH, records - read), timeout=self._workload.wait_s
+            )
             if not messages:
                 raise StarvedError(f"consume: nothing after {read} records")
             for message in messages:

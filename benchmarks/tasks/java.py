@@ -13,7 +13,7 @@ import subprocess
 import time
 from typing import Final
 
-from benchmarks.measure import WAIT_S, Measurement, StarvedError, Workload, cpu_seconds
+from benchmarks.measure import Measurement, StarvedError, Workload, cpu_seconds
 from tests.support.real_kafka import KAFKA_VERSION, java_command, kafka_libs
 
 _PACKAGE: Final = "org.apache.kafka.tools"
@@ -51,7 +51,7 @@ def _run(tool: str, workload: Workload, records: int) -> tuple[float, float, int
         *("--bootstrap-server", workload.bootstrap_servers),
         *("--topic", topic),
         *("--num-records", str(records)),
-        *("--timeout", str(int(WAIT_S * 1000))),
+        *("--timeout", str(int(workload.wait_s * 1000))),
         "--hide-header",
     ]
     cpu_before_s, started = cpu_seconds(resource.RUSAGE_CHILDREN), time.perf_counter()

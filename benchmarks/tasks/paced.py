@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from benchmarks.contestants.reader import open_reader
-from benchmarks.measure import WAIT_S, Measurement, Meter, StarvedError, Workload, percentile
+from benchmarks.measure import Measurement, Meter, StarvedError, Workload, percentile
 
 WRITTEN_AT: Final = struct.Struct(">q")
 """`time.monotonic_ns()`, which on one machine is the same for every process."""
@@ -23,7 +23,7 @@ WRITTEN_AT: Final = struct.Struct(">q")
 async def measure(subject: str, workload: Workload) -> Measurement:
     """Measure the CPU time per record, and how old records are when they are handed out."""
     window = _Window(workload.settle_s, workload.seconds)
-    timeout_s = workload.settle_s + workload.seconds + WAIT_S
+    timeout_s = workload.settle_s + workload.seconds + workload.wait_s
     async with open_reader(subject, workload) as reader:
         await reader.assign()
         try:

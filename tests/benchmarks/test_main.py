@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import EXIT_USAGE, main
+from benchmarks.__main__ import EXIT_FAILED, EXIT_GOAL_MISSED, EXIT_USAGE, exit_code, main
+from benchmarks.results import Failure, Verdict
 
 
 @pytest.mark.real_kafka
@@ -51,3 +52,30 @@ def test_family_is_chosen_as_a_whole(capsys: pytest.CaptureFixture[str]) -> None
     assert "lite async for, uvloop" in listed
     assert "trickle" not in listed
     assert "aiokafka" not in listed
+
+
+@pytest.mark.parametrize(
+    ("is_met", "is_strict", "expected"),
+    [
+        (True, True, 0),
+        (None, True, 0),
+        (False, False, 0),
+        (False, True, EXIT_GOAL_MISSED),
+    ],
+)
+def test_missed_goal_fails_the_strict_form_only(
+    is_met: bool | None, is_strict: bool, expected: int
+) -> None:
+    verdicts = [Verdict("plain", "lite poll", "CPU", "at most 1 ns", 2.0, is_met)]
+    assert exit_code([], verdicts, is_strict=is_strict) == expected
+    failures = [Failure("plain", "lite poll", "no broker")]
+    assert exit_code(failures, verdicts, is_strict=is_strict) == EXIT_FAILED
+
+
+def test_quick_form_leaves_out_the_long_families(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--quick", "--list"]) == 0
+    quick = capsys.readouterr().out
+    assert "memory" not in quick
+    assert "confluent consume, least CPU" in quick
+    assert main(["--quick", "--list", "--scenario", "memory"]) == 0
+    assert "memory-zstd" in capsys.readouterr().out

@@ -13,11 +13,12 @@ import aiokafka_lite
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from benchmarks import slice_loop
-from benchmarks.loading import drop_topics, ensure_topics
-from benchmarks.measure import Measurement, RunError, Workload
+from benchmarks.loading import TopicError, drop_topics, ensure_topics
+from benchmarks.measure import Measurement, RunError, StarvedError, Workload
 from benchmarks.pacing import producing
 from benchmarks.tasks import bulk, hold, idle, imports, memory, paced
 from benchmarks.topics import Topic
+from tests.support.real_kafka import free_port
 
 READ = Topic("zstd", 100, 400)
 PACED = Topic(use="paced", partition_count=3)
@@ -130,3 +131,21 @@ async def test_import_is_measured_beyond_a_bare_interpreter() -> None:
     measurement = await imports.measure("aiokafka_lite", Workload("", passes=2))
     assert measurement.figures["cpu_ms"] > 0
     assert measurement.version == aiokafka_lite.__version__
+
+
+def test_cluster_that_is_not_there_is_named() -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    with pytest.raises(TopicError, match=nobody):
+        ensure_topics(nobody, [READ], connect_timeout_s=0.3)
+
+
+def test_producer_that_cannot_write_is_an_error(broker: BrokerThread) -> None:
+    workload = Workload(broker.bootstrap_servers, ["no-such-topic"], 1)
+    with pytest.raises(RunError, match="could not write"), producing(workload, rate=10):
+        pytest.fail("the producer cannot be ready")
+
+
+async def test_paced_run_without_records_starves(broker: BrokerThread) -> None:
+    workload = Workload(broker.bootstrap_servers, [QUIET.name], 3, start="latest", wait_s=0.2)
+    with pytest.raises(StarvedError, match="only 0 records"):
+        await paced.measure("ours:async_for", workload)
