@@ -91,6 +91,7 @@ QUICK: Final = Size(
 )
 QUICK_FAMILIES: Final = ("bulk", "trickle", "idle", "import")
 """What `--quick` runs unless scenarios are named."""
+BATCH_AXIS: Final = "records a batch"
 
 
 def scenarios(size: Size) -> tuple[Scenario, ...]:
@@ -310,7 +311,7 @@ def scaling(size: Size) -> list[Scenario]:
             for count in (1, 10, 100, 1000)
         ),
         *(
-            scenario("records a batch", count, Topic("none", 50, 100_000, batch_records=count), 5)
+            scenario(BATCH_AXIS, count, Topic("none", 50, 100_000, batch_records=count), 5)
             for count in (1, 10, 100, 1000, 10_000)
         ),
     ]

@@ -9,8 +9,8 @@ import time
 class SliceLoop(asyncio.SelectorEventLoop):
     """Keeps the longest CPU time that the loop's thread used in one round of the loop.
 
-    A callback that becomes ready during a round runs in the next one, so a round is what it waits
-    for. Waiting for input is part of a round, but takes no CPU time.
+    What becomes ready during a round has to wait for its end, and a timer for most of the next one
+    too, as timers come last. Waiting for input is part of a round, but takes no CPU time.
     """
 
     longest_slice_ns = 0

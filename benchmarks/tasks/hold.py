@@ -1,8 +1,9 @@
 """Read as fast as can be, with a task beside it that wants to run every millisecond.
 
 How late it runs is wall time, and counts what else the machine does. On asyncio's own loop the CPU
-time of each round of the loop is measured too: whatever becomes ready waits for at most one round.
-Nothing is warmed up: what a client does once can hold the loop as well.
+time of each round of the loop is measured too. The ticker starts when another consumer of the kind
+has warmed the process up; the longest round is looked for from the beginning, as starting holds the
+loop as well.
 """
 
 from __future__ import annotations
