@@ -41,8 +41,9 @@ LARGEST_RUN: Final = 2_048
 FIRST_DESERIALIZE_RUN: Final = 50
 # How long a get may hold the loop before it lets others run.
 TIME_SLICE_S: Final = 0.001
-# Compressed batches from this size on are decompressed in a worker thread.
-INFLATE_IN_THREAD_BYTES: Final = 64 * 1024
+# Batches that take longer are decompressed in a worker thread. Getting there and back costs some
+# 0.1 ms, and the processor's caches.
+INFLATE_ON_LOOP_S: Final = 0.0005
 
 Wanted = Collection[TopicPartition]
 
@@ -293,7 +294,7 @@ class FetchQueue:
 
     def _needs_pause(self, part: FetchedPartition) -> bool:
         """Whether the loop has to run before more of a share is decoded."""
-        if part.inflating is not None or part.inflate_size >= INFLATE_IN_THREAD_BYTES:
+        if part.inflating is not None or part.inflate_estimate_s > INFLATE_ON_LOOP_S:
             return True
         self._looked_at = self._loop.time()
         if self._slice_ends_at is None:
@@ -303,7 +304,7 @@ class FetchQueue:
 
     async def _pause(self, part: FetchedPartition) -> None:
         """Let others run: while a batch is decompressed in a thread, or once round the loop."""
-        if part.inflating is None and part.inflate_size >= INFLATE_IN_THREAD_BYTES:
+        if part.inflating is None and part.inflate_estimate_s > INFLATE_ON_LOOP_S:
             part.inflating = self._loop.run_in_executor(None, part.inflate)
         if part.inflating is None:
             await asyncio.sleep(0)

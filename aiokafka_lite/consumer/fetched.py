@@ -142,9 +142,9 @@ class FetchedPartition:
         return NO_EPOCH if self._records is None else self._records.leader_epoch
 
     @property
-    def inflate_size(self) -> int:
-        """Compressed bytes of the batch that comes next, 0 if it needs no decompression."""
-        return 0 if self._raw or self._records is None else self._records.inflate_size
+    def inflate_estimate_s(self) -> float:
+        """About how long the batch that comes next takes to decompress, 0 if it has not to be."""
+        return 0.0 if self._raw or self._records is None else self._records.inflate_estimate_s
 
     def inflate(self) -> None:
         """Decompress the next batch; runs in a worker thread, changes nothing but the set."""

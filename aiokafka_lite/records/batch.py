@@ -36,7 +36,7 @@ _LEGACY_CRC_START: Final = 16
 # A length can at least hold: crc, magic, attributes, [timestamp,] two lengths; or the header.
 _MIN_LENGTHS: Final = (14, 22, HEADER_BYTES - LOG_OVERHEAD)
 
-_CODEC_MASK: Final = 0x07
+CODEC_MASK: Final = 0x07
 _APPEND_TIME: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
@@ -82,11 +82,11 @@ class BatchHeader(NamedTuple):
         Raises:
             UnsupportedCodecError: It is one of 5 to 7.
         """
-        return Codec.of(self.attributes & _CODEC_MASK)
+        return Codec.of(self.attributes & CODEC_MASK)
 
     @property
     def is_compressed(self) -> bool:
-        return self.attributes & _CODEC_MASK != 0
+        return self.attributes & CODEC_MASK != 0
 
     @property
     def is_transactional(self) -> bool:

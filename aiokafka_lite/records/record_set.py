@@ -20,18 +20,26 @@ from typing import Final, TypeAlias, TypeVar
 from aiokafka_lite.errors import KafkaError, RecordTooLargeError
 from aiokafka_lite.records import checksum, decoders
 from aiokafka_lite.records.batch import (
+    CODEC_MASK,
     HEADER_BYTES,
     LOG_OVERHEAD,
     BatchHeader,
     check_crc,
     read_header,
 )
+from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.records.messages import wrapped_value
 from aiokafka_lite.records.scratch import give_back
 from aiokafka_lite.records.transactions import AbortedTransactions, ControlType, control_type
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
 __all__ = ["RecordSet", "decode_all"]
+
+# Measured on batches of 1,100 JSON records of 100 bytes, of which each codec leaves about half:
+# seconds for a compressed byte, and for a record that compresses to next to nothing.
+_GZIP_S: Final = 10e-9
+_OTHERS_S: Final = 1.5e-9
+_RECORD_S: Final = 0.1e-6
 
 DEFAULT_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 
@@ -174,12 +182,14 @@ class RecordSet:
         return self._header is None and not self._is_in_run and self._error is None
 
     @property
-    def inflate_size(self) -> int:
-        """Compressed bytes of the next batch if it has still to be decompressed, else 0."""
+    def inflate_estimate_s(self) -> float:
+        """About how long the next batch takes to decompress; 0 if it has not to be (any more)."""
         if self._is_in_run:
-            return 0
+            return 0.0
         self._open_next()
-        return 0 if self._payload is None else len(self._payload)
+        if self._payload is None or self._header is None:
+            return 0.0
+        return estimate_inflate_s(self._header, len(self._payload))
 
     @property
     def inflated_bytes(self) -> int:
@@ -404,6 +414,12 @@ class RecordSet:
         if self._inflated is not None:
             give_back(self._inflated)
         self._header = self._payload = self._inflated = self._cursor = None
+
+
+def estimate_inflate_s(header: BatchHeader, compressed_bytes: int) -> float:
+    """Guess from what it is and from what it holds; sizes alone say little of what repeats."""
+    seconds_per_byte = _GZIP_S if header.attributes & CODEC_MASK == Codec.GZIP else _OTHERS_S
+    return max(compressed_bytes * seconds_per_byte, header.count * _RECORD_S)
 
 
 def decode_all(view: memoryview) -> list[Record]:

@@ -288,7 +288,7 @@ async def test_a_stopped_consumer_wakes_its_gets() -> None:
 async def test_large_compressed_batches_leave_the_loop_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fetch_queue, "INFLATE_IN_THREAD_BYTES", 1)
+    monkeypatch.setattr(fetch_queue, "INFLATE_ON_LOOP_S", 0.0)
     buffers = Buffers()
     buffers.put({A: batch(0, 50, codec="gzip") + batch(50, 50, codec="gzip")})
     assert await buffers.poll() == {A: list(range(100))}
@@ -300,7 +300,7 @@ async def test_a_get_cancelled_at_any_await_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, *, in_thread: bool
 ) -> None:
     if in_thread:
-        monkeypatch.setattr(fetch_queue, "INFLATE_IN_THREAD_BYTES", 1)
+        monkeypatch.setattr(fetch_queue, "INFLATE_ON_LOOP_S", 0.0)
     monkeypatch.setattr(fetch_queue, "TIME_SLICE_S", 0.0)
     monkeypatch.setattr(fetch_queue, "FIRST_RUN", 2)
     for steps in range(12):

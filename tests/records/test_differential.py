@@ -52,7 +52,7 @@ def outcome(
                 taken.append(more)
         except KafkaError as raised:
             error = type(raised)
-        ends: list[object] = [records.end_offset(view), decoded.inflate_size]
+        ends: list[object] = [records.end_offset(view), decoded.inflate_estimate_s]
         return taken, ends, error, decoded.next_offset, decoded.leader_epoch, decoded.is_exhausted
 
 

@@ -108,7 +108,7 @@ def test_nothing_is_taken_when_nothing_is_asked_for() -> None:
 def test_empty_record_set_is_exhausted() -> None:
     empty = record_set(b"", fetch_offset=17)
     assert (empty.take(5), empty.is_exhausted, empty.next_offset) == ([], True, 17)
-    assert (empty.inflate_size, empty.inflated_bytes, empty.leader_epoch) == (0, 0, -1)
+    assert (empty.inflate_estimate_s, empty.inflated_bytes, empty.leader_epoch) == (0, 0, -1)
 
 
 def test_set_is_exhausted_with_its_last_record_also_before_a_marker() -> None:
@@ -145,13 +145,13 @@ def test_records_own_their_bytes_when_the_scratch_buffer_is_used_again() -> None
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_batch_is_inflated_ahead_in_another_thread(codec: str) -> None:
     ahead = record_set(batch(3) + batch(100, base_offset=3, codec=codec))
-    assert ahead.inflate_size == 0  # the first batch is not compressed
+    assert ahead.inflate_estimate_s == 0  # the first batch is not compressed
     ahead.take(3)
-    assert 0 < ahead.inflate_size < len(batch(100))
+    assert 0 < ahead.inflate_estimate_s < 0.001
     thread = threading.Thread(target=ahead.inflate)
     thread.start()
     thread.join()
-    assert ahead.inflate_size == 0
+    assert ahead.inflate_estimate_s == 0
     assert ahead.inflated_bytes > 100
     assert offsets(ahead.take(50)) == list(range(3, 53))
     assert ahead.inflated_bytes > 0
@@ -168,7 +168,7 @@ def test_inflate_does_nothing_where_nothing_is_compressed() -> None:
 def test_error_of_inflate_is_raised_by_take() -> None:
     broken = record_set(raw_batch(b"this is no gzip", count=2, attributes=1))
     broken.inflate()
-    assert broken.inflate_size == 0
+    assert broken.inflate_estimate_s == 0
     assert not broken.is_exhausted
     with pytest.raises(CorruptRecordException):
         broken.take(1)
