@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import Address, ClientConfig
-from aiokafka_lite.client.connection import Connection, Exchange
+from aiokafka_lite.client.connection import Connection
+from aiokafka_lite.client.exchange import Exchange
 from aiokafka_lite.client.pool import Lane, Pool
 from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
 

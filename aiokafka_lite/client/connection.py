@@ -1,10 +1,11 @@
 """One connection to one broker: requests in flight, matched with answers by correlation id.
 
 Theory of operation. A connection is open or poisoned. While it is open, every request on the
-wire is an ``Exchange`` in ``_in_flight``, in the order sent; its answer completes the exchange's
-future. The first thing that goes wrong (the peer closes, a frame is broken, an answer matches
-no request, the broker stalls) poisons the connection: the socket is closed and every waiter gets
-the error. Nothing brings a poisoned connection back; the pool opens another.
+wire is an ``Exchange`` in ``_in_flight``, in the order sent; its answer completes it (exchange.py
+says who learns of that when). The first thing that goes wrong (the peer closes, a frame is
+broken, an answer matches no request, the broker stalls) poisons the connection: the socket is
+closed and every exchange gets the error. Nothing brings a poisoned connection back; the pool
+opens another.
 
 An exchange leaves ``_in_flight`` only by its answer. When its waiter was cancelled or timed out
 it stays, so that the late answer is recognised and dropped, and is never taken for another's.
@@ -17,10 +18,8 @@ caught the same way: the deadline is the request's, bytes do not prolong it. One
 whole connection; it is set when nothing is set or for an earlier deadline, and otherwise only
 moves when it fires, so a request costs no timer.
 
-The read callback only completes futures with raw frames. Decoding happens in the task that
-waits: a large answer then holds up nobody's callbacks, a cancelled waiter costs no decoding, and
-a decode error surfaces where the request was made. The connection stays in step after one, since
-frames carry their size.
+The read callback decodes nothing: it matches raw frames with exchanges. An answer that cannot be
+decoded is its requester's affair; the connection stays in step, since frames carry their size.
 
 References: https://kafka.apache.org/protocol (requests, in order on one connection), KIP-219
 (throttle_time_ms: the broker mutes us, we hold back), KIP-511.
@@ -29,14 +28,14 @@ References: https://kafka.apache.org/protocol (requests, in order on one connect
 from __future__ import annotations
 
 import asyncio
-import copy
 import ssl
-from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar, cast
 
 from aiokafka_lite._compat import Buffer, timeout
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, Address
 from aiokafka_lite.client.dial import dial, explain
+from aiokafka_lite.client.exchange import Exchange, own_copy
 from aiokafka_lite.client.frames import UNCHECKED_BYTES, FrameReader
 from aiokafka_lite.client.versions import ApiVersions, ask_api_versions
 from aiokafka_lite.errors import (
@@ -53,11 +52,7 @@ from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.schema import Request, Response
 
-if TYPE_CHECKING:
-    Frame = asyncio.Future[memoryview]
-
 R = TypeVar("R", bound=Response)
-R_co = TypeVar("R_co", bound=Response, covariant=True)
 
 MAX_CORRELATION_ID: Final = 2**31 - 1
 MAX_SMALL_ANSWER_BYTES: Final = 16 * 1024 * 1024
@@ -68,68 +63,13 @@ LARGE_ANSWERS: Final = (FetchRequest, MetadataRequest)
 Authenticate = Callable[["Connection"], Awaitable[None]]
 
 
-class Exchange(Generic[R_co]):
-    """A request on the wire and the answer it waits for.
-
-    ``await exchange`` gives the decoded answer. Who wants the raw frame first, to decode it when
-    there is time, awaits ``exchange.frame`` and calls ``decode``. Cancelling either leaves the
-    connection usable.
-    """
-
-    __slots__ = ("_connection", "deadline", "frame", "request_class", "timeout_s", "version")
-
-    def __init__(
-        self,
-        connection: Connection,
-        request_class: type[Request[R_co]],
-        version: int,
-        frame: Frame,
-        timeout_s: float,
-        deadline: float,
-    ) -> None:
-        self._connection = connection
-        self.request_class = request_class
-        self.version = version
-        self.frame = frame
-        self.timeout_s = timeout_s
-        self.deadline = deadline
-
-    def __await__(self) -> Generator[object, None, R_co]:
-        frame = yield from self.frame.__await__()
-        return self.decode(frame)
-
-    def decode(self, frame: memoryview) -> R_co:
-        """Decode the answer's frame; byte fields of record sets stay slices of it.
-
-        Raises:
-            KafkaProtocolError: The answer is malformed, or has bytes left over.
-        """
-        try:
-            response = framing.decode_response(self.request_class, self.version, frame)
-        except KafkaProtocolError as error:
-            raise type(error)(f"bad answer from {self}: {error.args[0]}") from error
-        throttle_ms: int = getattr(response, "throttle_time_ms", 0)
-        if throttle_ms > 0:
-            self._connection.throttle(throttle_ms / 1000)
-        return response
-
-    def fail(self, error: KafkaError) -> None:
-        """Give the waiter an error of its own; nothing happens when nobody waits any more."""
-        if not self.frame.done():
-            self.frame.set_exception(own_copy(error))
-            self.frame.exception()  # seen: no warning when the waiter is gone
-
-    def __str__(self) -> str:
-        name = self.request_class.__name__.removesuffix("Request")
-        return f"{self._connection.peer} to {name} v{self.version}"
-
-
 class Connection(asyncio.BufferedProtocol):
     """A connection, open from ``open`` until it is poisoned or closed.
 
     Must be used from one event loop. All fields are written here only.
 
     Attributes:
+        loop: The event loop it belongs to.
         peer: Host, port and node id, for messages.
         closed: Completed with the reason as soon as the connection is poisoned or closed.
         api_versions: What the broker offers.
@@ -140,12 +80,12 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(
         self, address: Address, *, client_id: str, max_frame_bytes: int, node_id: int | None
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self.peer = f"{address}" if node_id is None else f"{address} (node {node_id})"
         self.node_id = node_id
         self.api_versions = ApiVersions({}, self.peer)
-        self.closed: asyncio.Future[KafkaError] = self._loop.create_future()
-        self.last_used = self._loop.time()
+        self.closed: asyncio.Future[KafkaError] = self.loop.create_future()
+        self.last_used = self.loop.time()
         self.muted_until = 0.0
         self._client_id = client_id
         self._max_frame_bytes = max_frame_bytes
@@ -300,18 +240,34 @@ class Connection(asyncio.BufferedProtocol):
         return await self.send(request, timeout_s=timeout_s, max_version=max_version)
 
     def send(
-        self, request: Request[R], *, timeout_s: float, max_version: int | None = None
+        self,
+        request: Request[R],
+        *,
+        timeout_s: float,
+        max_version: int | None = None,
+        on_done: Callable[[Exchange[R]], None] | None = None,
     ) -> Exchange[R]:
-        """Send a request at once, whatever is still buffered, and return its exchange."""
+        """Send a request at once, whatever is still buffered, and return its exchange.
+
+        What is raised here is not told to ``on_done``; for its rules see exchange.py.
+
+        Raises: as ``request``, except for what becomes of the exchange.
+        """
         if not request.expects_response:
             raise IllegalArgumentError(f"{request!r} gets no answer: ask for one (acks)")
         newest = request.usable_max_version  # what it says may need an older one than we know
         if max_version is not None and max_version < newest:
             newest = max_version
         version = self.api_versions.choose(type(request), newest)
-        return self._send(request, version, timeout_s)
+        return self._send(request, version, timeout_s, on_done)
 
-    def _send(self, request: Request[R], version: int, timeout_s: float) -> Exchange[R]:
+    def _send(
+        self,
+        request: Request[R],
+        version: int,
+        timeout_s: float,
+        on_done: Callable[[Exchange[R]], None] | None = None,
+    ) -> Exchange[R]:
         transport = self._transport
         if self._poison is not None:
             raise own_copy(self._poison)
@@ -319,15 +275,13 @@ class Connection(asyncio.BufferedProtocol):
             raise KafkaConnectionError(f"the connection to {self.peer} is being closed: try again")
         correlation_id = self._next_correlation_id()
         encoded = framing.encode_request(request, version, correlation_id, self._client_id)
-        self.last_used = now = self._loop.time()
+        self.last_used = now = self.loop.time()
         # A broker that mutes us does not read the request before it unmutes us (KIP-219).
         deadline = (now if now > self.muted_until else self.muted_until) + timeout_s
-        exchange = Exchange(
-            self, type(request), version, self._loop.create_future(), timeout_s, deadline
-        )
+        exchange = Exchange(self, type(request), version, timeout_s, deadline, on_done)
         self._in_flight[correlation_id] = exchange
-        if self._timer is None or self._timer.when() > exchange.deadline:
-            self._set_timer(exchange.deadline)
+        if self._timer is None or self._timer.when() > deadline:
+            self._set_timer(deadline)
         try:
             transport.write(encoded)
         except (OSError, RuntimeError) as error:  # uvloop: RuntimeError once the transport closed
@@ -336,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def throttle(self, duration_s: float) -> None:
         """Note that the broker asks us to hold back; a broker is believed up to a minute."""
-        until = self._loop.time() + min(duration_s, MAX_THROTTLE_S)
+        until = self.loop.time() + min(duration_s, MAX_THROTTLE_S)
         self.muted_until = max(self.muted_until, until)
 
     def _next_correlation_id(self) -> int:
@@ -361,11 +315,11 @@ class Connection(asyncio.BufferedProtocol):
     def _set_timer(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._check_deadlines)
+        self._timer = self.loop.call_at(when, self._check_deadlines)
 
     def _check_deadlines(self) -> None:
         self._timer = None
-        now = self._loop.time()
+        now = self.loop.time()
         oldest = next(iter(self._in_flight.values()), None)
         for exchange in self._in_flight.values():
             if exchange.deadline > now:
@@ -395,24 +349,36 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._poison is not None:
             return
-        reader = self._reader
-        try:
-            reader.received(nbytes)
-            while (frame := reader.next_frame()) is not None:
-                self._answered(frame)
-        except KafkaProtocolError as error:
-            self._fail(error)
+        self._reader.received(nbytes)
+        while True:
+            try:
+                frame = self._reader.next_frame()
+                if frame is None:
+                    return
+                exchange = self._exchange_of(frame)
+            except KafkaProtocolError as error:
+                self._fail(error)
+                return
+            self._answered(exchange, frame)
 
-    def _answered(self, frame: memoryview) -> None:
-        exchange = self._in_flight.pop(framing.response_correlation_id(frame), None)
+    def _exchange_of(self, frame: memoryview) -> Exchange[Response]:
+        correlation_id = framing.response_correlation_id(frame)
+        exchange = self._in_flight.pop(correlation_id, None)
         if exchange is None:
             raise CorrelationIdError(
-                f"{self.peer} answers request {framing.response_correlation_id(frame)}, which is "
-                "not in flight: the connection is out of step"
+                f"{self.peer} answers request {correlation_id}, which is not in flight: the "
+                "connection is out of step"
             )
-        self.last_used = self._loop.time()
-        if not exchange.frame.done():  # else it was cancelled or timed out: drop the answer
-            exchange.frame.set_result(frame)
+        return exchange
+
+    def _answered(self, exchange: Exchange[Response], frame: memoryview) -> None:
+        self.last_used = self.loop.time()
+        try:
+            exchange.answered(frame)
+        except BaseException as error:
+            text = f"the connection to {self.peer} was given up: an answer's callback failed"
+            self._fail(_caused(KafkaConnectionError(text), error))
+            raise
         if self._is_retired:
             self._close_if_drained()
 
@@ -437,14 +403,10 @@ class Connection(asyncio.BufferedProtocol):
         return min(MAX_SMALL_ANSWER_BYTES, self._max_frame_bytes)
 
 
-def own_copy(error: KafkaError) -> KafkaError:
-    """Return a copy to raise: one exception raised in several tasks would mix tracebacks."""
-    own = copy.copy(error)
-    own.__cause__ = error.__cause__
-    return own
-
-
 def _lost(peer: str, error: BaseException | None) -> KafkaConnectionError:
-    lost = KafkaConnectionError(f"lost the connection to {peer}: {explain(error)}")
-    lost.__cause__ = error
-    return lost
+    return _caused(KafkaConnectionError(f"lost the connection to {peer}: {explain(error)}"), error)
+
+
+def _caused(error: KafkaConnectionError, cause: BaseException | None) -> KafkaConnectionError:
+    error.__cause__ = cause
+    return error

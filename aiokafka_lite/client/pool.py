@@ -17,13 +17,14 @@ import asyncio
 import enum
 import logging
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.config import Address, ClientConfig
-from aiokafka_lite.client.connection import Authenticate, Connection, Exchange, own_copy
+from aiokafka_lite.client.connection import Authenticate, Connection
+from aiokafka_lite.client.exchange import Exchange, own_copy
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import KafkaConnectionError, KafkaError, NodeNotReadyError
 from aiokafka_lite.protocol.schema import Request, Response
@@ -109,8 +110,7 @@ class Pool:
     # --- What it is asked ------------------------------------------------------------------
     def is_ready(self, node_id: int, lane: Lane = Lane.GENERAL) -> bool:
         """Whether a request to the node would be sent at once."""
-        connection = self.usable(node_id, lane)
-        return connection is not None and self._mute_s(connection.muted_until, lane) == 0
+        return self.ready_connection(node_id, lane) is not None
 
     def ready(self, node_id: int, lane: Lane = Lane.GENERAL) -> bool:
         """Like is_ready; starts connecting when there is no connection and backoff allows."""
@@ -187,6 +187,17 @@ class Pool:
         state = self._nodes.get(node_id)
         return None if state is None else self._usable(state, state.slots[lane])
 
+    def ready_connection(self, node_id: int, lane: Lane = Lane.GENERAL) -> Connection | None:
+        """Return the connection on which a request to the node can be sent at once.
+
+        None when there is no connection, or when the lane holds back for a throttled broker:
+        then ``connect`` waits for one.
+        """
+        connection = self.usable(node_id, lane)
+        if connection is None or self._mute_s(connection.muted_until, lane) > 0:
+            return None
+        return connection
+
     # --- Requests --------------------------------------------------------------------------
     async def request(
         self,
@@ -210,8 +221,8 @@ class Pool:
             RequestTimedOutError: No answer within ``timeout_s``.
             KafkaError: See Connection.request.
         """
-        connection = self.usable(node_id, lane)
-        if connection is None or self._mute_s(connection.muted_until, lane) > 0:
+        connection = self.ready_connection(node_id, lane)
+        if connection is None:
             connection = await self.connect(node_id, lane)
         return await connection.request(request, timeout_s=timeout_s, max_version=max_version)
 
@@ -223,8 +234,11 @@ class Pool:
         lane: Lane = Lane.GENERAL,
         timeout_s: float,
         max_version: int | None = None,
+        on_done: Callable[[Exchange[R]], None] | None = None,
     ) -> Exchange[R]:
         """Send a request on a connection that `is_ready`, and return its exchange.
+
+        ``on_done`` is called with the outcome; for its rules see exchange.py.
 
         Raises:
             NodeNotReadyError: There is none that takes a request at once: await `connect` first.
@@ -233,7 +247,9 @@ class Pool:
         connection = self.usable(node_id, lane)
         if connection is None:
             raise NodeNotReadyError(f"{self.describe(node_id)} is not connected")
-        return connection.send(request, timeout_s=timeout_s, max_version=max_version)
+        return connection.send(
+            request, timeout_s=timeout_s, max_version=max_version, on_done=on_done
+        )
 
     def send_nowait(self, node_id: int, request: Request[Response]) -> bool:
         """Send a request whose answer nobody waits for; whether it was sent.

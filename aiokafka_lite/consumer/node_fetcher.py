@@ -291,17 +291,16 @@ class NodeFetcher:
                 lane=Lane.FETCH,
                 timeout_s=config.fetch_max_wait_s + FETCH_STALL_S,
                 max_version=asked.max_version,
+                on_done=self._answered,
             )
         except KafkaError as error:
             self._failed(error)
-        else:
-            self._exchange.frame.add_done_callback(self._answered)
 
     def _give_up_request(self) -> None:
         """Forget the request in flight; its answer will be dropped."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
-            exchange.frame.cancel()
+            exchange.abandon()
         self._release()
 
     def _release(self) -> None:
@@ -311,13 +310,11 @@ class NodeFetcher:
             reservation.release()
 
     # --- Answers --------------------------------------------------------------------------
-    def _answered(self, frame: asyncio.Future[memoryview]) -> None:
+    def _answered(self, exchange: Exchange[FetchResponse]) -> None:
         """Settle the answer, or leave it to the task if that takes long."""
-        exchange, self._exchange = self._exchange, None
-        if exchange is None or frame.cancelled():
-            return
+        self._exchange = None
         try:
-            self._accept(exchange.decode(frame.result()))
+            self._accept(exchange.result())
         except Exception as error:  # noqa: BLE001 -- the task raises it, if it is not to be retried
             self._failed(error)
             return

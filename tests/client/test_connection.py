@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from aiokafka_lite.client import Connection
+from aiokafka_lite.client import Connection, Exchange
 from aiokafka_lite.client.connection import MAX_THROTTLE_S
 from aiokafka_lite.errors import (
     CorrelationIdError,
@@ -16,12 +16,7 @@ from aiokafka_lite.errors import (
     KafkaProtocolError,
     RequestTimedOutError,
 )
-from aiokafka_lite.protocol.messages.fetch import (
-    FetchableTopicResponse,
-    FetchRequest,
-    FetchResponse,
-    PartitionData,
-)
+from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequest,
@@ -87,14 +82,6 @@ async def test_request_is_sent_before_the_first_suspension(
     request.send(None)
     await broker.until_asked(MetadataRequest)
     request.close()
-
-
-async def test_raw_frame_can_be_decoded_later(
-    broker: ScriptedBroker, connection: Connection
-) -> None:
-    exchange = connection.send(ask_topic("t"), timeout_s=TIMEOUT_S)
-    frame = await exchange.frame
-    assert only_topic(exchange.decode(frame)) == "t"
 
 
 async def test_cancelled_request_leaves_the_connection_usable(
@@ -286,7 +273,6 @@ async def test_a_deadline_counts_from_the_end_of_the_throttle(
     broker.scripts[HeartbeatRequest] = always(Do.NOTHING)
     exchange = connection.send(HeartbeatRequest(), timeout_s=0.001)
     assert exchange.deadline == connection.muted_until + 0.001
-    exchange.frame.cancel()
 
 
 async def test_throttle_is_noted_and_capped(broker: ScriptedBroker, connection: Connection) -> None:
@@ -328,17 +314,6 @@ async def test_close_fails_waiters_and_may_be_called_again(
     with pytest.raises(KafkaConnectionError, match="closed by this client"):
         await request
     await connection.wait_closed()
-
-
-async def test_error_nobody_waits_for_leaves_no_warning(
-    broker: ScriptedBroker, connection: Connection
-) -> None:
-    complaints: list[dict[str, object]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-    broker.scripts[MetadataRequest] = lambda _: Do.CLOSE
-    connection.send(ask_topic("a"), timeout_s=TIMEOUT_S)
-    await connection.wait_closed()
-    assert not complaints
 
 
 async def test_request_waits_while_the_peer_takes_nothing(
@@ -388,26 +363,16 @@ async def test_failing_write_poisons(broker: ScriptedBroker) -> None:
     fresh = await Connection.open(broker.host, broker.port, client_id="tests")
     real = broker.connections[1].transport
     fresh.connection_made(BrokenTransport())
+    told: list[Exchange[MetadataResponse]] = []
+    exchange = fresh.send(ask_topic("a"), timeout_s=TIMEOUT_S, on_done=told.append)
+    assert not told
     with pytest.raises(KafkaConnectionError, match="closed transport"):
-        await fresh.request(ask_topic("a"), timeout_s=TIMEOUT_S)
+        await exchange
+    await asyncio.sleep(0)
+    assert told == [exchange]
     assert fresh.is_closed
     real.abort()
     await fresh.wait_closed()
-
-
-async def test_fetched_record_set_is_a_slice_of_the_received_frame(
-    broker: ScriptedBroker, connection: Connection
-) -> None:
-    partition = PartitionData(partition_index=0, records=b"r" * 1000)
-    broker.scripts[FetchRequest] = lambda _: FetchResponse(
-        responses=[FetchableTopicResponse(topic_id=b"0123456789abcdef", partitions=[partition])]
-    )
-    exchange = connection.send(FetchRequest(), timeout_s=TIMEOUT_S)
-    frame = await exchange.frame
-    records = exchange.decode(frame).responses[0].partitions[0].records
-    assert isinstance(records, memoryview)
-    assert bytes(records) == b"r" * 1000
-    assert records.obj is frame.obj
 
 
 async def test_request_that_gets_no_answer_is_refused(connection: Connection) -> None:

@@ -114,13 +114,22 @@ class Sent:
 
 
 class ScriptedExchange:
-    """Stands in for Exchange: its frame is the answer itself."""
+    """Stands in for Exchange: tells what the test has answered."""
 
-    def __init__(self, sent: Sent) -> None:
-        self.frame = sent.response
+    def __init__(self, sent: Sent, on_done: Callable[[ScriptedExchange], None]) -> None:
+        self._response = sent.response
+        self._on_done = on_done
+        sent.response.add_done_callback(self._tell)
 
-    def decode(self, response: FetchResponse) -> FetchResponse:
-        return response
+    def _tell(self, response: asyncio.Future[FetchResponse]) -> None:
+        if not response.cancelled():
+            self._on_done(self)
+
+    def result(self) -> FetchResponse:
+        return self._response.result()
+
+    def abandon(self) -> None:
+        self._response.cancel()
 
 
 class ScriptedPool:
@@ -150,11 +159,12 @@ class ScriptedPool:
         lane: object = None,
         timeout_s: float | None = None,
         max_version: int | None = None,
+        on_done: Callable[[ScriptedExchange], None],
     ) -> ScriptedExchange:
         sent = Sent(node_id, request, max_version)
         self.sent.append(sent)
         self.sent_event.set()
-        return ScriptedExchange(sent)
+        return ScriptedExchange(sent, on_done)
 
     def send_nowait(self, node_id: int, request: Request[Response]) -> bool:
         self.sent_in_passing.append((node_id, request))
