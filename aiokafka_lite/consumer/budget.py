@@ -37,11 +37,13 @@ class Reservation:
 
 
 class ByteBudget:
-    """Bytes that may be reserved; calls `on_release` whenever some come back."""
+    """Bytes that may be reserved; calls `on_release` when some come back that somebody lacked."""
 
     def __init__(self, limit_bytes: int, on_release: Callable[[], None]) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
+        # Whether a reservation was refused since bytes last came back.
+        self._is_short = False
         self._on_release = on_release
 
     def reserve(self, wanted_bytes: int, least_bytes: int) -> Reservation | None:
@@ -53,6 +55,7 @@ class ByteBudget:
         granted = min(wanted_bytes, left)
         if granted < least_bytes:
             if self.used_bytes:
+                self._is_short = True
                 return None
             granted = least_bytes
         self.used_bytes += granted
@@ -61,5 +64,6 @@ class ByteBudget:
     def change(self, by_bytes: int) -> None:
         """Take more or give back; for reservations."""
         self.used_bytes += by_bytes
-        if by_bytes < 0:
+        if by_bytes < 0 and self._is_short:
+            self._is_short = False
             self._on_release()

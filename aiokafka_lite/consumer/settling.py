@@ -60,6 +60,8 @@ class Settling:
         self._state = state
         self._queue = queue
         self._rng = rng
+        self._check_crcs = config.check_crcs
+        self._is_read_committed = config.is_read_committed
         self._deserialize = make_deserialize(config.key_deserializer, config.value_deserializer)
         # Set when an answer shows that the metadata is out of date; whoever acts on it resets it.
         self.is_metadata_stale = False
@@ -102,20 +104,12 @@ class Settling:
                 partition.tp.partition,
                 view,
                 fetch_offset=target.offset,
-                check_crcs=self._config.check_crcs,
-                aborted=self._aborted(answer),
+                check_crcs=self._check_crcs,
+                aborted=aborted_transactions(answer) if self._is_read_committed else None,
             ),
             end_offset=end_offset(view),
             deserialize=self._deserialize,
         )
-
-    def _aborted(self, answer: PartitionData) -> list[tuple[int, int]] | None:
-        if not self._config.is_read_committed:
-            return None
-        return [
-            (aborted.producer_id, aborted.first_offset)
-            for aborted in answer.aborted_transactions or ()
-        ]
 
     def _settle_error(
         self, partition: PartitionState, error_class: type[KafkaError], code: int, now: float
@@ -160,3 +154,10 @@ class Settling:
             return
         error = OffsetOutOfRangeError({partition.tp: offset}).at(partition.tp, offset)
         self._queue.put_error(partition, error, is_sticky=True)
+
+
+def aborted_transactions(answer: PartitionData) -> list[tuple[int, int]]:
+    """Return producer id and first offset of the transactions to leave out of a record set."""
+    return [
+        (aborted.producer_id, aborted.first_offset) for aborted in answer.aborted_transactions or ()
+    ]

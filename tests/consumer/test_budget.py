@@ -26,12 +26,17 @@ def test_an_oversized_batch_gets_through_alone() -> None:
     assert budget.reserve(500, 500) is None
 
 
-def test_release_is_told_and_counts_once() -> None:
+def test_release_counts_once_and_is_told_to_who_was_refused() -> None:
     told: list[int] = []
     budget = ByteBudget(100, lambda: told.append(budget.used_bytes))
     reservation = budget.reserve(60, 10)
     assert reservation is not None
+    reservation.resize(50)
+    assert told == []  # nobody lacks bytes
+    assert budget.reserve(60, 60) is None
     reservation.resize(20)
+    assert told == [20]
+    assert budget.reserve(90, 90) is None
     reservation.release()
     reservation.release()
     assert told == [20, 0]
