@@ -42,6 +42,7 @@ from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
 )
+from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 
@@ -208,7 +209,7 @@ class Cluster:
     async def request(
         self,
         node_id: int,
-        request: Request[R],
+        request: AnyRequest[R],
         *,
         lane: Lane = Lane.GENERAL,
         timeout_s: float | None = None,

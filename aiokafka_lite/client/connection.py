@@ -50,6 +50,7 @@ from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.prepared import AnyRequest, PreparedRequest, prepared
 from aiokafka_lite.protocol.schema import Request, Response
 
 R = TypeVar("R", bound=Response)
@@ -147,7 +148,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _negotiate(self, timeout_s: float) -> None:
         async def ask(request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
-            return await self._send(request, version, timeout_s)
+            return await self._send(prepared(request), version, timeout_s)
 
         try:
             self.api_versions = await ask_api_versions(ask, self.peer)
@@ -220,7 +221,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- Requests --------------------------------------------------------------------------
     async def request(
-        self, request: Request[R], *, timeout_s: float, max_version: int | None = None
+        self, request: AnyRequest[R], *, timeout_s: float, max_version: int | None = None
     ) -> R:
         """Send a request and return its decoded answer.
 
@@ -236,12 +237,12 @@ class Connection(asyncio.BufferedProtocol):
             KafkaProtocolError: The peer broke the protocol.
         """
         if not self._can_write.is_set():
-            await self._wait_writable(type(request), timeout_s)
+            await self._wait_writable(prepared(request).request_class, timeout_s)
         return await self.send(request, timeout_s=timeout_s, max_version=max_version)
 
     def send(
         self,
-        request: Request[R],
+        request: AnyRequest[R],
         *,
         timeout_s: float,
         max_version: int | None = None,
@@ -253,17 +254,18 @@ class Connection(asyncio.BufferedProtocol):
 
         Raises: as ``request``, except for what becomes of the exchange.
         """
-        if not request.expects_response:
+        ready = prepared(request)
+        if not ready.expects_response:
             raise IllegalArgumentError(f"{request!r} gets no answer: ask for one (acks)")
-        newest = request.usable_max_version  # what it says may need an older one than we know
+        newest = ready.usable_max_version  # what it says may need an older one than we know
         if max_version is not None and max_version < newest:
             newest = max_version
-        version = self.api_versions.choose(type(request), newest)
-        return self._send(request, version, timeout_s, on_done)
+        version = self.api_versions.choose(ready.request_class, newest)
+        return self._send(ready, version, timeout_s, on_done)
 
     def _send(
         self,
-        request: Request[R],
+        request: PreparedRequest[R],
         version: int,
         timeout_s: float,
         on_done: Callable[[Exchange[R]], None] | None = None,
@@ -274,11 +276,11 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None or self._is_retired:
             raise KafkaConnectionError(f"the connection to {self.peer} is being closed: try again")
         correlation_id = self._next_correlation_id()
-        encoded = framing.encode_request(request, version, correlation_id, self._client_id)
+        encoded = request.encode(version, correlation_id, self._client_id)
         self.last_used = now = self.loop.time()
         # A broker that mutes us does not read the request before it unmutes us (KIP-219).
         deadline = (now if now > self.muted_until else self.muted_until) + timeout_s
-        exchange = Exchange(self, type(request), version, timeout_s, deadline, on_done)
+        exchange = Exchange(self, request.request_class, version, timeout_s, deadline, on_done)
         self._in_flight[correlation_id] = exchange
         if self._timer is None or self._timer.when() > deadline:
             self._set_timer(deadline)

@@ -27,6 +27,7 @@ from aiokafka_lite.client.connection import Authenticate, Connection
 from aiokafka_lite.client.exchange import Exchange, own_copy
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import KafkaConnectionError, KafkaError, NodeNotReadyError
+from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Request, Response
 
 log = logging.getLogger(__name__)
@@ -202,7 +203,7 @@ class Pool:
     async def request(
         self,
         node_id: int,
-        request: Request[R],
+        request: AnyRequest[R],
         *,
         lane: Lane = Lane.GENERAL,
         timeout_s: float,
@@ -229,7 +230,7 @@ class Pool:
     def send(
         self,
         node_id: int,
-        request: Request[R],
+        request: AnyRequest[R],
         *,
         lane: Lane = Lane.GENERAL,
         timeout_s: float,

@@ -39,7 +39,10 @@ Encoder = Callable[[M, Callable[[Part], None]], None]
 
 def compile_encoder(cls: type[M], version: int) -> Encoder[M]:
     """Compile the encoder of `cls` in `version`; it must be one of `cls.versions`."""
-    source = _EncoderSource(cls, version)
+    source = EncoderSource(f"def encode_{cls.__name__}(message, append):", cls, version)
+    source.write_struct(cls, "message", cls.__name__)
+    source.flush()
+    source.line("return")
     return compile_function(f"encode {cls.__name__} v{version}", source.lines, source.constants)
 
 
@@ -61,46 +64,47 @@ _GLOBALS: Final[dict[str, object]] = {
 }
 
 
-class _EncoderSource(SourceWriter):
-    """The source of one encoder."""
+Run = list[tuple[str, str]]
+"""Fields of fixed size: code in the struct module, and expression, which is empty for an x."""
 
-    def __init__(self, cls: type[Message], version: int) -> None:
-        super().__init__(f"def encode_{cls.__name__}(message, append):", _GLOBALS)
+
+class EncoderSource(SourceWriter):
+    """The source of one encoder; where values come from is for subclasses to change."""
+
+    def __init__(self, signature: str, cls: type[Message], version: int) -> None:
+        super().__init__(signature, _GLOBALS)
         self.version = version
         self.is_flexible = cls.flexible.covers(version)
-        self.run: list[tuple[str, str]] = []  # (code in the struct module, expression; "" for x)
+        self.run: Run = []
         self.append = "append"
-        self.write_struct(cls, "message", cls.__name__)
-        self.flush()
-        self.line("return")
 
     def flush(self) -> None:
         """Pack the fields gathered so far with one call."""
         self.write_run(self.run)
         self.run = []
 
-    def write_run(self, run: list[tuple[str, str]]) -> None:
+    def write_run(self, run: Run) -> None:
         if run:
-            pack = self.constant("pack", Layout(">" + "".join(code for code, _ in run)).pack)
-            values = ", ".join(value for _, value in run if value)
-            self.line(f"{self.append}({pack}({values}))")
+            self.line(f"{self.append}({self.packed(run)})")
 
-    # -- structs
-    def write_struct(self, cls: type[Struct], source: str, path: str) -> None:
-        for field in absent(cls, self.version):
-            if not field.ignorable:
-                self.refuse_if(self.is_set(field, source), f"{path}.{field.name}")
-        for field in present(cls, self.version):
-            self.write_field(field, source, path)
-        if self.is_flexible:
-            self.write_tags(tagged(cls, self.version), source, path)
+    def packed(self, run: Run) -> str:
+        """Return the expression for the bytes of a run."""
+        layout = Layout(">" + "".join(code for code, _ in run))
+        values = [value for _, value in run if value]
+        if not values:
+            return repr(layout.pack())
+        return f"{self.constant('pack', layout.pack)}({', '.join(values)})"
 
-    def refuse_if(self, condition: str, path: str) -> None:
-        with self.block(f"if {condition}:"):
-            self.line(f"raise cannot_carry({self.version}, {path!r})")
+    # -- where values come from
+    def value(self, field: Field, source: str) -> str:
+        """Return the expression for the value of a field of a struct."""
+        return f"{source}.{field.name}"
 
     def is_set(self, field: Field, source: str) -> str:
-        """Return the expression that tells whether a field differs from its default."""
+        """Return the expression that tells whether a field differs from its default.
+
+        It is empty for a field that never does.
+        """
         value = f"{source}.{field.slot}"
         if field.is_list:
             return value
@@ -111,8 +115,26 @@ class _EncoderSource(SourceWriter):
             return f"{value} is not None"
         return f"({value} is not {default} and {value} != {default})"  # mostly it is the same one
 
+    def each(self, element: Wire, item: str) -> str:
+        """Return the target of a loop over elements, each of which is called `item`."""
+        return item
+
+    # -- structs
+    def write_struct(self, cls: type[Struct], source: str, path: str) -> None:
+        for field in absent(cls, self.version):
+            if not field.ignorable and (condition := self.is_set(field, source)):
+                self.refuse_if(condition, f"{path}.{field.name}")
+        for field in present(cls, self.version):
+            self.write_field(field, source, path)
+        if self.is_flexible:
+            self.write_tags(tagged(cls, self.version), source, path)
+
+    def refuse_if(self, condition: str, path: str) -> None:
+        with self.block(f"if {condition}:"):
+            self.line(f"raise cannot_carry({self.version}, {path!r})")
+
     def write_field(self, field: Field, source: str, path: str) -> None:
-        value, path = f"{source}.{field.name}", f"{path}.{field.name}"
+        value, path = self.value(field, source), f"{path}.{field.name}"
         is_nullable = field.nullable.covers(self.version)
         if not is_nullable and field.nullable != NO_VERSIONS:
             self.refuse_if(f"{value} is None", path)
@@ -120,17 +142,17 @@ class _EncoderSource(SourceWriter):
 
     def write_tags(self, fields: list[Field], source: str, path: str) -> None:
         """Write the tagged fields; mostly none is set, then their count ends the pending run."""
-        if not fields:
+        conditions = {field: is_set for field in fields if (is_set := self.is_set(field, source))}
+        if not conditions:
             self.run.append(("x", ""))
             return
-        conditions = [self.is_set(field, source) for field in fields]
         run, self.run = self.run, []
-        with self.block(f"if {' or '.join(conditions)}:"):
+        with self.block(f"if {' or '.join(conditions.values())}:"):
             self.write_run(run)
             outer, tags, parts = self.append, self.fresh("tags"), self.fresh("parts")
             self.line(f"{tags} = []")
             self.append = f"{parts}.append"
-            for field, condition in zip(fields, conditions, strict=True):
+            for field, condition in conditions.items():
                 with self.block(f"if {condition}:"):
                     self.line(f"{parts} = []")
                     self.write_field(field, source, path)
@@ -201,6 +223,6 @@ class _EncoderSource(SourceWriter):
                 self.line(f"{self.append}(pack({code}, *{value}))")
             return
         item = self.fresh("item")
-        with self.block(f"for {item} in {value}:"):
+        with self.block(f"for {self.each(element, item)} in {value}:"):
             self.write_value(element, item, False, path)
             self.flush()

@@ -16,7 +16,8 @@ from aiokafka_lite.errors import (
     KafkaProtocolError,
     RequestTimedOutError,
 )
-from aiokafka_lite.protocol.messages.fetch import FetchRequest
+from aiokafka_lite.protocol.fetch_template import FetchTemplate
+from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequest,
@@ -82,6 +83,25 @@ async def test_request_is_sent_before_the_first_suspension(
     request.send(None)
     await broker.until_asked(MetadataRequest)
     request.close()
+
+
+async def test_request_from_a_template_gets_its_decoded_answer(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    broker.scripts[FetchRequest] = always(FetchResponse(session_id=9))
+    template = FetchTemplate(max_wait_ms=1, min_bytes=2, isolation_level=1)
+    for topic_id, version in ((bytes(range(16)), FetchRequest.max_version), (bytes(16), 12)):
+        request = template.request(
+            session_id=3, session_epoch=4, max_bytes=5, topics=[("t", topic_id, [(6, 7, 8, 9)])]
+        )
+        response = await connection.request(request, timeout_s=TIMEOUT_S)
+        assert response.session_id == 9
+        asked = broker.asked[-1]
+        assert asked.version == version
+        assert asked.client_id == "tests"
+        assert isinstance(asked.request, FetchRequest)
+        assert asked.request.max_bytes == 5
+        assert asked.request.topics[0].partitions[0].fetch_offset == 8
 
 
 async def test_cancelled_request_leaves_the_connection_usable(

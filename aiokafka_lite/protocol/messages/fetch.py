@@ -30,7 +30,8 @@ from aiokafka_lite.protocol.schema import (
     uuid,
 )
 
-_FIRST_WITHOUT_NAMES: Final = 13
+LAST_WITH_NAMES: Final = 12
+"""The last version that names topics; later ones give ids (KIP-516)."""
 
 
 class EpochEndOffset(Struct):
@@ -168,5 +169,5 @@ class FetchRequest(
         ids = [topic.topic_id for topic in self.topics]
         ids += [topic.topic_id for topic in self.forgotten_topics_data]
         if ZERO_UUID in ids:
-            return _FIRST_WITHOUT_NAMES - 1
+            return LAST_WITH_NAMES
         return self.max_version

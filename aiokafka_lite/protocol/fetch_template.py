@@ -1,0 +1,130 @@
+"""Fetch requests from a template: a consumer's differ in session, limit and offsets only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from aiokafka_lite._compat import override
+from aiokafka_lite.protocol.messages.fetch import (
+    LAST_WITH_NAMES,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+)
+from aiokafka_lite.protocol.prepared import PreparedRequest
+from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.protocol.template import Template, Varying, compile_template
+
+PartitionToFetch: TypeAlias = tuple[int, int, int, int]
+"""Index, leader epoch (-1: not known), fetch offset, limit in bytes."""
+
+TopicToFetch: TypeAlias = tuple[str, bytes, Sequence[PartitionToFetch]]
+"""Name, id, and partitions. Which of name and id is sent depends on the version."""
+
+TopicToForget: TypeAlias = tuple[str, bytes, Sequence[int]]
+"""Name, id, and indexes of partitions to drop from the session."""
+
+_VARYING: Final[Varying] = {
+    FetchRequest: ("max_bytes", "session_id", "session_epoch", "topics", "forgotten_topics_data"),
+    FetchTopic: ("topic", "topic_id", "partitions"),
+    FetchPartition: ("partition", "current_leader_epoch", "fetch_offset", "partition_max_bytes"),
+    ForgottenTopic: ("topic", "topic_id", "partitions"),
+}
+
+
+class FetchTemplate:
+    """Makes the Fetch requests of one consumer; what they have in common is encoded once."""
+
+    def __init__(self, *, max_wait_ms: int, min_bytes: int, isolation_level: int) -> None:
+        self._max_wait_ms = max_wait_ms
+        self._min_bytes = min_bytes
+        self._isolation_level = isolation_level
+        self._templates: dict[tuple[int, str | None, str], Template] = {}
+
+    def request(
+        self,
+        *,
+        session_id: int,
+        session_epoch: int,
+        max_bytes: int,
+        topics: Sequence[TopicToFetch],
+        forgotten: Sequence[TopicToForget] = (),
+        rack_id: str = "",
+    ) -> PreparedFetch:
+        """Return a request; nothing of it is copied before it is sent."""
+        return PreparedFetch(self, session_id, session_epoch, max_bytes, topics, forgotten, rack_id)
+
+    def template(self, version: int, client_id: str | None, rack_id: str) -> Template:
+        """Return what encodes requests; compiled on first use."""
+        key = (version, client_id, rack_id)
+        template = self._templates.get(key)
+        if template is None:
+            fixed = FetchRequest(
+                max_wait_ms=self._max_wait_ms,
+                min_bytes=self._min_bytes,
+                isolation_level=self._isolation_level,
+                rack_id=rack_id,
+            )
+            template = compile_template(fixed, _VARYING, version, client_id)
+            self._templates[key] = template
+        return template
+
+
+class PreparedFetch(PreparedRequest[FetchResponse]):
+    """A Fetch request that encodes itself from a template."""
+
+    __slots__ = (
+        "_template",
+        "forgotten",
+        "max_bytes",
+        "rack_id",
+        "session_epoch",
+        "session_id",
+        "topics",
+    )
+
+    request_class = FetchRequest
+
+    def __init__(
+        self,
+        template: FetchTemplate,
+        session_id: int,
+        session_epoch: int,
+        max_bytes: int,
+        topics: Sequence[TopicToFetch],
+        forgotten: Sequence[TopicToForget],
+        rack_id: str,
+    ) -> None:
+        self._template = template
+        self.session_id = session_id
+        self.session_epoch = session_epoch
+        self.max_bytes = max_bytes
+        self.topics = topics
+        self.forgotten = forgotten
+        self.rack_id = rack_id
+
+    @property
+    @override
+    def usable_max_version(self) -> int:
+        for _, topic_id, _ in self.topics:
+            if topic_id == ZERO_UUID:
+                return LAST_WITH_NAMES
+        for _, topic_id, _ in self.forgotten:
+            if topic_id == ZERO_UUID:
+                return LAST_WITH_NAMES
+        return FetchRequest.max_version
+
+    @override
+    def encode(self, version: int, correlation_id: int, client_id: str | None) -> bytes:
+        encode = self._template.template(version, client_id, self.rack_id)
+        return encode(
+            correlation_id,
+            self.max_bytes,
+            self.session_id,
+            self.session_epoch,
+            self.topics,
+            self.forgotten,
+        )

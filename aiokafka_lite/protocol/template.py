@@ -1,0 +1,155 @@
+"""Generate the source of a template: an encoder of requests of which only a few fields vary.
+
+What is fixed is part of the source or of the constants it packs, so that a request costs what
+varies in it. Structs in arrays are tuples here: nobody makes messages only to take them apart.
+Everything else, what a version lacks or refuses above all, is the encoder's (encoding.py), and so
+are the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from struct import Struct as Layout
+from struct import error as struct_error
+from typing import Final, TypeAlias
+
+from aiokafka_lite._compat import override
+from aiokafka_lite.errors import IllegalArgumentError
+from aiokafka_lite.protocol.encoding import EncoderSource, Run
+from aiokafka_lite.protocol.schema import Request, Response, Struct
+from aiokafka_lite.protocol.source import compile_function
+from aiokafka_lite.protocol.varint import encode_uvarint
+from aiokafka_lite.protocol.wire import STRING, Field, Nested, Wire
+
+Template: TypeAlias = Callable[..., bytes]
+"""Takes the correlation id and the request's varying fields, in the order they were named."""
+
+Varying: TypeAlias = Mapping[type[Struct], tuple[str, ...]]
+"""The fields that vary, by struct; a struct in an array is given as a tuple of them."""
+
+_REQUEST: Final = "request"
+_INT32: Final = Layout(">i")
+
+
+def compile_template(
+    fixed: Request[Response], varying: Varying, version: int, client_id: str | None
+) -> Template:
+    """Compile the template of requests in `version`, with their headers and size prefixes.
+
+    Args:
+        fixed: Holds the values of the fields that do not vary.
+        varying: The fields that do; those of other structs than the request that are not named
+            have their defaults.
+        version: One of the request's versions.
+        client_id: What the headers say.
+    """
+    source = _TemplateSource(fixed, varying, version, client_id)
+    name = f"template of {type(fixed).__name__} v{version}"
+    return compile_function(name, source.lines, source.constants)
+
+
+class _TemplateSource(EncoderSource):
+    """The source of one template."""
+
+    def __init__(
+        self,
+        fixed: Request[Response],
+        varying: Varying,
+        version: int,
+        client_id: str | None,
+    ) -> None:
+        cls = type(fixed)
+        parameters = ["correlation_id", *(f"{_REQUEST}_{name}" for name in varying[cls])]
+        super().__init__(f"def encode_{cls.__name__}({', '.join(parameters)}):", cls, version)
+        self.constants["struct_error"] = struct_error
+        self.constants["IllegalArgumentError"] = IllegalArgumentError
+        self._fixed = fixed
+        self._varying = varying
+        # By the variable that stands for a struct: the struct's class.
+        self._structs: dict[str, type[Struct]] = {_REQUEST: cls}
+        self._head: Run | None = None
+        self.line("parts = []")
+        self.line("append = parts.append")
+        with self.block("try:"):
+            self.write_struct(cls, _REQUEST, cls.__name__)
+            self.flush()
+            self.line("body = b''.join(parts)")
+            self.line(f"return {self._frame(client_id)}")
+        with self.block("except (struct_error, AttributeError, TypeError, ValueError) as error:"):
+            self.line(f"text = f'{cls.__name__} v{version}: a value misfits: {{error}}'")
+            self.line("raise IllegalArgumentError(text) from error")
+
+    def _frame(self, client_id: str | None) -> str:
+        """Return the expression for the frame: header and first run, then `body`."""
+        head = self._head or []
+        name = b"\xff\xff" if client_id is None else _string(client_id, is_compact=False)
+        if self.is_flexible:
+            name += b"\0"
+        size = Layout(f">hhi{len(name)}s" + "".join(code for code, _ in head)).size
+        run = [
+            ("i", f"len(body) + {size}"),
+            ("h", str(self._fixed.api_key)),
+            ("h", str(self.version)),
+            ("i", "correlation_id"),
+            (f"{len(name)}s", repr(name)),
+            *head,
+        ]
+        return f"{self.packed(run)} + body"
+
+    @override
+    def flush(self) -> None:
+        """Pack the fields gathered so far; the first ones together with the header, at the end."""
+        if self._head is None:
+            self._head, self.run = self.run, []
+        super().flush()
+
+    # -- where values come from
+    def _varies(self, field: Field, source: str) -> bool:
+        cls = self._structs.get(source)
+        return cls is not None and field.name in self._varying[cls]
+
+    def _fixed_value(self, field: Field, source: str) -> object:
+        return getattr(self._fixed, field.name) if source == _REQUEST else field.new_default()
+
+    @override
+    def value(self, field: Field, source: str) -> str:
+        if self._varies(field, source):
+            return f"{source}_{field.name}"
+        if source not in self._structs:  # a struct that is fixed as a whole
+            return super().value(field, source)
+        value = self._fixed_value(field, source)
+        return repr(value) if type(value) is int else self.constant("fixed", value)
+
+    @override
+    def is_set(self, field: Field, source: str) -> str:
+        if source not in self._structs:
+            return super().is_set(field, source)
+        if not self._varies(field, source):
+            return "True" if self._fixed_value(field, source) != field.new_default() else ""
+        value = self.value(field, source)
+        return value if field.is_list else f"{value} != {self.constant('default', field.default)}"
+
+    @override
+    def each(self, element: Wire, item: str) -> str:
+        if not isinstance(element, Nested) or element.struct not in self._varying:
+            return item
+        self._structs[item] = element.struct
+        names = [f"{item}_{name}" for name in self._varying[element.struct]]
+        return f"{', '.join(names)}," if len(names) == 1 else ", ".join(names)
+
+    @override
+    def write_field(self, field: Field, source: str, path: str) -> None:
+        is_nullable = field.nullable.covers(self.version)
+        is_fixed = source in self._structs and not self._varies(field, source)
+        if field.wire is not STRING or is_nullable or not is_fixed:
+            super().write_field(field, source, path)
+            return
+        encoded = _string(str(self._fixed_value(field, source)), is_compact=self.is_flexible)
+        self.run.append((f"{len(encoded)}s", repr(encoded)))
+
+
+def _string(text: str, *, is_compact: bool) -> bytes:
+    encoded = text.encode()
+    if is_compact:
+        return encode_uvarint(len(encoded) + 1) + encoded
+    return len(encoded).to_bytes(2, "big") + encoded
