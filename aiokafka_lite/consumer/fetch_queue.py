@@ -364,6 +364,8 @@ class FetchQueue:
         while parts:
             part = parts[0]
             if part.decoded:
+                if len(records) == missing:
+                    break
                 taken = part.pop(None if missing is None else missing - len(records))
                 position = taken[-1].offset + 1 if part.decoded else part.position_after
                 self._state.hand_out(partition, taken[0].offset, position, part.leader_epoch)

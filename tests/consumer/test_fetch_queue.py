@@ -37,6 +37,15 @@ async def test_poll_never_returns_more_than_asked_for() -> None:
     assert seen == {A: [0, 1, 2, 3, 4], B: [0, 1, 2, 3, 4]}
 
 
+async def test_a_limit_may_end_exactly_with_a_response_behind_which_more_is_decoded() -> None:
+    buffers = Buffers()
+    buffers.put({A: batch(0, 3)})
+    buffers.put({A: batch(3, 3)})
+    await buffers.queue.decode(())  # as a get does that is cancelled then
+    assert await buffers.poll(max_records=3) == {A: [0, 1, 2]}
+    assert await buffers.poll() == {A: [3, 4, 5]}
+
+
 async def test_partitions_take_turns() -> None:
     buffers = Buffers(A, B)
     buffers.put({A: batch(0, 4), B: batch(0, 4)})
