@@ -8,9 +8,9 @@ import random
 import ssl
 import traceback
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite.abc import AbstractTokenProvider, ConsumerRebalanceListener
@@ -33,10 +33,16 @@ from aiokafka_lite.consumer.fetched import Record
 from aiokafka_lite.consumer.position_methods import PositionMethods
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
+    IllegalStateError,
     RecordTooLargeError,
     WrongLoopError,
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from aiokafka_lite.consumer.arrow_gets import ArrowGets
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +167,7 @@ class AIOKafkaConsumer(PositionMethods):
         self._engine = Engine(self._config, random.Random())
         self._state = self._engine.state
         self._ready = self._engine.ready
+        self._arrow_gets: ArrowGets | None = None
         self._stopping: asyncio.Future[None] | None = None
         if topics:
             self._state.subscribe(check_topics(topics))
@@ -348,6 +355,74 @@ class AIOKafkaConsumer(PositionMethods):
         return await self._engine.gets.one(
             self._check_assigned(partitions) if partitions else partitions
         )
+
+    async def poll_arrow(
+        self,
+        timeout_ms: float | None = None,
+        max_rows: int | None = None,
+        schema: pa.Schema | None = None,
+    ) -> pa.RecordBatch:
+        """Return the next records as one Arrow record batch, with keys and values as bytes.
+
+        It holds rows of one or several partitions, those of each in order, and as many as can be
+        decoded in about a millisecond: no more than `max_rows`, and of keys, values and headers
+        no more than 16 MiB unless one row alone has more. Its rows count as handed out, for
+        positions and commits, as `poll`'s records do; the two may be mixed. The first call
+        imports pyarrow.
+
+        Args:
+            timeout_ms: How long to wait for the first row; None waits until there is one. When the
+                time is up, the result has no rows.
+            max_rows: By default `max_poll_records` of the constructor, and if that is None 65,536.
+            schema: The columns wanted, which docs/arrow.md lists. By default all of them.
+
+        Raises:
+            ConsumerStoppedError: The consumer is stopped.
+            KafkaError: Once a call, for an error that stands before the next row.
+            ModuleNotFoundError: pyarrow is not installed: the extra aiokafka-lite[arrow] has it.
+            IllegalStateError: The consumer has deserialisers, for which rows have no place.
+            ValueError: `max_rows` is not a positive int; or the schema has columns that there are
+                not, or types that are not supported.
+        """
+        check_max_records(max_rows, "max_rows")
+        gets = self._use_arrow()
+        return await gets.one(
+            gets.columns(schema),
+            None if timeout_ms is None else timeout_ms / 1000,
+            max_rows,
+        )
+
+    def batches(
+        self, max_rows: int | None = None, schema: pa.Schema | None = None
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """Return an iterator of record batches as `poll_arrow` gives them, never empty ones.
+
+        It ends when the consumer is stopped. An error is raised as by `poll_arrow`; iterating may
+        go on after it, with the same iterator or another.
+
+        Raises:
+            ConsumerStoppedError: The consumer is stopped already.
+            KafkaError, ModuleNotFoundError, ValueError: As `poll_arrow`.
+        """
+        check_max_records(max_rows, "max_rows")
+        if self._engine.is_stopped:
+            raise ConsumerStoppedError("the consumer is stopped")
+        return self._use_arrow().batches(schema, max_rows)
+
+    def _use_arrow(self) -> ArrowGets:
+        if self._arrow_gets is None:
+            if self._config.key_deserializer or self._config.value_deserializer:
+                raise IllegalStateError(
+                    "rows hold keys and values as bytes: make a consumer without key_deserializer "
+                    "and value_deserializer, and decode columns instead"
+                )
+            # Imports pyarrow, which most consumers have no use for.
+            from aiokafka_lite.consumer.arrow_gets import ArrowGets
+
+            self._arrow_gets = ArrowGets(
+                self._state, self._engine.queue, self._ready, self._config.max_poll_records
+            )
+        return self._arrow_gets
 
     def __aiter__(self) -> Self:
         if self._engine.is_stopped:

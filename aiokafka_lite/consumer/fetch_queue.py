@@ -9,7 +9,9 @@ three steps, and only the last moves anything:
               batches decompressed in a worker thread; records gather in the shares
     pop       without any await: hands records out and moves the positions
 
-So a get may be cancelled at every await, and the next one finds all that this one prepared.
+So a get may be cancelled at every await, and the next one finds all that this one prepared. A get
+of rows (arrow_gets.py) decodes in its third step, for a time slice at most, so that there never are
+rows that the positions do not know of.
 
 Partitions take turns: the one served first goes to the end of the line. An error stands in line
 behind its partition's records. It is raised when its partition is first in line, or when there
@@ -23,12 +25,15 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse, Record
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
 from aiokafka_lite.errors import CorruptRecordException, DeserializationError, KafkaError
 from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.records.decoders import Columns
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +44,8 @@ SMALLEST_RUN: Final = 8
 LARGEST_RUN: Final = 2_048
 # With deserialisers, whose cost is the application's.
 FIRST_DESERIALIZE_RUN: Final = 50
+# So many rows cost about as much as a record.
+ROWS_A_RECORD: Final = 4
 # How long a get may hold the loop before it lets others run.
 TIME_SLICE_S: Final = 0.001
 # Batches that take longer are decompressed in a worker thread. Getting there and back costs some
@@ -254,20 +261,12 @@ class FetchQueue:
         Returns:
             Its share, with `decoded` filled, now last in line; None if it had no records.
         """
-        partition = next(self._in_line(wanted), None)
-        if partition is None:
+        part = await self.first_in_line(wanted)
+        if part is None:
             return None
-        part = self._parts[partition][0]
-        if part.response is not None and not part.response.is_taken:
-            self._mark_taken(part.response)
         if not part.decoded and part.can_decode:
-            if self._needs_pause(part):
-                await self._pause(part)
-                parts = self._parts.get(partition)
-                if not parts or parts[0] is not part or partition.is_paused or self._state.is_held:
-                    return None  # changed meanwhile: the caller looks again
             self._decode_run(part, limit)
-        self._move_to_end(partition)
+        self._move_to_end(part.partition)
         if part.decoded:
             return part
         if part.error is not None:
@@ -276,15 +275,37 @@ class FetchQueue:
             self._finish(part)
         return None
 
+    async def first_in_line(self, wanted: Wanted) -> FetchedPartition | None:
+        """Return the share that is first in line, after a pause if one is due before its decoding.
+
+        None if there is none, or if the line has changed meanwhile: the caller looks again.
+        """
+        partition = next(self._in_line(wanted), None)
+        if partition is None:
+            return None
+        part = self._parts[partition][0]
+        if part.response is not None and not part.response.is_taken:
+            self._mark_taken(part.response)
+        if not part.decoded and part.can_decode and self._needs_pause(part):
+            await self._pause(part)
+            parts = self._parts.get(partition)
+            if not parts or parts[0] is not part or partition.is_paused or self._state.is_held:
+                return None
+        return part
+
     def _decode_run(self, part: FetchedPartition, limit: int | None) -> None:
         """Have a share hold up to `limit` records, but decode only what fits into a time slice.
 
         The caller has asked `_needs_pause`, which looked at the clock.
         """
-        run = self._run
         before = len(part.decoded)
-        part.decode(run if limit is None else min(run, limit - before))
-        if len(part.decoded) - before < run // 2:
+        part.decode(self._run if limit is None else min(self._run, limit - before))
+        self._fit_run(len(part.decoded) - before)
+
+    def _fit_run(self, count: int) -> None:
+        """Learn from the `count` records decoded since the look at the clock."""
+        run = self._run
+        if count < run // 2:
             return  # too few to tell how long a run takes
         took_s = self._loop.time() - self._looked_at
         if took_s > TIME_SLICE_S / 2:
@@ -354,8 +375,7 @@ class FetchQueue:
         if first is not None:
             self._move_to_end(first)
         if failed is not None and not result:
-            self._move_to_end(failed[0].partition)
-            self._raise_error(*failed)
+            self.fail(*failed)
         return result
 
     def _pop_partition(self, partition: PartitionState, missing: int | None) -> list[Record]:
@@ -374,6 +394,39 @@ class FetchQueue:
                 break
             self._finish(part)
         return records
+
+    # --- pop, into columns ----------------------------------------------------------------
+    def line(self, max_rows: int) -> list[tuple[FetchedPartition, ...]]:
+        """Return the shares of all partitions in line, as far as `max_rows` could reach."""
+        return [tuple(self._parts[partition]) for partition in islice(self._in_line(()), max_rows)]
+
+    def fill(self, part: FetchedPartition, columns: Columns, max_rows: int) -> bool:
+        """Add a run of rows to columns; False if there are none, or a pause is due first.
+
+        Moves nothing: that is for `hand_out_rows`, before anything else is done.
+        """
+        if part.decoded or not part.can_decode or self._needs_pause(part):
+            return False
+        if part.response is not None and not part.response.is_taken:
+            self._mark_taken(part.response)
+        added = part.fill(columns, min(self._run * ROWS_A_RECORD, max_rows))
+        self._fit_run(added // ROWS_A_RECORD)
+        return added > 0
+
+    def hand_out_rows(self, part: FetchedPartition, first_offset: int | None) -> None:
+        """Move the position behind what was filled from a share, the first of its partition.
+
+        `first_offset` is that of the first row; None if there was none.
+        """
+        if first_offset is not None:
+            position = part.position_after
+            self._state.hand_out(part.partition, first_offset, position, part.leader_epoch)
+        self.finish_if_exhausted(part)
+
+    def end_turn(self, partition: PartitionState) -> None:
+        """Let the next partition be first, and the loop run before more is decoded."""
+        self._move_to_end(partition)
+        self._slice_ends_at = 0.0
 
     def finish_if_exhausted(self, part: FetchedPartition) -> None:
         """Let go of a share whose records have all been handed out."""
@@ -399,6 +452,11 @@ class FetchQueue:
         parts = self._parts.pop(partition, None)
         if parts is not None:
             self._parts[partition] = parts
+
+    def fail(self, part: FetchedPartition, error: KafkaError) -> None:
+        """Raise a share's error, unless it is to be tried again; other partitions come next."""
+        self._move_to_end(part.partition)
+        self._raise_error(part, error)
 
     def _raise_error(self, part: FetchedPartition, error: KafkaError) -> None:
         """Raise a share's error under the poison rule: the position stays where it is."""

@@ -14,6 +14,7 @@ from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.records import RecordSet
+    from aiokafka_lite.records.decoders import Columns
 
 Record = ConsumerRecord[bytes, bytes]
 Deserialize = Callable[[Record], None]
@@ -175,6 +176,18 @@ class FetchedPartition:
             self.decoded += fresh
         else:
             self.decoded = fresh
+
+    def fill(self, columns: Columns, limit: int) -> int:
+        """Add up to `limit` rows to columns instead, or set `error`; return how many were added."""
+        if self._records is None:
+            return 0
+        try:
+            return self._records.take_columns(columns, limit)
+        except KafkaError as error:
+            self.error = error
+            return 0
+        finally:
+            self._account_inflated()
 
     def pop(self, limit: int | None) -> list[Record]:
         """Remove and return up to `limit` decoded records, all for None."""

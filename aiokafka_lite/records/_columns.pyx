@@ -30,6 +30,7 @@ cdef enum:
     HEADER_BYTES = 8  # what a header takes beside its bytes: two int32
     LEAST_SPARE_BYTES = 32 * 1024
     MOST_SPARE_BYTES = 32 * 1024 * 1024
+    FEW = 8  # of the memory's bytes, one in so many
 
 
 cdef class Spares:
@@ -98,22 +99,24 @@ cdef class Memory:
 
 
 cdef Memory detach(Growing *memory, Py_ssize_t size, Spares spares):
-    """Hand over the first `size` bytes, and start anew with none."""
+    """Hand over the first `size` bytes, and start anew with none.
+
+    Memory that few of them are in is better kept to be filled again: they are copied out of it.
+    """
     cdef Memory detached = Memory.__new__(Memory)
-    cdef void *fitting
-    if memory.start is NULL and not grow(memory, 0):
-        raise MemoryError
-    if size < memory.capacity // 2:
-        fitting = PyMem_RawRealloc(memory.start, max(size, LEAST_CAPACITY))
-        if fitting is not NULL:
-            memory.start = <uint8_t *> fitting
-            memory.capacity = max(size, LEAST_CAPACITY)
-    memory.size = size
-    memory.expected = max(size + size // 8, memory.expected - memory.expected // 8)
-    detached.held = memory[0]
     detached.spares = spares
-    memory.start = NULL
-    memory.size = memory.capacity = 0
+    if memory.start is NULL or size < memory.capacity // FEW:
+        if not grow(&detached.held, size):
+            raise MemoryError
+        if size:
+            memcpy(detached.held.start, memory.start, size)
+    else:
+        detached.held = memory[0]
+        memory.start = NULL
+        memory.capacity = 0
+    detached.held.size = size
+    memory.size = 0
+    memory.expected = max(size + size // 8, memory.expected - memory.expected // 8)
     return detached
 
 
@@ -344,7 +347,7 @@ cdef class Columns:
                 self.finish_timestamps() if self.timestamp_factor else None,
                 finish_values(&self.keys, rows, self.spares) if self.wants_keys else None,
                 finish_values(&self.values, rows, self.spares) if self.wants_values else None,
-                self.finish_headers() if self.wants_headers else None,
+                self.finish_headers() if self.header_count else None,
             )
         finally:
             self.clear()

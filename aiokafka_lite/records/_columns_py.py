@@ -64,7 +64,7 @@ class Headers(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """All columns of some rows; None for one that was not wanted."""
+    """All columns of some rows; None for one that was not wanted, or if no row has headers."""
 
     rows: int
     runs: tuple[Run, ...]
@@ -243,7 +243,7 @@ class Columns:
             self._finish_timestamps() if self._timestamp_factor else None,
             self._keys.finish() if self._wants_keys else None,
             self._values.finish() if self._wants_values else None,
-            self._finish_headers() if self._wants_headers else None,
+            self._finish_headers() if len(self._names.bounds) > 1 else None,
         )
         self.clear()
         return filled

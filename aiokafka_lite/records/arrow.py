@@ -12,7 +12,6 @@ loop and no consumer; it is the only module of the core that imports pyarrow.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -54,7 +53,8 @@ DEFAULT_SCHEMA: Final = pa.schema(
 
 T = TypeVar("T")
 
-_NATIVE_INT32: Final = struct.Struct("=i")
+# Arrays of one value throughout that are kept to be used again.
+MOST_KEPT: Final = 16
 # What Kafka's milliseconds are multiplied with.
 FACTORS: Final[Mapping[str, int]] = MappingProxyType({"ms": 1, "us": 1_000, "ns": 1_000_000})
 
@@ -150,6 +150,7 @@ class ArrowColumns:
         )
         self._topics = pa.array([], pa.string())
         self._topic_numbers: dict[str, int] = {}
+        self._kept: dict[tuple[str, object], pa.Array] = {}
 
     def finish(self) -> pa.RecordBatch:
         """Return the rows as a record batch, which owns their memory, and start anew."""
@@ -168,46 +169,66 @@ class ArrowColumns:
 
     def _array(self, field: pa.Field, filled: Filled) -> pa.Array:
         """Return one column of what was filled."""
+        rows, kind = filled.rows, field.type
         match field.name:
             case "topic":
-                return self._topic_array(field.type, [(run.topic, run.rows) for run in filled.runs])
+                return self._topic_array(field, [(run.topic, run.rows) for run in filled.runs])
             case "partition":
-                return _repeated([(run.partition, run.rows) for run in filled.runs])
+                return self._repeated(field, [(run.partition, run.rows) for run in filled.runs])
             case "timestamp_type" | "timestampType":
-                return _repeated([(run.timestamp_type, run.rows) for run in filled.runs])
+                types = [(run.timestamp_type, run.rows) for run in filled.runs]
+                return self._repeated(field, types)
             case "offset" if filled.offsets is not None:
-                return _from_memory(field.type, filled.rows, None, filled.offsets)
+                return _from_memory(kind, rows, None, filled.offsets)
             case "timestamp" if (found := filled.timestamps) is not None:
-                return _from_memory(field.type, filled.rows, found.valid, found.values)
+                return _from_memory(kind, rows, found.valid, found.values)
             case "key" if filled.keys is not None:
-                return _binary_array(field.type, filled.rows, filled.keys)
+                return _binary_array(kind, rows, filled.keys)
             case "value" if filled.values is not None:
-                return _binary_array(field.type, filled.rows, filled.values)
+                return _binary_array(kind, rows, filled.values)
             case "headers" if filled.headers is not None:
-                return _headers_array(field.type, filled.rows, filled.headers)
+                return _headers_array(kind, rows, filled.headers)
+            case "headers":
+                return self._repeated(field, [(None, rows)])
         raise AssertionError(f"column {field.name} was not filled")
 
-    def _topic_array(self, kind: pa.DataType, runs: Iterable[tuple[str, int]]) -> pa.Array:
-        if kind == pa.string():
-            merged = _merged(runs)
-            return _joined(
-                kind, [pa.repeat(pa.scalar(topic, kind), rows) for topic, rows in merged]
-            )
-        numbers = _repeated([(self._topic_number(topic), rows) for topic, rows in runs])
-        return pa.DictionaryArray.from_arrays(numbers, self._topics, safe=False)
+    def _topic_array(self, field: pa.Field, runs: Sequence[tuple[str, int]]) -> pa.Array:
+        for topic, _ in runs:
+            if topic not in self._topic_numbers:
+                self._topic_numbers[topic] = len(self._topic_numbers)
+                self._topics = pa.array(list(self._topic_numbers), pa.string())
+                self._kept.clear()  # as it has the dictionary that was
+        return self._repeated(field, runs)
 
-    def _topic_number(self, topic: str) -> int:
-        number = self._topic_numbers.setdefault(topic, len(self._topic_numbers))
-        if number == len(self._topics):
-            self._topics = pa.array(list(self._topic_numbers), pa.string())
-        return number
+    def _repeated(self, field: pa.Field, runs: Iterable[tuple[object, int]]) -> pa.Array:
+        """Return each value as often as it says."""
+        pieces = [self._constant(field, value, rows) for value, rows in _merged(runs)]
+        if not pieces:
+            return pa.array([], field.type)
+        return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+
+    def _constant(self, field: pa.Field, value: object, rows: int) -> pa.Array:
+        """Return a value as often as said: a slice of an array that is kept for the next time."""
+        key = (field.name, value)
+        kept = self._kept.get(key)
+        if kept is None or len(kept) < rows:
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            kept = self._kept[key] = self._new_constant(field.type, value, rows)
+        return kept.slice(0, rows)
+
+    def _new_constant(self, kind: pa.DataType, value: object, rows: int) -> pa.Array:
+        if kind != TOPIC_NAMES:
+            return pa.repeat(pa.scalar(value, kind), rows)
+        numbers = pa.repeat(pa.scalar(self._topic_numbers[str(value)], pa.int32()), rows)
+        return pa.DictionaryArray.from_arrays(numbers, self._topics)
 
     def _array_of_records(
         self, field: pa.Field, records: Sequence[ConsumerRecord[bytes, bytes]]
     ) -> pa.Array:
         match field.name:
             case "topic":
-                return self._topic_array(field.type, [(record.topic, 1) for record in records])
+                return self._topic_array(field, [(record.topic, 1) for record in records])
             case "timestamp":
                 return pa.array([self._scaled(record.timestamp) for record in records], field.type)
             case "headers":
@@ -230,26 +251,6 @@ def _merged(runs: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
     return [
         (value, sum(rows for _, rows in same)) for value, same in groupby(runs, key=itemgetter(0))
     ]
-
-
-def _repeated(runs: Iterable[tuple[int | None, int]]) -> pa.Array:
-    """Return each number as often as it says, as int32."""
-    kind = pa.int32()
-    return _joined(
-        kind,
-        [
-            pa.nulls(rows, kind)
-            if number is None
-            else _from_memory(kind, rows, None, _NATIVE_INT32.pack(number) * rows)
-            for number, rows in _merged(runs)
-        ],
-    )
-
-
-def _joined(kind: pa.DataType, pieces: Sequence[pa.Array]) -> pa.Array:
-    if not pieces:
-        return pa.array([], kind)
-    return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
 
 def _from_memory(
