@@ -23,6 +23,7 @@ from aiokafka_lite.consumer.replicas import ReplicaChoice
 from aiokafka_lite.consumer.session import FetchTarget
 from aiokafka_lite.consumer.settling import Settling
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
+from aiokafka_lite.protocol.fetch_template import FetchTemplate
 from aiokafka_lite.protocol.schema import ZERO_UUID
 
 
@@ -53,6 +54,11 @@ class Fetcher:
         self.budget = budget
         self.rng = rng
         self.settling = Settling(config, state, queue, rng)
+        self.template = FetchTemplate(
+            max_wait_ms=config.fetch_max_wait_ms,
+            min_bytes=config.fetch_min_bytes,
+            isolation_level=config.isolation_level_code,
+        )
         self.replicas = ReplicaChoice(config)
         self._state = state
         self._scope = scope

@@ -41,12 +41,7 @@ from aiokafka_lite.errors import (
     ReplicaNotAvailableError,
     for_code,
 )
-from aiokafka_lite.protocol.messages.fetch import (
-    FetchRequest,
-    FetchResponse,
-    LeaderIdAndEpoch,
-    PartitionData,
-)
+from aiokafka_lite.protocol.messages.fetch import FetchResponse, LeaderIdAndEpoch, PartitionData
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.fetcher import Fetcher
@@ -271,15 +266,12 @@ class NodeFetcher:
     def _send(self, reservation: Reservation) -> None:
         config = self._fetcher.config
         asked = self._session.request()
-        request = FetchRequest(
-            max_wait_ms=config.fetch_max_wait_ms,
-            min_bytes=config.fetch_min_bytes,
-            max_bytes=reservation.size_bytes,
-            isolation_level=config.isolation_level_code,
+        request = self._fetcher.template.request(
             session_id=asked.session_id,
             session_epoch=asked.session_epoch,
+            max_bytes=reservation.size_bytes,
             topics=asked.topics,
-            forgotten_topics_data=asked.forgotten,
+            forgotten=asked.forgotten,
             rack_id=self._fetcher.replicas.rack_id(self._loop.time()),
         )
         self._reservation = reservation

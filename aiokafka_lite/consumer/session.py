@@ -21,15 +21,12 @@ References: Java's FetchSessionHandler and FetchMetadata; FetchRequest.json.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from aiokafka_lite.consumer.state import PartitionState
-from aiokafka_lite.protocol.messages.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    ForgottenTopic,
-)
+from aiokafka_lite.protocol.fetch_template import PartitionToFetch, TopicToFetch, TopicToForget
+from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
@@ -57,8 +54,8 @@ class SessionRequest(NamedTuple):
 
     session_id: int
     session_epoch: int
-    topics: list[FetchTopic]
-    forgotten: list[ForgottenTopic]
+    topics: Sequence[TopicToFetch]
+    forgotten: Sequence[TopicToForget]
     # None: any version will do.
     max_version: int | None
 
@@ -125,26 +122,17 @@ class FetchSession:
         is_open = self.is_open
         max_version = LAST_VERSION_WITH_NAMES if self._unnamed_count else None
         named = self._changed if is_open else self._wanted
-        topics: dict[str, FetchTopic] = {}
+        topics: dict[str, tuple[str, bytes, list[PartitionToFetch]]] = {}
         for tp in named:
-            target = self._wanted[tp]
-            topic = topics.get(tp.topic)
+            _, _, offset, leader_epoch, topic_id, max_bytes = self._wanted[tp]
+            name, index = tp
+            topic = topics.get(name)
             if topic is None:
-                topic = topics[tp.topic] = FetchTopic(topic=tp.topic, topic_id=target.topic_id)
-            topic.partitions.append(
-                FetchPartition(
-                    partition=tp.partition,
-                    current_leader_epoch=target.leader_epoch,
-                    fetch_offset=target.offset,
-                    partition_max_bytes=target.max_bytes,
-                )
-            )
-        forgotten: dict[str, ForgottenTopic] = {}
+                topic = topics[name] = (name, topic_id, [])
+            topic[2].append((index, leader_epoch, offset, max_bytes))
+        forgotten: dict[str, tuple[str, bytes, list[int]]] = {}
         for tp, topic_id in self._forgotten.items() if is_open else ():
-            entry = forgotten.setdefault(
-                tp.topic, ForgottenTopic(topic=tp.topic, topic_id=topic_id)
-            )
-            entry.partitions.append(tp.partition)
+            forgotten.setdefault(tp.topic, (tp.topic, topic_id, []))[2].append(tp.partition)
         return SessionRequest(
             self._id, self._epoch, list(topics.values()), list(forgotten.values()), max_version
         )

@@ -16,9 +16,9 @@ from aiokafka_lite.consumer.fetcher import Fetcher
 from aiokafka_lite.consumer.gets import Gets
 from aiokafka_lite.consumer.ready import ReadyRecords
 from aiokafka_lite.consumer.state import SubscriptionState
+from aiokafka_lite.protocol.fetch_template import PreparedFetch
 from aiokafka_lite.protocol.messages.fetch import (
     FetchableTopicResponse,
-    FetchRequest,
     FetchResponse,
     LeaderIdAndEpoch,
     PartitionData,
@@ -76,7 +76,7 @@ def answer(
 class Sent:
     """A fetch request on its way, to be answered by the test."""
 
-    def __init__(self, node_id: int, request: FetchRequest, max_version: int | None) -> None:
+    def __init__(self, node_id: int, request: PreparedFetch, max_version: int | None) -> None:
         self.node_id = node_id
         self.request = request
         self.max_version = max_version
@@ -86,17 +86,24 @@ class Sent:
     def offsets(self) -> dict[int, int]:
         """The fetch offset asked for, by partition."""
         return {
-            partition.partition: partition.fetch_offset
-            for topic in self.request.topics
-            for partition in topic.partitions
+            index: offset
+            for _, _, partitions in self.request.topics
+            for index, _, offset, _ in partitions
+        }
+
+    @property
+    def leader_epochs(self) -> dict[int, int]:
+        """The leader epoch that is known, by partition."""
+        return {
+            index: leader_epoch
+            for _, _, partitions in self.request.topics
+            for index, leader_epoch, _, _ in partitions
         }
 
     @property
     def forgotten(self) -> list[int]:
         """The partitions to be dropped from the session."""
-        return [
-            number for topic in self.request.forgotten_topics_data for number in topic.partitions
-        ]
+        return [number for _, _, partitions in self.request.forgotten for number in partitions]
 
     @property
     def session(self) -> tuple[int, int]:
@@ -154,7 +161,7 @@ class ScriptedPool:
     def send(
         self,
         node_id: int,
-        request: FetchRequest,
+        request: PreparedFetch,
         *,
         lane: object = None,
         timeout_s: float | None = None,

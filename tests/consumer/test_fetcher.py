@@ -160,7 +160,7 @@ async def test_a_moved_leader_is_asked_and_the_old_one_s_answer_not_doubled(star
     fetching.cluster.change(view({0: 2}, epoch=1))
     new = await fetching.cluster.next_sent()
     assert new.node_id == 2
-    assert new.request.topics[0].partitions[0].current_leader_epoch == 1
+    assert new.leader_epochs == {0: 1}
     new.answer(answer(0, batch(0, 3)))
     assert await fetching.poll() == {0: [0, 1, 2]}
     old.answer(answer(0, batch(0, 3)))
@@ -193,7 +193,7 @@ async def test_a_leader_hint_is_followed_at_once(start: Start) -> None:
     )
     sent = await fetching.cluster.next_sent()
     assert (sent.node_id, sent.offsets) == (2, {0: 0})
-    assert sent.request.topics[0].partitions[0].current_leader_epoch == 5
+    assert sent.leader_epochs == {0: 5}
 
 
 async def test_a_partition_without_leader_asks_for_metadata(start: Start) -> None:
@@ -452,7 +452,7 @@ async def test_a_topic_made_anew_is_asked_for_by_its_new_id(start: Start) -> Non
     sent = await fetching.cluster.next_sent()
     assert fetching.cluster.invalidations == 1
     assert (sent.session, sent.offsets) == ((5, 0), {0: 7})
-    assert [topic.topic_id for topic in sent.request.topics] == [bytes(range(1, 17))]
+    assert [topic_id for _, topic_id, _ in sent.request.topics] == [bytes(range(1, 17))]
 
 
 async def test_mixed_up_topic_ids_ask_for_metadata_and_a_new_session(start: Start) -> None:

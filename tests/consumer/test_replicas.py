@@ -79,7 +79,7 @@ async def test_without_a_rack_none_is_named(start: Start) -> None:
 async def test_the_follower_that_the_leader_names_is_read_from(start: Start) -> None:
     fetching = start()
     sent = await redirected(fetching)
-    assert sent.request.topics[0].partitions[0].current_leader_epoch == 0
+    assert sent.leader_epochs == {0: 0}
     sent.answer(answer(0, batch(0, 3)))
     assert await fetching.poll() == {0: [0, 1, 2]}
     sent = await fetching.cluster.next_sent()

@@ -24,14 +24,12 @@ def target(tp: TopicPartition, offset: int, *, topic_id: bytes = ID) -> FetchTar
 
 def asked(request: SessionRequest) -> dict[int, int]:
     return {
-        partition.partition: partition.fetch_offset
-        for topic in request.topics
-        for partition in topic.partitions
+        index: offset for _, _, partitions in request.topics for index, _, offset, _ in partitions
     }
 
 
 def forgotten(request: SessionRequest) -> list[int]:
-    return [number for topic in request.forgotten for number in topic.partitions]
+    return [number for _, _, partitions in request.forgotten for number in partitions]
 
 
 def opened() -> FetchSession:
@@ -49,8 +47,7 @@ def test_the_first_request_is_full_and_opens_a_session() -> None:
     request = session.request()
     assert (request.session_id, request.session_epoch) == (0, 0)
     assert asked(request) == {0: 5}
-    assert request.topics[0].topic == "t"
-    assert request.topics[0].topic_id == ID
+    assert request.topics[0][:2] == ("t", ID)
     assert request.max_version is None
 
 
