@@ -19,6 +19,7 @@ from benchmarks.contestants import (
     IMPORT_LITE,
     JAVA_PERFORMANCE,
     LITE_ASYNC_FOR,
+    LITE_BATCHES,
     LITE_GETMANY,
     LITE_POLL,
     Contestant,
@@ -162,6 +163,7 @@ def _bulk() -> Iterable[Goal]:
     yield TimesLess("plain", LITE_POLL, CPU_NS, 3, (JAVA_PERFORMANCE,))
     yield TimesLess("plain", LITE_ASYNC_FOR, CPU_NS, 25, (AIOKAFKA_ASYNC_FOR,))
     yield NotAbove("plain", LITE_ASYNC_FOR, CPU_NS, 1.15, (LITE_POLL,))
+    yield TimesLess("plain", LITE_BATCHES, CPU_NS, 25, (AIOKAFKA_GETMANY,))
     for codec in ("lz4", "zstd"):
         yield TimesLess(codec, LITE_POLL, CPU_NS, 6, (AIOKAFKA_GETMANY,))
         yield TimesLess(codec, LITE_POLL, CPU_NS, 4, _CONFLUENT)

@@ -65,6 +65,7 @@ def _confluent(name: str, function: str) -> Contestant:
 LITE_POLL: Final = _ours("poll", "poll")
 LITE_GETMANY: Final = _ours("getmany", "getmany")
 LITE_ASYNC_FOR: Final = _ours("async for", "async_for")
+LITE_BATCHES: Final = replace(_ours("batches", "batches"), requires="pyarrow")
 AIOKAFKA_GETMANY: Final = _aiokafka("getmany", "getmany")
 AIOKAFKA_ASYNC_FOR: Final = _aiokafka("async for", "async_for")
 CONFLUENT_CONSUME: Final = _confluent("consume", "consume")

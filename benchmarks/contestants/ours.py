@@ -35,6 +35,15 @@ async def async_for(workload: Workload) -> AsyncIterator[Reader]:
         yield IteratorReader(consumer, _partitions(workload), __version__, workload.wait_s)
 
 
+@asynccontextmanager
+async def batches(workload: Workload) -> AsyncIterator[Reader]:
+    """Read with `async for batch in consumer.batches()`."""
+    from benchmarks.contestants.arrow_reader import ArrowReader  # pyarrow is for who asks for it
+
+    async with _consumer(workload) as consumer:
+        yield ArrowReader(consumer, _partitions(workload), workload.wait_s)
+
+
 def _consumer(workload: Workload) -> AIOKafkaConsumer:
     return AIOKafkaConsumer(
         bootstrap_servers=workload.bootstrap_servers,
