@@ -30,7 +30,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar, cast
+from typing import Final, TypeAlias, TypeVar, cast
 
 from aiokafka_lite._compat import Buffer, timeout
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, Address
@@ -62,6 +62,8 @@ MAX_THROTTLE_S: Final = 60.0
 LARGE_ANSWERS: Final = (FetchRequest, MetadataRequest)
 
 Authenticate = Callable[["Connection"], Awaitable[None]]
+# Which version to use, and what decodes the answer.
+_Choice: TypeAlias = tuple[int, framing.ResponseDecoder[R]]
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -72,9 +74,10 @@ class Connection(asyncio.BufferedProtocol):
     Attributes:
         loop: The event loop it belongs to.
         peer: Host, port and node id, for messages.
-        closed: Completed with the reason as soon as the connection is poisoned or closed.
+        error: Why the connection was poisoned or closed, None while it is open.
+        closed: Completed with that reason.
         api_versions: What the broker offers.
-        last_used: Loop time of the latest request or answer.
+        last_used: Loop time of the latest request.
         muted_until: Loop time until which the broker asks us to hold back (KIP-219).
     """
 
@@ -92,12 +95,14 @@ class Connection(asyncio.BufferedProtocol):
         self._max_frame_bytes = max_frame_bytes
         self._is_trusted = False
         self._is_retired = False
-        self._poison: KafkaError | None = None
+        self.error: KafkaError | None = None
         self._transport: asyncio.Transport | None = None
         self._transport_closed = asyncio.Event()
         self._can_write = asyncio.Event()
         self._can_write.set()
         self._reader = FrameReader(self.peer, self._frame_limit_bytes)
+        # By request and the newest version that it may use.
+        self._choices: dict[tuple[type[Request[Response]], int], _Choice[Response]] = {}
         self._in_flight: dict[int, Exchange[Response]] = {}
         self._last_correlation_id = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -148,7 +153,8 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _negotiate(self, timeout_s: float) -> None:
         async def ask(request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
-            return await self._send(prepared(request), version, timeout_s)
+            decode = framing.response_decoder(ApiVersionsRequest, version)
+            return await self._send(prepared(request), version, decode, timeout_s)
 
         try:
             self.api_versions = await ask_api_versions(ask, self.peer)
@@ -170,12 +176,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_closed(self) -> bool:
         """Whether requests are refused because the connection is poisoned or closed."""
-        return self._poison is not None
-
-    @property
-    def error(self) -> KafkaError | None:
-        """Why the connection was poisoned or closed, None while it is open."""
-        return self._poison
+        return self.error is not None
 
     @property
     def in_flight_count(self) -> int:
@@ -201,9 +202,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _fail(self, error: KafkaError) -> None:
         """Poison: the first error stays, every waiter gets it, the socket goes."""
-        if self._poison is not None:
+        if self.error is not None:
             return
-        self._poison = error
+        self.error = error
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -254,33 +255,50 @@ class Connection(asyncio.BufferedProtocol):
 
         Raises: as ``request``, except for what becomes of the exchange.
         """
-        ready = prepared(request)
-        if not ready.expects_response:
+        if not isinstance(request, PreparedRequest):
+            request = prepared(request)
+        if not request.expects_response:
             raise IllegalArgumentError(f"{request!r} gets no answer: ask for one (acks)")
-        newest = ready.usable_max_version  # what it says may need an older one than we know
+        newest = request.usable_max_version  # what it says may need an older one than we know
         if max_version is not None and max_version < newest:
             newest = max_version
-        version = self.api_versions.choose(ready.request_class, newest)
-        return self._send(ready, version, timeout_s, on_done)
+        choice: _Choice[R] | None = self._choices.get(  # type: ignore[assignment] # R is the class's
+            (request.request_class, newest)
+        )
+        if choice is None:
+            choice = self._choose(request.request_class, newest)
+        return self._send(request, *choice, timeout_s, on_done)
+
+    def _choose(self, request_class: type[Request[R]], newest: int) -> _Choice[R]:
+        version = self.api_versions.choose(request_class, newest)
+        choice = version, framing.response_decoder(request_class, version)
+        self._choices[request_class, newest] = choice
+        return choice
 
     def _send(
         self,
         request: PreparedRequest[R],
         version: int,
+        decode: framing.ResponseDecoder[R],
         timeout_s: float,
         on_done: Callable[[Exchange[R]], None] | None = None,
     ) -> Exchange[R]:
         transport = self._transport
-        if self._poison is not None:
-            raise own_copy(self._poison)
+        if self.error is not None:
+            raise own_copy(self.error)
         if transport is None or self._is_retired:
             raise KafkaConnectionError(f"the connection to {self.peer} is being closed: try again")
-        correlation_id = self._next_correlation_id()
+        correlation_id = self._last_correlation_id + 1
+        if correlation_id > MAX_CORRELATION_ID or correlation_id in self._in_flight:
+            correlation_id = self._free_correlation_id()
+        self._last_correlation_id = correlation_id
         encoded = request.encode(version, correlation_id, self._client_id)
         self.last_used = now = self.loop.time()
         # A broker that mutes us does not read the request before it unmutes us (KIP-219).
         deadline = (now if now > self.muted_until else self.muted_until) + timeout_s
-        exchange = Exchange(self, request.request_class, version, timeout_s, deadline, on_done)
+        exchange = Exchange(
+            self, request.request_class, version, decode, timeout_s, deadline, on_done
+        )
         self._in_flight[correlation_id] = exchange
         if self._timer is None or self._timer.when() > deadline:
             self._set_timer(deadline)
@@ -295,12 +313,12 @@ class Connection(asyncio.BufferedProtocol):
         until = self.loop.time() + min(duration_s, MAX_THROTTLE_S)
         self.muted_until = max(self.muted_until, until)
 
-    def _next_correlation_id(self) -> int:
+    def _free_correlation_id(self) -> int:
+        """Return the next one after the largest, or after those that are in flight since then."""
         correlation_id = self._last_correlation_id
         while True:
             correlation_id = correlation_id + 1 if correlation_id < MAX_CORRELATION_ID else 1
             if correlation_id not in self._in_flight:
-                self._last_correlation_id = correlation_id
                 return correlation_id
 
     async def _wait_writable(self, request_class: type[Request[R]], timeout_s: float) -> None:
@@ -349,40 +367,34 @@ class Connection(asyncio.BufferedProtocol):
         return self._reader.missing
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._poison is not None:
+        if self.error is not None:
             return
-        self._reader.received(nbytes)
         while True:
             try:
-                frame = self._reader.next_frame()
+                frame = self._reader.next_frame(nbytes)
                 if frame is None:
                     return
-                exchange = self._exchange_of(frame)
+                exchange = self._in_flight.pop(framing.response_correlation_id(frame), None)
+                if exchange is None:
+                    raise self._out_of_step(frame)
             except KafkaProtocolError as error:
                 self._fail(error)
                 return
-            self._answered(exchange, frame)
+            try:
+                exchange.answered(frame)
+            except BaseException as error:
+                text = f"the connection to {self.peer} was given up: an answer's callback failed"
+                self._fail(_caused(KafkaConnectionError(text), error))
+                raise
+            if self._is_retired:
+                self._close_if_drained()
+            nbytes = 0  # what is behind it came along
 
-    def _exchange_of(self, frame: memoryview) -> Exchange[Response]:
-        correlation_id = framing.response_correlation_id(frame)
-        exchange = self._in_flight.pop(correlation_id, None)
-        if exchange is None:
-            raise CorrelationIdError(
-                f"{self.peer} answers request {correlation_id}, which is not in flight: the "
-                "connection is out of step"
-            )
-        return exchange
-
-    def _answered(self, exchange: Exchange[Response], frame: memoryview) -> None:
-        self.last_used = self.loop.time()
-        try:
-            exchange.answered(frame)
-        except BaseException as error:
-            text = f"the connection to {self.peer} was given up: an answer's callback failed"
-            self._fail(_caused(KafkaConnectionError(text), error))
-            raise
-        if self._is_retired:
-            self._close_if_drained()
+    def _out_of_step(self, frame: memoryview) -> CorrelationIdError:
+        return CorrelationIdError(
+            f"{self.peer} answers request {framing.response_correlation_id(frame)}, which is not "
+            "in flight: the connection is out of step"
+        )
 
     def eof_received(self) -> bool:
         return False  # the transport closes itself, connection_lost follows

@@ -26,7 +26,6 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError
-from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
@@ -53,6 +52,7 @@ class Exchange(Generic[R_co]):
 
     __slots__ = (
         "_connection",
+        "_decode",
         "_on_done",
         "_waiter",
         "deadline",
@@ -68,11 +68,13 @@ class Exchange(Generic[R_co]):
         connection: Connection,
         request_class: type[Request[R_co]],
         version: int,
+        decode: Callable[[memoryview], R_co],
         timeout_s: float,
         deadline: float,
         on_done: Callable[[Exchange[R_co]], None] | None,
     ) -> None:
         self._connection = connection
+        self._decode = decode
         self.request_class = request_class
         self.version = version
         self.timeout_s = timeout_s
@@ -107,7 +109,7 @@ class Exchange(Generic[R_co]):
         if self.frame is None:
             raise RuntimeError(f"{self} has not answered yet: await the exchange")
         try:
-            response = framing.decode_response(self.request_class, self.version, self.frame)
+            response = self._decode(self.frame)
         except KafkaProtocolError as error:
             raise type(error)(f"bad answer from {self}: {error.args[0]}") from error
         throttle_ms: int = getattr(response, "throttle_time_ms", 0)
@@ -127,7 +129,8 @@ class Exchange(Generic[R_co]):
         self.frame = frame
         if self._on_done is not None:
             self._on_done(self)
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def fail(self, error: KafkaError) -> None:
         """Take an error as the outcome, unless there is one already."""

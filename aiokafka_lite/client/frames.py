@@ -1,7 +1,7 @@
 """Frames out of a byte stream: a 4-byte size, then as many bytes.
 
 Whoever owns the socket asks ``missing`` for the memory the next bytes belong into, tells
-``received`` how many came, and takes what is complete with ``next_frame``.
+``next_frame`` how many came, and calls it until nothing more is complete.
 
 Where a frame may begin, ``missing`` is a buffer of some KiB that serves again and again: a small
 answer comes whole with one read, and so do several. What is handed out is a copy. A frame that
@@ -37,43 +37,41 @@ class FrameBuffers:
     Fresh memory of a few MiB costs about as much in page faults as receiving the bytes does.
     A bytearray refuses to change its size while a memoryview looks at it, so the buffer itself
     tells whether a slice of an earlier frame is still alive: it is never overwritten then.
+
+    Attributes:
+        large: The buffers that are kept.
     """
 
-    __slots__ = ("_large", "_small_frames")
+    __slots__ = ("_small_frames", "large")
 
     def __init__(self) -> None:
-        self._large: list[bytearray] = []
+        self.large: list[bytearray] = []
         self._small_frames = 0
-
-    def copy(self, view: memoryview) -> memoryview:
-        """Return a small frame in memory of its own."""
-        if self._large:
-            self._note_small()
-        return memoryview(bytes(view))
 
     def take(self, size: int) -> memoryview:
         """Return memory of exactly this size that nobody else looks at."""
         if size < REUSE_FROM_BYTES:
-            self._note_small()
+            self.note_small()
             return memoryview(bytearray(size))
         self._small_frames = 0
-        for buffer in self._large:
+        for buffer in self.large:
             if size <= len(buffer) <= 4 * size and _is_unused(buffer):
                 return memoryview(buffer)[:size]
         # Some room to spare, so that the next frame, of about this size, fits as well. Two are
         # kept: one answer is being received while the one before it is decoded.
         buffer = bytearray(size + size // 8)
-        self._large.append(buffer)
-        del self._large[:-2]
+        self.large.append(buffer)
+        del self.large[:-2]
         return memoryview(buffer)[:size]
 
-    def _note_small(self) -> None:
+    def note_small(self) -> None:
+        """Take note of a small frame, wherever its memory is from."""
         self._small_frames += 1
         if self._small_frames >= FORGET_AFTER_SMALL_FRAMES:
-            self._large.clear()  # the flood is over: give the memory back
+            self.large.clear()  # the flood is over: give the memory back
 
     def clear(self) -> None:
-        self._large.clear()
+        self.large.clear()
 
 
 def _is_unused(buffer: bytearray) -> bool:
@@ -85,7 +83,7 @@ def _is_unused(buffer: bytearray) -> bool:
 
 
 class FrameReader:
-    """Assembles frames from whatever pieces arrive: ``received``, then ``next_frame`` until None.
+    """Assembles frames from whatever pieces arrive.
 
     Frames come one at a time, so that those ahead of a broken one are out before it raises, and
     so that whoever takes one may ``clear`` the reader.
@@ -113,24 +111,21 @@ class FrameReader:
         #: Where the next bytes belong; never empty once ``next_frame`` has returned None.
         self.missing = self._head
 
-    def received(self, count: int) -> None:
-        """Take note that ``count`` bytes were written to ``missing``."""
-        if self._large is None:
-            self._end += count
-        else:
-            self.missing = self.missing[count:]
-
-    def next_frame(self) -> memoryview | None:
+    def next_frame(self, count: int = 0) -> memoryview | None:
         """Return the next complete frame without its size, None when more bytes are needed.
+
+        Args:
+            count: How many bytes were written to ``missing`` since the last call.
 
         Raises:
             FrameTooLargeError: The frame claims more than the owner's limit.
             KafkaProtocolError: The size is impossible.
         """
         if self._large is not None:
-            return self._large_if_complete()
+            return self._next_of_large(count)
         head, start = self._head, self._start
-        there = self._end - start
+        self._end = end = self._end + count
+        there = end - start
         if there >= SIZE.size:
             size: int = SIZE.unpack_from(head, start)[0]
             if not SMALLEST_FRAME_BYTES <= size <= UNCHECKED_BYTES:
@@ -138,7 +133,9 @@ class FrameReader:
             begin = start + SIZE.size
             if there >= SIZE.size + size:
                 self._start = end = begin + size
-                return self._buffers.copy(head[begin:end])
+                if self._buffers.large:
+                    self._buffers.note_small()
+                return memoryview(bytes(head[begin:end]))
             if size > HEAD_BYTES - SIZE.size:
                 self._receive_in_place(size)
                 return None
@@ -152,8 +149,10 @@ class FrameReader:
             self.missing = head[there:]
         return None
 
-    def _large_if_complete(self) -> memoryview | None:
-        if self.missing:
+    def _next_of_large(self, count: int) -> memoryview | None:
+        """Return the frame that is received in place if that was the last of it."""
+        if count < len(self.missing):
+            self.missing = self.missing[count:]
             return None
         frame, self._large = self._large, None
         self.missing = self._head

@@ -42,6 +42,8 @@ class Lane(enum.Enum):
     GROUP = "group"  # JoinGroup and SyncGroup wait in the broker for other members
     GENERAL = "general"  # heartbeats, commits, metadata: everything that is answered at once
 
+    __hash__ = object.__hash__  # Enum's own is a function in Python, called for every request
+
 
 class _Slot:
     """One lane of a node: its connection, or the task that is opening it.
@@ -194,7 +196,10 @@ class Pool:
         None when there is no connection, or when the lane holds back for a throttled broker:
         then ``connect`` waits for one.
         """
-        connection = self.usable(node_id, lane)
+        state = self._nodes.get(node_id)
+        if state is None:
+            return None
+        connection = self._usable(state, state.slots[lane])
         if connection is None or self._mute_s(connection.muted_until, lane) > 0:
             return None
         return connection

@@ -11,17 +11,21 @@ read the newest layout whatever the version on the wire.
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple, TypeVar, cast
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol import codec, varint
 from aiokafka_lite.protocol.encoding import Part
 from aiokafka_lite.protocol.registry import REQUESTS, request_class
-from aiokafka_lite.protocol.schema import Request, Response
+from aiokafka_lite.protocol.schema import Message, Request, Response
 
 R = TypeVar("R", bound=Response)
 
 _SIZE: Final = struct.Struct(">i")
+ResponseDecoder: TypeAlias = Callable[[memoryview], R]
+"""Takes a frame; what it raises is `decode_response`'s."""
+
 _REQUEST_HEAD: Final = struct.Struct(">ihhih")  # size, API key, version, correlation, client id
 _FRAME_HEAD: Final = struct.Struct(">hhih")
 _RESPONSE_HEAD: Final = struct.Struct(">ii")
@@ -158,19 +162,40 @@ def decode_response(request_cls: type[Request[R]], version: int, frame: memoryvi
         KafkaProtocolError: The bytes are not such a response.
         UnsupportedVersionError: The class has no such version.
     """
+    return response_decoder(request_cls, version)(frame)
+
+
+def response_decoder(request_cls: type[Request[R]], version: int) -> ResponseDecoder[R]:
+    """Return what decodes the responses to such requests, as `decode_response` does.
+
+    Raises:
+        UnsupportedVersionError: The class has no such version.
+    """
     cls = cast("type[R]", request_cls.response)
-    pos = _CORRELATION_ID.size
-    if _has_tagged_header(cls, version):
-        try:
-            pos = varint.skip_tagged_fields(frame, pos)
-        except IndexError:
-            raise KafkaProtocolError(f"a response of {len(frame)} bytes has no header") from None
-    elif len(frame) < pos:
-        raise KafkaProtocolError(f"a response of {len(frame)} bytes has no header")
-    body = frame[pos:]
-    if cls.has_plain_header and _is_unsupported_version(body):
-        version = 0
-    return codec.decode(cls, version, body).from_version(version)
+    decode_body = codec.decoder(cls, version)
+    has_tagged_header = _has_tagged_header(cls, version)
+    is_rearranged = cls.from_version is not Message.from_version
+
+    def decode(frame: memoryview) -> R:
+        pos = _CORRELATION_ID.size
+        if has_tagged_header:
+            try:
+                pos = varint.skip_tagged_fields(frame, pos) if frame[pos] else pos + 1
+            except IndexError:
+                raise _no_header(frame) from None
+        elif len(frame) < pos:
+            raise _no_header(frame)
+        body = frame[pos:]
+        if cls.has_plain_header and _is_unsupported_version(body):
+            return codec.decode(cls, 0, body).from_version(0)
+        response = decode_body(body)
+        return response.from_version(version) if is_rearranged else response
+
+    return decode
+
+
+def _no_header(frame: memoryview) -> KafkaProtocolError:
+    return KafkaProtocolError(f"a response of {len(frame)} bytes has no header")
 
 
 def _is_unsupported_version(api_versions_body: memoryview) -> bool:

@@ -29,10 +29,11 @@ def read(reader: FrameReader, stream: bytes) -> tuple[int, list[memoryview]]:
     count = min(len(reader.missing), len(stream))
     assert count > 0
     reader.missing[:count] = stream[:count]
-    reader.received(count)
     frames = []
-    while (frame := reader.next_frame()) is not None:
+    frame = reader.next_frame(count)
+    while frame is not None:
         frames.append(frame)
+        frame = reader.next_frame()
     return count, frames
 
 
@@ -120,8 +121,7 @@ def test_frames_ahead_of_a_broken_one_come_out() -> None:
     reader = new_reader()
     stream = framed(b"whole") + struct.pack(">i", -1)
     reader.missing[: len(stream)] = stream
-    reader.received(len(stream))
-    assert reader.next_frame() == b"whole"
+    assert reader.next_frame(len(stream)) == b"whole"
     with pytest.raises(KafkaProtocolError):
         reader.next_frame()
 
@@ -138,8 +138,7 @@ def test_reader_may_be_cleared_between_frames() -> None:
     reader = new_reader()
     stream = framed(b"first") + framed(b"second")
     reader.missing[: len(stream)] = stream
-    reader.received(len(stream))
-    assert reader.next_frame() == b"first"
+    assert reader.next_frame(len(stream)) == b"first"
     reader.clear()
     assert reader.next_frame() is None
 
@@ -211,5 +210,5 @@ def test_large_buffers_are_given_back_when_only_small_frames_come() -> None:
     large = buffers.take(REUSE_FROM_BYTES).obj
     for _ in range(FORGET_AFTER_SMALL_FRAMES // 2):
         buffers.take(HEAD_BYTES)
-        buffers.copy(memoryview(b"small"))
+        buffers.note_small()
     assert buffers.take(REUSE_FROM_BYTES).obj is not large
