@@ -424,9 +424,11 @@ class FetchQueue:
         self.finish_if_exhausted(part)
 
     def end_turn(self, partition: PartitionState) -> None:
-        """Let the next partition be first, and the loop run before more is decoded."""
+        """Let the next partition be first; a time slice that is half used up is over."""
         self._move_to_end(partition)
-        self._slice_ends_at = 0.0
+        slice_ends_at = self._slice_ends_at
+        if slice_ends_at is not None and self._looked_at > slice_ends_at - TIME_SLICE_S / 2:
+            self._slice_ends_at = 0.0
 
     def finish_if_exhausted(self, part: FetchedPartition) -> None:
         """Let go of a share whose records have all been handed out."""

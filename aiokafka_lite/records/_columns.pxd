@@ -8,7 +8,19 @@ from aiokafka_lite.records._cursor cimport Bytes, Parsed, Slice
 
 cdef enum:
     LEAST_CAPACITY = 64
-    MOST_SPARES = 16  # the pieces of two batches
+    MOST_SPARES = 2  # pieces for each place
+
+
+# What memory serves for. Pieces for the same are about equally large from batch to batch.
+cdef enum Place:
+    ANY
+    OFFSETS
+    TIMESTAMPS
+    KEY_BOUNDS
+    KEYS
+    VALUE_BOUNDS
+    VALUES
+    PLACES
 
 
 # --- memory that grows ---------------------------------------------------------------------------
@@ -18,6 +30,7 @@ cdef struct Growing:
     Py_ssize_t size  # of what is in use
     Py_ssize_t capacity
     Py_ssize_t expected  # about what it held when it was last handed out
+    int place  # where it serves; ANY: it is not worth keeping
 
 
 cdef inline bint grow(Growing *memory, Py_ssize_t needed) noexcept nogil:
@@ -93,12 +106,10 @@ cdef inline void put(Values *values, Py_ssize_t row, Slice value) noexcept nogil
 # --- rows ----------------------------------------------------------------------------------------
 
 cdef class Spares:
-    cdef Growing[MOST_SPARES] pieces  # the one that came first is first to go
-    cdef int count
-    cdef Py_ssize_t size
+    cdef Growing[PLACES][MOST_SPARES] pieces
+    cdef int[PLACES] counts
 
     cdef void keep(self, Growing memory) noexcept
-    cdef Growing remove(self, int index) noexcept
     cdef void give(self, Growing *memory) noexcept
 
 

@@ -28,56 +28,39 @@ cdef object shapes = None
 
 cdef enum:
     HEADER_BYTES = 8  # what a header takes beside its bytes: two int32
-    LEAST_SPARE_BYTES = 32 * 1024
     MOST_SPARE_BYTES = 32 * 1024 * 1024
     FEW = 8  # of the memory's bytes, one in so many
 
 
 cdef class Spares:
-    """Memory that nobody reads any more, kept to be filled again.
+    """Memory that nobody reads any more, kept to be filled again in the same place.
 
     Fresh memory costs more than filling it: the kernel clears each page when it is first touched,
     and large pieces that are freed go back to it.
     """
 
     cdef void keep(self, Growing memory) noexcept:
-        if not LEAST_SPARE_BYTES <= memory.capacity <= MOST_SPARE_BYTES:
+        cdef int *count = &self.counts[memory.place]
+        if memory.place != ANY and memory.capacity <= MOST_SPARE_BYTES and count[0] < MOST_SPARES:
+            self.pieces[memory.place][count[0]] = memory
+            count[0] += 1
+        else:
             PyMem_RawFree(memory.start)
-            return
-        while self.count == MOST_SPARES or self.size + memory.capacity > MOST_SPARE_BYTES:
-            PyMem_RawFree(self.remove(0).start)
-        self.pieces[self.count] = memory
-        self.count += 1
-        self.size += memory.capacity
-
-    cdef Growing remove(self, int index) noexcept:
-        cdef Growing removed = self.pieces[index]
-        self.count -= 1
-        self.size -= removed.capacity
-        while index < self.count:
-            self.pieces[index] = self.pieces[index + 1]
-            index += 1
-        return removed
 
     cdef void give(self, Growing *memory) noexcept:
-        """Let memory that has none yet have the smallest piece that is as large as expected."""
-        cdef int best = -1
-        cdef int index
-        if memory.start is not NULL or memory.expected < LEAST_SPARE_BYTES:
-            return
-        for index in range(self.count):
-            if self.pieces[index].capacity >= memory.expected and (
-                best < 0 or self.pieces[index].capacity < self.pieces[best].capacity
-            ):
-                best = index
-        if best >= 0:
-            found = self.remove(best)
-            memory.start = found.start
-            memory.capacity = found.capacity
+        """Let memory that has none yet have a piece, if there is one."""
+        cdef int *count = &self.counts[memory.place]
+        if memory.start is NULL and count[0]:
+            count[0] -= 1
+            memory.start = self.pieces[memory.place][count[0]].start
+            memory.capacity = self.pieces[memory.place][count[0]].capacity
 
     def __dealloc__(self):
-        while self.count:
-            PyMem_RawFree(self.remove(0).start)
+        cdef int place
+        for place in range(<int> PLACES):
+            while self.counts[place]:
+                self.counts[place] -= 1
+                PyMem_RawFree(self.pieces[place][self.counts[place]].start)
 
 
 @cython.no_gc_clear
@@ -101,22 +84,31 @@ cdef class Memory:
 cdef Memory detach(Growing *memory, Py_ssize_t size, Spares spares):
     """Hand over the first `size` bytes, and start anew with none.
 
-    Memory that few of them are in is better kept to be filled again: they are copied out of it.
+    Few bytes are copied out of memory that is large because the batches before were: it is better
+    kept to be filled again. When they no longer are, it shrinks.
     """
     cdef Memory detached = Memory.__new__(Memory)
+    cdef void *fitting
+    cdef bint is_too_large
+    memory.expected = max(size + size // 8, memory.expected - memory.expected // 8)
+    is_too_large = memory.expected < memory.capacity // 4
     detached.spares = spares
-    if memory.start is NULL or size < memory.capacity // FEW:
+    if memory.start is NULL or (size < memory.capacity // FEW and not is_too_large):
         if not grow(&detached.held, size):
             raise MemoryError
         if size:
             memcpy(detached.held.start, memory.start, size)
     else:
+        if is_too_large:
+            fitting = PyMem_RawRealloc(memory.start, max(size, LEAST_CAPACITY))
+            if fitting is not NULL:
+                memory.start = <uint8_t *> fitting
+                memory.capacity = max(size, LEAST_CAPACITY)
         detached.held = memory[0]
         memory.start = NULL
         memory.capacity = 0
     detached.held.size = size
     memory.size = 0
-    memory.expected = max(size + size // 8, memory.expected - memory.expected // 8)
     return detached
 
 
@@ -190,6 +182,12 @@ cdef class Columns:
         self.first_offset = self.last_offset = -1
         self.runs = []
         self.spares = Spares()
+        self.offsets.place = OFFSETS
+        self.timestamps.place = TIMESTAMPS
+        self.keys.bounds.place = KEY_BOUNDS
+        self.keys.content.place = KEYS
+        self.values.bounds.place = VALUE_BOUNDS
+        self.values.content.place = VALUES
 
     def __dealloc__(self):
         free_values(&self.keys)
@@ -223,13 +221,12 @@ cdef class Columns:
 
     cdef void use_spares(self) noexcept:
         """Begin with memory that was used before, if there is any."""
-        self.spares.give(&self.values.content)
-        self.spares.give(&self.keys.content)
         self.spares.give(&self.offsets)
         self.spares.give(&self.timestamps)
         self.spares.give(&self.keys.bounds)
+        self.spares.give(&self.keys.content)
         self.spares.give(&self.values.bounds)
-        self.spares.give(&self.header_bounds)
+        self.spares.give(&self.values.content)
 
     cdef int end_run(
         self, object topic, object partition, object timestamp_type, Py_ssize_t first_row
