@@ -88,7 +88,7 @@ cdef inline void copy(uint8_t *into, const uint8_t *start, Py_ssize_t size) noex
     if 8 <= size <= 16:
         memcpy(into, start, 8)
         memcpy(into + size - 8, start + size - 8, 8)
-    else:
+    elif size > 0:  # without any, there may be no memory yet
         memcpy(into, start, size)
 
 
