@@ -77,6 +77,8 @@ class ArrowGets:
                 await asyncio.sleep(0)
             while await self._queue.wait((), deadline):
                 part = await self._queue.first_in_line(())
+                # Another task's get may have opened a share meanwhile.
+                self._ready.close()
                 if part is None:
                     continue
                 if part.decoded:

@@ -30,6 +30,7 @@ from aiokafka_lite.consumer.config import (
 )
 from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.fetched import Record
+from aiokafka_lite.consumer.iteration import RecordIterator
 from aiokafka_lite.consumer.position_methods import PositionMethods
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
@@ -49,7 +50,7 @@ log = logging.getLogger(__name__)
 DEFAULT_STOP_TIMEOUT_S: Final = 10.0
 
 
-class AIOKafkaConsumer(PositionMethods):
+class AIOKafkaConsumer(RecordIterator, PositionMethods):
     """Reads records from Kafka on the running event loop.
 
     ::
@@ -167,6 +168,7 @@ class AIOKafkaConsumer(PositionMethods):
         self._engine = Engine(self._config, random.Random())
         self._state = self._engine.state
         self._ready = self._engine.ready
+        self._iterate_over(self._ready.cursor)
         self._arrow_gets: ArrowGets | None = None
         self._stopping: asyncio.Future[None] | None = None
         if topics:
@@ -352,9 +354,10 @@ class AIOKafkaConsumer(PositionMethods):
             IllegalStateError: A partition is not assigned.
             KafkaError: Once a call, for an error that stands before the next record.
         """
-        return await self._engine.gets.one(
-            self._check_assigned(partitions) if partitions else partitions
-        )
+        if partitions:
+            return await self._engine.gets.one(self._check_assigned(partitions))
+        record = self._ready.cursor.take()
+        return await self._engine.gets.one(()) if record is None else record
 
     async def poll_arrow(
         self,
@@ -429,10 +432,14 @@ class AIOKafkaConsumer(PositionMethods):
             raise ConsumerStoppedError("the consumer is stopped")
         return self
 
-    async def __anext__(self) -> Record:
-        # One frame a message: whatever makes the ready records invalid replaces the iterator.
-        for record in self._ready.iterator:
-            return record
+    # __anext__, which takes what is ready without a frame, is RecordIterator's.
+    async def _next_record(self) -> Record:
+        """Wait for the next record, or for the end of the iteration.
+
+        Raises:
+            StopAsyncIteration: The consumer is stopped.
+            KafkaError: As `getone`, but records that are too large are skipped.
+        """
         while True:
             try:
                 return await self._engine.gets.one(())

@@ -286,11 +286,15 @@ class FetchQueue:
         part = self._parts[partition][0]
         if part.response is not None and not part.response.is_taken:
             self._mark_taken(part.response)
-        if not part.decoded and part.can_decode and self._needs_pause(part):
+        while not part.decoded and part.can_decode and self._needs_pause(part):
             await self._pause(part)
             parts = self._parts.get(partition)
             if not parts or parts[0] is not part or partition.is_paused or self._state.is_held:
                 return None
+            # Another task's get may have come to a batch that is being decompressed. A slice that
+            # is used up again already, however, must not keep this get from ever decoding.
+            if not self._needs_thread(part):
+                break
         return part
 
     def _decode_run(self, part: FetchedPartition, limit: int | None) -> None:
@@ -315,7 +319,7 @@ class FetchQueue:
 
     def _needs_pause(self, part: FetchedPartition) -> bool:
         """Whether the loop has to run before more of a share is decoded."""
-        if part.inflating is not None or part.inflate_estimate_s > INFLATE_ON_LOOP_S:
+        if self._needs_thread(part):
             return True
         self._looked_at = self._loop.time()
         if self._slice_ends_at is None:
@@ -323,19 +327,36 @@ class FetchQueue:
             return False
         return self._looked_at >= self._slice_ends_at
 
+    def _needs_thread(self, part: FetchedPartition) -> bool:
+        """Whether a worker thread decompresses what comes next, or has to."""
+        return part.inflating is not None or part.inflate_estimate_s > INFLATE_ON_LOOP_S
+
+    def begin_slice(self) -> float:
+        """Return when the time slice ends; it begins now if the loop has just run."""
+        if self._slice_ends_at is None:
+            self._slice_ends_at = self._loop.time() + TIME_SLICE_S
+        return self._slice_ends_at
+
+    async def let_others_run(self) -> None:
+        """Go once round the loop, after which the next time slice begins."""
+        try:
+            await asyncio.sleep(0)
+        finally:  # the loop has run also when this was cancelled
+            self._slice_ends_at = None
+
     async def _pause(self, part: FetchedPartition) -> None:
         """Let others run: while a batch is decompressed in a thread, or once round the loop."""
         if part.inflating is None and part.inflate_estimate_s > INFLATE_ON_LOOP_S:
             part.inflating = self._loop.run_in_executor(None, part.inflate)
         if part.inflating is None:
-            await asyncio.sleep(0)
+            await self.let_others_run()
         while (inflating := part.inflating) is not None:
             # Shielded: a cancelled get must not leave the thread working on a set that the
             # next get decodes meanwhile. That one waits for the same future.
             await asyncio.shield(inflating)
             if part.inflating is inflating:
                 part.inflating = None
-        self._slice_ends_at = None
+            self._slice_ends_at = None
 
     def _mark_taken(self, response: FetchedResponse) -> None:
         response.is_taken = True

@@ -8,17 +8,12 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from aiokafka_lite.consumer.fetch_queue import TIME_SLICE_S, FetchQueue, Wanted
+from aiokafka_lite.consumer.fetch_queue import FetchQueue, Wanted
 from aiokafka_lite.consumer.fetched import Record
 from aiokafka_lite.consumer.ready import ReadyRecords
 from aiokafka_lite.consumer.state import SubscriptionState
 from aiokafka_lite.structs import TopicPartition
 
-# Records decoded in one go for a message-by-message loop: doubled while the loop gets through
-# them in less than half a time slice, halved when it needs more than one.
-FIRST_CHUNK: Final = 64
-LEAST_CHUNK: Final = 8
-LARGEST_CHUNK: Final = 2_048
 # Records made in one go that are still in the caches when the application reads them: with
 # 100-byte values, 20,000 at a time cost twice as much a record as 1,000 to 2,000.
 CACHED_BYTES: Final = 800_000
@@ -35,8 +30,6 @@ class Gets:
         self._queue = queue
         self._ready = ready
         self._loop = asyncio.get_running_loop()
-        self._chunk = FIRST_CHUNK
-        self._chunk_opened_at = 0.0
         self._cached_records = MOST_CACHED_RECORDS
 
     async def some(
@@ -45,11 +38,14 @@ class Gets:
         """Like `many` of all partitions; without a limit, as many as the caches hold."""
         found = await self.many((), timeout_s, max_records or self._cached_records)
         for records in found.values():
-            sample = records[-1]
-            size_bytes = sample.serialized_key_size + sample.serialized_value_size + RECORD_BYTES
-            self._cached_records = max(1, min(CACHED_BYTES // size_bytes, MOST_CACHED_RECORDS))
+            self._fit_to_caches(records[-1])
             break
         return found
+
+    def _fit_to_caches(self, sample: Record) -> None:
+        """Have the next records made in one go be as many of this size as the caches hold."""
+        size_bytes = sample.serialized_key_size + sample.serialized_value_size + RECORD_BYTES
+        self._cached_records = max(1, min(CACHED_BYTES // size_bytes, MOST_CACHED_RECORDS))
 
     async def many(
         self, wanted: Wanted, timeout_s: float | None, max_records: int | None
@@ -67,6 +63,8 @@ class Gets:
             decode_until = deadline if timeout_s else None
             while await self._queue.wait(wanted, deadline):
                 await self._queue.decode(wanted, max_records, decode_until)
+                # Another task's get may have opened a share meanwhile.
+                self._ready.close()
                 records = self._queue.pop(wanted, max_records)
                 if records:
                     return records
@@ -76,27 +74,28 @@ class Gets:
 
     async def one(self, wanted: Wanted) -> Record:
         """Return the next record, waiting for it."""
-        if self._ready.is_for(wanted):
-            for record in self._ready.iterator:
-                return record
-        self._ready.close()
-        self._adapt_chunk()
+        record = self._ready.take(wanted)
+        if record is not None:
+            return record
+        self._ready.settle()
         self._state.enter_get()
         try:
-            while True:
-                await self._queue.wait(wanted, None)
-                part = await self._queue.decode_next(wanted, self._chunk)
-                if part is not None:
-                    self._ready.open(part)
-                    return next(self._ready.iterator)
+            while record is None:
+                if self._ready.has_rest(wanted):  # but the time slice is used up
+                    await self._queue.let_others_run()
+                    self._ready.go_on(self._queue.begin_slice())
+                else:
+                    await self._open_next(wanted)
+                record = self._ready.take(wanted)
+            return record
         finally:
-            self._chunk_opened_at = self._loop.time()
-            self._state.leave_get(self._chunk_opened_at)
+            self._state.leave_get(self._loop.time())
 
-    def _adapt_chunk(self) -> None:
-        """Fit the chunk to the application's pace, so that it lets the loop go in time."""
-        took_s = self._loop.time() - self._chunk_opened_at
-        if took_s < TIME_SLICE_S / 2:
-            self._chunk = min(self._chunk * 2, LARGEST_CHUNK)
-        elif took_s > TIME_SLICE_S:
-            self._chunk = max(self._chunk // 2, LEAST_CHUNK)
+    async def _open_next(self, wanted: Wanted) -> None:
+        """Wait for records and make them ready; perhaps there are none yet."""
+        self._ready.close()
+        await self._queue.wait(wanted, None)
+        part = await self._queue.decode_next(wanted, self._cached_records)
+        if part is not None:
+            self._fit_to_caches(part.decoded[-1])
+            self._ready.open(part, self._queue.begin_slice())

@@ -1,28 +1,29 @@
 """The records that `async for` and `getone` hand out one by one, from a list decoded in one go.
 
-Nothing is written per message: taking the next element of `iterator` is all there is. How far
-the application got is worked out from the iterator when somebody asks (`settle`), and whatever
-makes the records worthless, or not to be handed out now, replaces the iterator.
+Per message only the cursor moves, and looks at the clock now and then. How far the application got
+is worked out from the cursor when somebody asks (`settle`), and whatever makes the records
+worthless, or not to be handed out now, closes the cursor.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Collection, Iterator
+import asyncio
+from collections.abc import Callable
 
+from aiokafka_lite.consumer.fetch_queue import TIME_SLICE_S, Wanted
 from aiokafka_lite.consumer.fetched import FetchedPartition, Record
+from aiokafka_lite.consumer.iteration import RecordCursor
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
-from aiokafka_lite.structs import TopicPartition
 
 
 class ReadyRecords:
-    """A cursor into `decoded` of the share that is being handed out message by message."""
+    """What `decoded` of one share has left, while it is handed out message by message."""
 
     def __init__(
         self, state: SubscriptionState, on_closed: Callable[[FetchedPartition], None]
     ) -> None:
-        # Of the records that come next; the per-message path reads only this.
-        self.iterator: Iterator[Record] = iter(())
+        # The per-message path knows nothing but this.
+        self.cursor = RecordCursor(asyncio.get_running_loop().time, TIME_SLICE_S)
         self._part: FetchedPartition | None = None
         self._settled_count = 0
         self._state = state
@@ -33,29 +34,43 @@ class ReadyRecords:
         state.on_partition_change(self._park_if_paused)
         state.on_hold(self.close)
 
-    def open(self, part: FetchedPartition) -> None:
-        """Start handing out what a share has decoded."""
-        self._part = part
-        self._settled_count = 0
-        self.iterator = iter(part.decoded)
+    def take(self, wanted: Wanted) -> Record | None:
+        """Return the next record, if it is of a wanted partition and the time is not up."""
+        return self.cursor.take() if self._is_of(wanted) else None
 
-    def is_for(self, wanted: Collection[TopicPartition]) -> bool:
-        """Whether its records are of a wanted partition (none named: of any)."""
+    def has_rest(self, wanted: Wanted) -> bool:
+        """Whether records of a wanted partition are left, though perhaps no time."""
+        return self.cursor.has_rest and self._is_of(wanted)
+
+    def _is_of(self, wanted: Wanted) -> bool:
         return not wanted or (self._part is not None and self._part.partition.tp in wanted)
+
+    def open(self, part: FetchedPartition, ends_at: float) -> None:
+        """Hand out what a share has decoded, until `ends_at` on the loop's clock.
+
+        Another share that is open is given back. It may be the same one, opened and partly handed
+        out by another task's get.
+        """
+        self.close()
+        if part.decoded:
+            self._part = part
+            self.cursor.open(part.decoded, ends_at)
+
+    def go_on(self, ends_at: float) -> None:
+        """Go on with what is open, until `ends_at` on the loop's clock."""
+        self.cursor.go_on(ends_at)
 
     def settle(self) -> None:
         """Move position and processed offset to where the application got."""
         part = self._part
-        if part is None:
+        taken_count = self.cursor.taken_count
+        if part is None or taken_count == self._settled_count:
             return
+        self._settled_count = taken_count
         decoded = part.decoded
-        handed_out_count = len(decoded) - operator.length_hint(self.iterator)
-        if handed_out_count == self._settled_count:
-            return
-        self._settled_count = handed_out_count
         # The latest get returned this one; all before it has been processed.
-        latest = decoded[handed_out_count - 1]
-        is_all = handed_out_count == len(decoded)
+        latest = decoded[taken_count - 1]
+        is_all = taken_count == len(decoded)
         self._state.begin_get()
         self._state.hand_out(
             part.partition,
@@ -69,16 +84,19 @@ class ReadyRecords:
         self.settle()
         part = self._part
         if part is not None:
-            self._part = None
-            self.iterator = iter(())
             part.decoded = part.decoded[self._settled_count :]
+            self._forget()
             self._on_closed(part)
+
+    def _forget(self) -> None:
+        self._part = None
+        self._settled_count = 0
+        self.cursor.close()
 
     def _discard(self, partition: PartitionState) -> None:
         # Positions were settled before the partition's tag changed.
         if self._part is not None and self._part.partition is partition:
-            self._part = None
-            self.iterator = iter(())
+            self._forget()
 
     def _park_if_paused(self, partition: PartitionState) -> None:
         if partition.is_paused and self._part is not None and self._part.partition is partition:

@@ -33,7 +33,10 @@ def rows(first: int, count: int) -> Rows:
 
 @asynccontextmanager
 async def reading(
-    kafka: KafkaHandle, *topics: str, **arguments: object
+    kafka: KafkaHandle,
+    *topics: str,
+    consumer_class: type[AIOKafkaConsumer] = AIOKafkaConsumer,
+    **arguments: object,
 ) -> AsyncIterator[AIOKafkaConsumer]:
     """A started consumer that reads from the beginning, unless told otherwise."""
     settings: dict[str, object] = {
@@ -41,7 +44,7 @@ async def reading(
         "auto_offset_reset": "earliest",
         **arguments,
     }
-    consumer = AIOKafkaConsumer(*topics, **settings)  # type: ignore[arg-type]
+    consumer = consumer_class(*topics, **settings)  # type: ignore[arg-type]
     async with consumer:
         yield consumer
 
@@ -70,19 +73,6 @@ async def test_poll_reads_every_record_in_order(
     async with reading(kafka, topic) as consumer:
         found = await offsets_read(consumer, 600)
     assert found == {0: list(range(300)), 1: list(range(300))}
-
-
-async def test_async_for_reads_every_record_in_order(kafka: KafkaHandle, decoder: str) -> None:
-    topic = await kafka.create_topic()
-    for first in range(0, 1_000, 100):
-        await kafka.produce(topic, 0, rows(first, 100))
-    values = []
-    async with reading(kafka, topic) as consumer:
-        async for record in consumer:
-            values.append((record.offset, record.key, record.value))
-            if len(values) == 1_000:
-                break
-    assert values == [(i, b"%d" % i, b"value %d" % i) for i in range(1_000)]
 
 
 async def test_records_that_come_while_waiting_are_handed_out(kafka: KafkaHandle) -> None:

@@ -1,0 +1,367 @@
+# cython: language_level=3, embedsignature=False
+"""The per-message path of `async for`, in C; `_iteration_py` does the same in plain Python.
+
+For each message, `async for` asks for an awaitable and sends None into it. A coroutine made for
+that costs as much as decoding the record it brings. So the awaitable here is an object that is
+used again as soon as nobody else holds it, and that answers the first send with a record at once
+if one is ready. Only if none is does it make a coroutine, the iterator's `_next_record()`, and
+from then on passes on whatever is sent to it or thrown into it.
+
+The interpreter sends in two ways, and neither may cost an exception per message:
+
+- Through the slot `am_send`: up to 3.11, and asyncio's tasks in every version.
+- Through `tp_iternext` from 3.12 on, which can return a value only inside a StopIteration. Each
+  iterator keeps one, to be used again.
+
+Cython has no syntax for what is needed of these: see `finish_types`.
+"""
+
+from cpython.exc cimport PyErr_Restore
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.object cimport PyObject
+
+cimport cython
+
+import types
+
+cdef extern from "Python.h":
+    ctypedef enum PySendResult:
+        PYGEN_RETURN
+        PYGEN_ERROR
+        PYGEN_NEXT
+    ctypedef PyObject *(*UnaryFunction "unaryfunc")(PyObject *) noexcept
+    ctypedef PySendResult (*SendFunction "sendfunc")(PyObject *, PyObject *, PyObject **) noexcept
+    ctypedef PyObject *(*NextFunction "iternextfunc")(PyObject *) noexcept
+    ctypedef struct AsyncMethods "PyAsyncMethods":
+        UnaryFunction am_anext
+        SendFunction am_send
+    ctypedef struct TypeObject "PyTypeObject":
+        AsyncMethods *tp_as_async
+        NextFunction tp_iternext
+        PyObject *tp_dict
+    ctypedef struct Slot "struct wrapperbase":
+        pass
+    ctypedef struct SlotWrapper "PyWrapperDescrObject":
+        Slot *d_base
+    ctypedef struct StopIterationObject "PyStopIterationObject":
+        PyObject *dict
+        PyObject *traceback
+        PyObject *context
+        PyObject *cause
+        PyObject *value
+    PyObject *PyExc_StopIteration
+    object PyDescr_NewWrapper(TypeObject *, Slot *, void *)
+    void PyType_Modified(TypeObject *)
+    # "noexcept": an exception is left as it is, without a line for this module in its traceback.
+    PySendResult PyIter_Send(object, object, PyObject **) noexcept
+    Py_ssize_t Py_REFCNT(PyObject *)
+    void Py_INCREF(PyObject *)
+    void Py_DECREF(PyObject *)
+    void Py_XDECREF(PyObject *)
+
+# Records between two looks at the clock, at most: a look costs as much as four records.
+cdef Py_ssize_t LONGEST_STRIDE = 64
+
+cdef enum Stage:
+    FRESH  # nothing was sent: no record is taken yet
+    RUNNING  # inside the coroutine
+    SUSPENDED  # the coroutine waits for something
+    DONE
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class RecordCursor:
+    """Goes once through the records of a list, as long as a time slice lasts."""
+
+    cdef readonly Py_ssize_t taken_count
+    cdef list records
+    cdef object clock
+    cdef double slice_s
+    cdef double ends_at
+    cdef double looked_at
+    # Records from one look at the clock to the next, and how many are taken at the next.
+    cdef Py_ssize_t stride
+    cdef Py_ssize_t next_look_at
+
+    def __cinit__(self, clock, double slice_s):
+        self.records = []
+        self.clock = clock
+        self.slice_s = slice_s
+        self.stride = 1
+
+    @property
+    def has_rest(self):
+        """Whether records are left, though perhaps no time."""
+        return self.taken_count < PyList_GET_SIZE(self.records)
+
+    def open(self, list records not None, double ends_at):
+        """Go through these records until a time on the clock."""
+        self.records = records
+        self.taken_count = 0
+        self.go_on(ends_at)
+
+    def go_on(self, double ends_at):
+        """Go on until a time on the clock, by one record at least."""
+        self.ends_at = ends_at
+        self.looked_at = self.clock()
+        self.next_look_at = self.taken_count + self.stride
+
+    def close(self):
+        """Have no more records."""
+        self.records = []
+        self.taken_count = 0
+        self.next_look_at = 0
+
+    def take(self):
+        """Return the next record; None if there is none, or if the time is up."""
+        cdef PyObject *reference = take(<PyObject *> self)
+        if reference is NULL:
+            return None
+        record = <object> reference
+        Py_DECREF(reference)
+        return record
+
+
+# Its argument is a cursor: Cython would count references to it if it knew.
+cdef inline PyObject *take(PyObject *cursor) except? NULL:
+    """Return a new reference to the next record; NULL, without an exception, if there is none."""
+    cdef Py_ssize_t taken_count = (<RecordCursor> cursor).taken_count
+    if taken_count >= PyList_GET_SIZE((<RecordCursor> cursor).records):
+        return NULL
+    if taken_count == (<RecordCursor> cursor).next_look_at:
+        if not look(<RecordCursor> cursor):
+            return NULL
+        # Whatever ran meanwhile, it must not make this read beyond the list.
+        taken_count = (<RecordCursor> cursor).taken_count
+        if taken_count >= PyList_GET_SIZE((<RecordCursor> cursor).records):
+            return NULL
+    cdef PyObject *record = PyList_GET_ITEM((<RecordCursor> cursor).records, taken_count)
+    (<RecordCursor> cursor).taken_count = taken_count + 1
+    Py_INCREF(record)
+    return record
+
+
+cdef bint look(RecordCursor self) except -1:
+    """Look at the clock: whether there is time left."""
+    if self.looked_at >= self.ends_at:
+        return False
+    cdef double now = self.clock()
+    cdef double took_s = now - self.looked_at
+    if took_s < self.slice_s / 16:
+        self.stride = min(2 * self.stride, LONGEST_STRIDE)
+    elif took_s > self.slice_s / 8:
+        self.stride = max(1, <Py_ssize_t> (self.stride * self.slice_s / 16 / took_s))
+    self.looked_at = now
+    if now >= self.ends_at:
+        return False
+    self.next_look_at = self.taken_count + self.stride
+    return True
+
+
+@cython.auto_pickle(False)
+cdef class RecordIterator:
+    """Hands a cursor's records to `async for`, and `await _next_record()` when it has none."""
+
+    cdef RecordCursor cursor
+    # The latest awaitable, if it is not waiting. It is free for the next message when the
+    # interpreter has let go of it, which is before the loop's body runs.
+    cdef NextRecord spare
+    cdef object stop_iteration
+
+    def _iterate_over(self, RecordCursor cursor not None):
+        """Hand out the records of this cursor from now on."""
+        self.cursor = cursor
+
+    def __anext__(self):
+        """Return an awaitable of the next record, which takes it only when it is awaited."""
+        if self.cursor is None:
+            raise RuntimeError("__init__ has not been called")
+        if self.spare is None or Py_REFCNT(<PyObject *> self.spare) > 1:
+            self.spare = NextRecord.__new__(NextRecord)
+        self.spare.iterator = self
+        self.spare.stage = FRESH
+        return self.spare
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class NextRecord:
+    """An awaitable of one record, to be used as a coroutine is."""
+
+    # None when it is not needed any more: the iterator holds this, and would hold itself.
+    cdef RecordIterator iterator
+    # Of the iterator's `_next_record()`, while it runs or waits.
+    cdef object coroutine
+    cdef Stage stage
+
+    __name__ = "__anext__"
+    __qualname__ = "AIOKafkaConsumer.__anext__"
+
+    def __await__(self):
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return sent_or_stop(self, None)
+
+    def send(self, value):
+        """Take the record or wait on for it: returns what to wait for, or raises StopIteration."""
+        return sent_or_stop(self, value)
+
+    def throw(self, *exception):
+        """Raise an exception where it waits."""
+        enter(self)
+        try:
+            awaited = self.coroutine.throw(*exception)
+        except BaseException:
+            finish(self)
+            raise
+        self.stage = SUSPENDED
+        return awaited
+
+    def close(self):
+        """Give up waiting; no record is lost."""
+        if self.stage == RUNNING:
+            raise ValueError("coroutine already executing")
+        coroutine = self.coroutine
+        finish(self)
+        if coroutine is not None:
+            coroutine.close()
+
+    # What asyncio, inspect and debuggers look at.
+
+    @property
+    def cr_running(self):
+        return self.stage == RUNNING
+
+    @property
+    def cr_suspended(self):
+        return self.stage == SUSPENDED
+
+    @property
+    def cr_await(self):
+        return getattr(self.coroutine, "cr_await", None)
+
+    @property
+    def cr_code(self):
+        return getattr(self.coroutine, "cr_code", None)
+
+    @property
+    def cr_frame(self):
+        return getattr(self.coroutine, "cr_frame", None)
+
+
+cdef PySendResult send(NextRecord self, object value, PyObject **result) except PYGEN_ERROR:
+    """Fill `am_send`: a value sent in, a new reference to what comes out."""
+    cdef PySendResult outcome
+    if value is None and self.stage == FRESH:
+        result[0] = take(<PyObject *> self.iterator.cursor)
+        if result[0] is not NULL:
+            self.stage = DONE
+            self.iterator = None
+            return PYGEN_RETURN
+    elif self.stage == FRESH:
+        raise TypeError("can't send non-None value to a just-started coroutine")
+    enter(self)
+    outcome = PyIter_Send(self.coroutine, value, result)
+    if outcome == PYGEN_NEXT:
+        self.stage = SUSPENDED
+    else:
+        finish(self)
+    return outcome
+
+
+cdef int enter(NextRecord self) except -1:
+    """Begin to run the coroutine, which is made when it is first needed."""
+    if self.stage == DONE:
+        raise RuntimeError(f"cannot reuse already awaited {self.__qualname__}()")
+    if self.stage == RUNNING:
+        raise ValueError("coroutine already executing")
+    if self.stage == FRESH:
+        self.coroutine = self.iterator._next_record()
+        if self.iterator.spare is self:
+            self.iterator.spare = None
+        self.iterator = None
+    self.stage = RUNNING
+    return 0
+
+
+cdef inline void finish(NextRecord self) noexcept:
+    self.stage = DONE
+    self.coroutine = None
+    self.iterator = None
+
+
+cdef object sent_or_stop(NextRecord self, object value):
+    """Send as a coroutine's method does: returns what to wait for, or raises StopIteration."""
+    cdef PyObject *reference = NULL
+    cdef PySendResult outcome = send(self, value, &reference)
+    result = <object> reference
+    Py_DECREF(reference)
+    if outcome == PYGEN_RETURN:
+        raise StopIteration(result)
+    return result
+
+
+cdef PyObject *iternext(NextRecord self) except NULL:
+    """Fill `tp_iternext`: as `send(None)`, but with a StopIteration that was made before."""
+    cdef RecordIterator iterator = self.iterator
+    cdef PyObject *result = NULL
+    if send(self, None, &result) == PYGEN_NEXT:
+        return result
+    cdef object stop_iteration
+    if iterator is None:
+        stop_iteration = StopIteration()
+    else:
+        if not is_as_new(<PyObject *> iterator.stop_iteration):
+            iterator.stop_iteration = StopIteration()
+        stop_iteration = iterator.stop_iteration
+    raise_with_value(<PyObject *> stop_iteration, result)
+    return NULL
+
+
+cdef inline bint is_as_new(PyObject *exception) noexcept:
+    """Whether it is a StopIteration that nobody else holds and that nothing was left in."""
+    cdef StopIterationObject *fields = <StopIterationObject *> exception
+    return (
+        exception is not <PyObject *> None
+        and Py_REFCNT(exception) == 1
+        and fields.dict is NULL
+        and fields.traceback is NULL
+        and fields.context is NULL
+        and fields.cause is NULL
+    )
+
+
+cdef inline void raise_with_value(PyObject *stop_iteration, PyObject *value) noexcept:
+    """Set the current exception; `value` is a reference that it takes over."""
+    cdef StopIterationObject *fields = <StopIterationObject *> stop_iteration
+    cdef PyObject *previous = fields.value
+    fields.value = value
+    Py_XDECREF(previous)
+    Py_INCREF(PyExc_StopIteration)
+    Py_INCREF(stop_iteration)
+    PyErr_Restore(PyExc_StopIteration, stop_iteration, NULL)
+
+
+cdef int finish_types() except -1:
+    """Give the types what Cython has no syntax for."""
+    cdef TypeObject *awaitable = <TypeObject *> NextRecord
+    awaitable.tp_as_async.am_send = <SendFunction> <void *> send
+    awaitable.tp_iternext = <NextFunction> <void *> iternext
+    # A class written in Python inherits a slot itself, instead of a call of the method, only if
+    # the method is found to be the interpreter's own wrapper of the slot; Cython's is not. Which
+    # slot a wrapper is for is known to the wrappers that there are.
+    cdef TypeObject *iterator = <TypeObject *> RecordIterator
+    cdef object known = types.AsyncGeneratorType.__anext__
+    (<dict> iterator.tp_dict)["__anext__"] = PyDescr_NewWrapper(
+        iterator, (<SlotWrapper *> known).d_base, <void *> iterator.tp_as_async.am_anext
+    )
+    PyType_Modified(iterator)
+    return 0
+
+
+finish_types()

@@ -1,0 +1,111 @@
+"""The per-message path of `async for` in plain Python: the fallback, and the C one's model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from aiokafka_lite.structs import ConsumerRecord
+
+Record = ConsumerRecord[bytes, bytes]
+
+# Records between two looks at the clock, at most.
+LONGEST_STRIDE: Final = 64
+
+
+class RecordCursor:
+    """Goes once through the records of a list, as long as a time slice lasts.
+
+    `clock` returns seconds; a slice has `slice_s` of them. The clock is looked at after a stride
+    of records: fewer when they take the application long, so that a slice is exceeded by no more
+    than an eighth, or by one record, unless records take much longer than those before them.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_ends_at",
+        "_looked_at",
+        "_next_look_at",
+        "_records",
+        "_slice_s",
+        "_stride",
+        "taken_count",
+    )
+
+    def __init__(self, clock: Callable[[], float], slice_s: float) -> None:
+        self.taken_count = 0
+        self._records: list[Record] = []
+        self._clock = clock
+        self._slice_s = slice_s
+        self._ends_at = 0.0
+        self._looked_at = 0.0
+        # Records from one look at the clock to the next, and how many are taken at the next.
+        self._stride = 1
+        self._next_look_at = 0
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether records are left, though perhaps no time."""
+        return self.taken_count < len(self._records)
+
+    def open(self, records: list[Record], ends_at: float) -> None:
+        """Go through these records until a time on the clock."""
+        self._records = records
+        self.taken_count = 0
+        self.go_on(ends_at)
+
+    def go_on(self, ends_at: float) -> None:
+        """Go on until a time on the clock, by one record at least."""
+        self._ends_at = ends_at
+        self._looked_at = self._clock()
+        self._next_look_at = self.taken_count + self._stride
+
+    def close(self) -> None:
+        """Have no more records."""
+        self._records = []
+        self.taken_count = 0
+        self._next_look_at = 0
+
+    def take(self) -> Record | None:
+        """Return the next record; None if there is none, or if the time is up."""
+        if self.taken_count == self._next_look_at and not (self.has_rest and self._look()):
+            return None
+        taken_count = self.taken_count
+        if taken_count >= len(self._records):
+            return None
+        self.taken_count = taken_count + 1
+        return self._records[taken_count]
+
+    def _look(self) -> bool:
+        """Look at the clock: whether there is time left."""
+        if self._looked_at >= self._ends_at:
+            return False
+        now = self._clock()
+        took_s = now - self._looked_at
+        if took_s < self._slice_s / 16:
+            self._stride = min(2 * self._stride, LONGEST_STRIDE)
+        elif took_s > self._slice_s / 8:
+            self._stride = max(1, int(self._stride * self._slice_s / 16 / took_s))
+        self._looked_at = now
+        if now >= self._ends_at:
+            return False
+        self._next_look_at = self.taken_count + self._stride
+        return True
+
+
+class RecordIterator:
+    """Hands a cursor's records to `async for`, and `await _next_record()` when it gives none."""
+
+    _cursor: RecordCursor
+
+    def _iterate_over(self, cursor: RecordCursor) -> None:
+        """Hand out the records of this cursor from now on."""
+        self._cursor = cursor
+
+    async def _next_record(self) -> Record:
+        """Wait for the next record and return it."""
+        raise NotImplementedError
+
+    async def __anext__(self) -> Record:
+        record = self._cursor.take()
+        return await self._next_record() if record is None else record

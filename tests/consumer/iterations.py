@@ -1,0 +1,110 @@
+"""The compiled per-message path and the plain one, with what iterates over them in tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, NamedTuple, cast
+
+import pytest
+
+from aiokafka_lite._compat import Self
+from aiokafka_lite.consumer import AIOKafkaConsumer, _iteration_py
+from aiokafka_lite.consumer.fetched import Record
+from aiokafka_lite.consumer.iteration import RecordCursor, RecordIterator
+from aiokafka_lite.errors import ConsumerStoppedError
+from tests.consumer.buffers import Buffers
+
+
+class ReaderMethods:
+    """A consumer reduced to its iteration, over buffers that are filled by hand."""
+
+    buffers: Buffers
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def _next_record(self) -> Record:
+        try:
+            return await self.buffers.gets.one(())
+        except ConsumerStoppedError:
+            raise StopAsyncIteration from None
+
+
+class Reader(ReaderMethods, RecordIterator):
+    pass
+
+
+class PlainReader(ReaderMethods, _iteration_py.RecordIterator):
+    pass
+
+
+def plain_consumer() -> type[AIOKafkaConsumer]:
+    """Return the consumer as it is where the extension is not built."""
+    if issubclass(AIOKafkaConsumer, _iteration_py.RecordIterator):
+        return AIOKafkaConsumer
+    bases = (_iteration_py.RecordIterator, AIOKafkaConsumer)
+    methods = {"_next_record": AIOKafkaConsumer._next_record}
+    return cast("type[AIOKafkaConsumer]", type("PlainConsumer", bases, methods))
+
+
+class Iteration(NamedTuple):
+    """The classes of one per-message path."""
+
+    cursor: type[RecordCursor]
+    reader: type[Reader] | type[PlainReader]
+    consumer: type[AIOKafkaConsumer]
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.cursor is not _iteration_py.RecordCursor
+
+    def read(self, buffers: Buffers) -> Reader | PlainReader:
+        """Iterate over what is and comes into the buffers."""
+        reader = self.reader()
+        reader.buffers = buffers
+        reader._iterate_over(buffers.ready.cursor)
+        return reader
+
+
+ITERATIONS = {"python": Iteration(_iteration_py.RecordCursor, PlainReader, plain_consumer())}
+if RecordIterator is not _iteration_py.RecordIterator:
+    ITERATIONS["compiled"] = Iteration(RecordCursor, Reader, AIOKafkaConsumer)
+
+Step = Coroutine[Any, Any, Record]
+
+
+def step_of(reader: Reader | PlainReader) -> Step:
+    """What `async for` asks for. It may be treated as a coroutine, so the tests do."""
+    return anext(reader)
+
+
+async def read_until_stop(reader: Reader | PlainReader) -> list[int]:
+    """Read all, and return the offsets."""
+    return [record.offset async for record in reader]
+
+
+async def rounds(count: int) -> None:
+    """Let everybody else run."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop the loop's clock, so that no time slice ends."""
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now)
+
+
+def is_in_get(buffers: Buffers) -> bool:
+    """Whether the application waits for a record, so that it is not idle."""
+    now = asyncio.get_running_loop().time()
+    buffers.state.idle_s(now)  # notes what was handed out
+    return buffers.state.idle_s(now + 9) < 8
+
+
+def stop(buffers: Buffers) -> None:
+    """Have every get raise from now on that the consumer is stopped."""
+    buffers.unusable = ConsumerStoppedError("stopped")
+    buffers.queue.wake()

@@ -1,0 +1,204 @@
+"""How the cursor goes through records, and how often it looks at the clock."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiokafka_lite import records
+from aiokafka_lite.consumer._iteration_py import LONGEST_STRIDE, RecordCursor
+from aiokafka_lite.consumer.fetched import Record
+from tests.consumer.buffers import batch
+from tests.consumer.iterations import ITERATIONS, Iteration
+
+SLICE_S = 0.001
+RECORDS = records.decode_all(memoryview(batch(0, 2_000)))
+
+
+class Clock:
+    """Stands still unless it is told otherwise, and counts who looks at it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.looks = 0
+
+    def __call__(self) -> float:
+        self.looks += 1
+        return self.now
+
+
+def take_all(cursor: RecordCursor, clock: Clock, cost_s: float = 0.0) -> list[int]:
+    """Take records until none is given, each of which costs the application some time."""
+    offsets = []
+    while (record := cursor.take()) is not None:
+        offsets.append(record.offset)
+        clock.now += cost_s
+    return offsets
+
+
+def test_records_come_in_order_and_once(iteration: Iteration) -> None:
+    clock = Clock()
+    cursor = iteration.cursor(clock, SLICE_S)
+    assert (cursor.take(), cursor.has_rest, cursor.taken_count) == (None, False, 0)
+    cursor.open(RECORDS[:300], clock.now + SLICE_S)
+    first = cursor.take()
+    assert first is RECORDS[0]
+    assert (cursor.has_rest, cursor.taken_count) == (True, 1)
+    assert take_all(cursor, clock) == list(range(1, 300))
+    assert (cursor.take(), cursor.has_rest, cursor.taken_count) == (None, False, 300)
+    cursor.open(RECORDS[300:302], clock.now + SLICE_S)
+    assert take_all(cursor, clock) == [300, 301]
+
+
+def test_a_closed_cursor_has_nothing(iteration: Iteration) -> None:
+    clock = Clock()
+    cursor = iteration.cursor(clock, SLICE_S)
+    cursor.open(RECORDS[:3], clock.now + SLICE_S)
+    cursor.take()
+    cursor.close()
+    assert (cursor.take(), cursor.has_rest, cursor.taken_count) == (None, False, 0)
+
+
+def test_records_appended_meanwhile_are_handed_out_too(iteration: Iteration) -> None:
+    clock = Clock()
+    cursor = iteration.cursor(clock, SLICE_S)
+    growing = RECORDS[:2]
+    cursor.open(growing, clock.now + SLICE_S)
+    assert take_all(cursor, clock) == [0, 1]
+    growing += RECORDS[2:200]
+    assert cursor.has_rest
+    assert take_all(cursor, clock) == list(range(2, 200))
+
+
+def test_records_that_go_missing_are_not_read(iteration: Iteration) -> None:
+    clock = Clock()
+    cursor = iteration.cursor(clock, SLICE_S)
+    shrinking = RECORDS[:100]
+    cursor.open(shrinking, clock.now + SLICE_S)
+    cursor.take()
+    shrinking.clear()
+    assert (cursor.take(), cursor.has_rest) == (None, False)
+
+
+@pytest.mark.parametrize("cost_s", [0.000_01, 0.000_1, 0.000_3, 0.01])
+def test_nothing_is_handed_out_when_the_slice_is_used_up(
+    iteration: Iteration, cost_s: float
+) -> None:
+    clock = Clock()
+    cursor = iteration.cursor(clock, SLICE_S)
+    cursor.open(RECORDS, clock.now + SLICE_S)
+    take_all(cursor, clock, cost_s)  # now it knows the pace
+    for _ in range(10):
+        began, taken_count = clock.now, cursor.taken_count
+        assert (cursor.take(), cursor.has_rest) == (None, True)
+        cursor.go_on(clock.now + SLICE_S)
+        assert take_all(cursor, clock, cost_s) == list(range(taken_count, cursor.taken_count))
+        longest_s = max(SLICE_S * 9 / 8, SLICE_S + cost_s) if cost_s < SLICE_S else cost_s
+        assert SLICE_S <= clock.now - began <= longest_s + 1e-9
+
+
+def test_one_record_is_handed_out_however_late_it_is(iteration: Iteration) -> None:
+    clock = Clock()
+    cursor = iteration.cursor(clock, SLICE_S)
+    cursor.open(RECORDS, clock.now - 1)
+    assert take_all(cursor, clock) == [0]
+    for offset in range(1, 4):
+        cursor.go_on(clock.now - 1)
+        assert take_all(cursor, clock) == [offset]
+
+
+def test_the_clock_is_looked_at_seldom_when_records_are_quickly_done(iteration: Iteration) -> None:
+    clock = Clock()
+    cursor = iteration.cursor(clock, SLICE_S)
+    cursor.open(RECORDS, clock.now + SLICE_S)
+    assert len(take_all(cursor, clock, 1e-9)) == len(RECORDS)
+    assert clock.looks <= len(RECORDS) // LONGEST_STRIDE + 10
+
+
+def test_records_that_become_slow_are_noticed_after_a_stride(iteration: Iteration) -> None:
+    clock = Clock()
+    cursor = iteration.cursor(clock, SLICE_S)
+    cursor.open(RECORDS, clock.now + SLICE_S)
+    for _ in range(1_000):
+        cursor.take()
+    assert len(take_all(cursor, clock, 0.002)) <= LONGEST_STRIDE
+    cursor.go_on(clock.now + SLICE_S)
+    assert len(take_all(cursor, clock, 0.002)) == 1
+
+
+@pytest.mark.parametrize("how", ["close", "clear", "open"])
+def test_the_records_may_change_while_the_clock_is_looked_at(
+    iteration: Iteration, how: str
+) -> None:
+    clock = Clock()
+    handed_out = RECORDS[:5]
+
+    def look() -> float:
+        if clock.looks == 1:  # the second
+            if how == "close":
+                cursor.close()
+            elif how == "clear":
+                handed_out.clear()
+            else:
+                clock.looks += 1
+                cursor.open(RECORDS[7:9], clock.now + SLICE_S)
+        return clock()
+
+    cursor = iteration.cursor(look, SLICE_S)
+    cursor.open(handed_out, clock.now + SLICE_S)
+    assert cursor.take() is RECORDS[0]
+    assert take_all(cursor, clock) == ([7, 8] if how == "open" else [])
+
+
+def test_an_error_of_the_clock_loses_no_record(iteration: Iteration) -> None:
+    clock = Clock()
+
+    def look() -> float:
+        if clock.now < 0:
+            raise OSError("no clock")
+        return clock()
+
+    cursor = iteration.cursor(look, SLICE_S)
+    cursor.open(RECORDS[:5], clock.now + SLICE_S)
+    assert cursor.take() is RECORDS[0]
+    clock.now = -1
+    for _ in range(2):
+        with pytest.raises(OSError, match="no clock"):
+            cursor.take()
+    clock.now = 100
+    assert cursor.take() is RECORDS[1]
+
+
+STEP = st.tuples(
+    st.sampled_from(["take", "take", "take", "go_on", "open", "close", "grow"]),
+    st.floats(min_value=0, max_value=0.003),
+)
+
+
+@pytest.mark.skipif("compiled" not in ITERATIONS, reason="the extension is not built")
+@given(st.lists(STEP, max_size=200))
+def test_both_cursors_do_the_same(steps: list[tuple[str, float]]) -> None:
+    def run(iteration: Iteration) -> list[tuple[Record | None, int, bool, int]]:
+        clock = Clock()
+        cursor = iteration.cursor(clock, SLICE_S)
+        seen = []
+        growing: list[Record] = []
+        for step, cost_s in steps:
+            record = None
+            if step == "take":
+                record = cursor.take()
+            elif step == "go_on":
+                cursor.go_on(clock.now + SLICE_S)
+            elif step == "open":
+                growing = RECORDS[:150]
+                cursor.open(growing, clock.now + SLICE_S)
+            elif step == "close":
+                cursor.close()
+            else:
+                growing += RECORDS[150:160]
+            clock.now += cost_s
+            seen.append((record, cursor.taken_count, cursor.has_rest, clock.looks))
+        return seen
+
+    assert run(ITERATIONS["compiled"]) == run(ITERATIONS["python"])
