@@ -37,6 +37,7 @@ from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, Address
 from aiokafka_lite.client.dial import dial, explain
 from aiokafka_lite.client.exchange import Exchange, own_copy
 from aiokafka_lite.client.frames import UNCHECKED_BYTES, FrameReader
+from aiokafka_lite.client.low_water import LowWaterMark
 from aiokafka_lite.client.versions import ApiVersions, ask_api_versions
 from aiokafka_lite.errors import (
     CorrelationIdError,
@@ -362,6 +363,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- asyncio.BufferedProtocol ----------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
+        self._low_water = LowWaterMark(transport)
 
     def get_buffer(self, sizehint: int) -> Buffer:
         return self._reader.missing
@@ -373,6 +375,8 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 frame = self._reader.next_frame(nbytes)
                 if frame is None:
+                    if self._reader.wanted_bytes != self._low_water.wanted_bytes:
+                        self._low_water.want(self._reader.wanted_bytes)
                     return
                 exchange = self._in_flight.pop(framing.response_correlation_id(frame), None)
                 if exchange is None:

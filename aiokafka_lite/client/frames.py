@@ -27,6 +27,9 @@ SMALLEST_FRAME_BYTES: Final = 4  # a correlation id
 HEAD_BYTES: Final = 16 * 1024
 # Up to here a frame is taken from anyone; beyond it the owner says what it expects.
 UNCHECKED_BYTES: Final = 64 * 1024
+# Pieces in which a large frame is worth being read, and from where on it is worth saying so.
+PIECE_BYTES: Final = 256 * 1024
+PIECES_FROM_BYTES: Final = 128 * 1024
 REUSE_FROM_BYTES: Final = 256 * 1024
 FORGET_AFTER_SMALL_FRAMES: Final = 8
 
@@ -98,6 +101,7 @@ class FrameReader:
         "_peer",
         "_start",
         "missing",
+        "wanted_bytes",
     )
 
     def __init__(self, peer: str, limit_bytes: Callable[[], int]) -> None:
@@ -110,6 +114,8 @@ class FrameReader:
         self._large: memoryview | None = None  # the frame that is being received in place
         #: Where the next bytes belong; never empty once ``next_frame`` has returned None.
         self.missing = self._head
+        #: How many bytes are worth being read: of a large frame a good piece or the rest, else 1.
+        self.wanted_bytes = 1
 
     def next_frame(self, count: int = 0) -> memoryview | None:
         """Return the next complete frame without its size, None when more bytes are needed.
@@ -153,9 +159,11 @@ class FrameReader:
         """Return the frame that is received in place if that was the last of it."""
         if count < len(self.missing):
             self.missing = self.missing[count:]
+            self.wanted_bytes = min(self.wanted_bytes, len(self.missing))
             return None
         frame, self._large = self._large, None
         self.missing = self._head
+        self.wanted_bytes = 1
         return frame
 
     def _receive_in_place(self, size: int) -> None:
@@ -164,6 +172,8 @@ class FrameReader:
         frame = self._large = self._buffers.take(size)
         frame[: len(came)] = came
         self.missing = frame[len(came) :]
+        if len(self.missing) >= PIECES_FROM_BYTES:
+            self.wanted_bytes = min(len(self.missing), PIECE_BYTES)
         self._start = self._end = 0
 
     def clear(self) -> None:
@@ -171,6 +181,7 @@ class FrameReader:
         self._start = self._end = 0
         self._large = None
         self.missing = self._head
+        self.wanted_bytes = 1
         self._buffers.clear()
 
     def _check_size(self, size: int) -> None:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from aiokafka_lite.client.frames import (
     FORGET_AFTER_SMALL_FRAMES,
     HEAD_BYTES,
+    PIECE_BYTES,
+    PIECES_FROM_BYTES,
     REUSE_FROM_BYTES,
     FrameBuffers,
     FrameReader,
@@ -34,6 +36,7 @@ def read(reader: FrameReader, stream: bytes) -> tuple[int, list[memoryview]]:
     while frame is not None:
         frames.append(frame)
         frame = reader.next_frame()
+    assert 1 <= reader.wanted_bytes <= len(reader.missing)  # else it would be waited for in vain
     return count, frames
 
 
@@ -102,6 +105,29 @@ def test_large_frame_is_received_in_place() -> None:
     (frame,) = feed(reader, rest)
     assert frame == body
     assert frame.obj is place
+
+
+def test_large_frame_is_wanted_in_pieces_and_then_the_rest() -> None:
+    reader = new_reader()
+    stream = framed(bytes(HEAD_BYTES + PIECE_BYTES + 10))
+    wanted = []
+    for piece in (HEAD_BYTES, 4, PIECE_BYTES - 90, 50, 50):
+        read(reader, stream[:piece])
+        stream = stream[piece:]
+        wanted.append(reader.wanted_bytes)
+    assert wanted == [PIECE_BYTES, PIECE_BYTES, 100, 50, 1]
+    assert not stream
+
+
+def test_frame_that_one_or_two_reads_bring_is_wanted_as_it_comes() -> None:
+    reader = new_reader()
+    read(reader, framed(bytes(PIECES_FROM_BYTES + HEAD_BYTES - 5))[:HEAD_BYTES])
+    assert reader.wanted_bytes == 1
+    reader.clear()
+    read(reader, framed(bytes(PIECES_FROM_BYTES + HEAD_BYTES - 4))[:HEAD_BYTES])
+    assert reader.wanted_bytes == PIECES_FROM_BYTES
+    reader.clear()
+    assert reader.wanted_bytes == 1
 
 
 @pytest.mark.parametrize("size", [5, HEAD_BYTES + 1])

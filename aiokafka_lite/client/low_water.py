@@ -1,0 +1,45 @@
+"""Be woken up for large frames less often: when enough of one has arrived (SO_RCVLOWAT).
+
+The kernel reports a socket as readable with the first bytes that come, and reading them costs a
+turn of the loop however few they are: over a network, that is a few packets. Nobody can use less
+than all of a large frame, so while one is received the socket is to be reported when it has a good
+piece, or all that the frame still needs: never more than that is waited for. The end of the stream,
+errors, and a receive buffer without room are reported at once in any case (tcp_poll in Linux).
+
+Linux only, and not under TLS, where the socket's bytes are not the frame's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from typing import Final
+
+IS_SUPPORTED: Final = sys.platform == "linux"
+
+
+class LowWaterMark:
+    """How many bytes a transport's socket waits for.
+
+    Attributes:
+        wanted_bytes: What was last asked for.
+    """
+
+    __slots__ = ("_socket", "wanted_bytes")
+
+    def __init__(self, transport: asyncio.BaseTransport) -> None:
+        self.wanted_bytes = 1
+        self._socket: socket.socket | None = None
+        if IS_SUPPORTED and transport.get_extra_info("sslcontext") is None:
+            self._socket = transport.get_extra_info("socket")
+
+    def want(self, count: int) -> None:
+        """Have the socket reported as readable when it has so many bytes."""
+        self.wanted_bytes = count
+        if self._socket is None:
+            return
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+        except (OSError, ValueError):  # uvloop: ValueError once the socket closed
+            self._socket = None  # no TCP, or no more: it goes without
