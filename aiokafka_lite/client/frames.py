@@ -24,7 +24,7 @@ from aiokafka_lite.errors import FrameTooLargeError, KafkaProtocolError
 SIZE: Final = struct.Struct(">i")
 SMALLEST_FRAME_BYTES: Final = 4  # a correlation id
 # What is read at once where a frame may begin, and so the largest frame that is copied.
-HEAD_BYTES: Final = 16 * 1024
+HEAD_BYTES: Final = 64 * 1024
 # Up to here a frame is taken from anyone; beyond it the owner says what it expects.
 UNCHECKED_BYTES: Final = 64 * 1024
 # Pieces in which a large frame is worth being read, and from where on it is worth saying so.
