@@ -289,7 +289,7 @@ def scaling(size: Size) -> list[Scenario]:
         return Scenario(
             f"{axis.replace(' ', '-')}-{at}",
             family="scaling",
-            title=f"{at:,} {axis}",
+            title=f"{axis}: {at:,}",
             task="bulk",
             figures=(CPU_NS,),
             contestants=(LITE_POLL,),

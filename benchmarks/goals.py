@@ -244,4 +244,4 @@ def _name(peers: Sequence[Contestant]) -> str:
     if len(peers) == 1:
         return peers[0].name
     clients = {each.client for each in peers}
-    return f"the best of {clients.pop()}" if len(clients) == 1 else "the best peer"
+    return f"{clients.pop()}'s best" if len(clients) == 1 else "the best peer"

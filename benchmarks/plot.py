@@ -36,7 +36,7 @@ def plot(
         for panel, scenario in zip(panels, scenarios, strict=True):
             own = [sample for sample in samples if sample.scenario == scenario.name]
             if any(sample.measurement.series for sample in own):
-                _curves(panel, own)
+                _curves(panel, scenario, own)
             else:
                 _bars(panel, scenario, summarize(own))
             panel.set_title(f"{scenario.name}: {scenario.title}", loc="left", fontsize=10)
@@ -103,12 +103,16 @@ def _growth(panel: Axes, scenarios: Sequence[Scenario], summaries: Summaries) ->
     panel.legend(fontsize=8)
 
 
-def _curves(panel: Axes, samples: Sequence[Sample]) -> None:
-    """Draw what each contestant noted over time."""
-    for sample in samples:
-        for name, values in sample.measurement.series.items():
-            seconds = [STEP_S * number for number in range(1, len(values) + 1)]
-            panel.plot(seconds, values, label=f"{sample.contestant}: {name}")
+def _curves(panel: Axes, scenario: Scenario, samples: Sequence[Sample]) -> None:
+    """Draw what each contestant noted over time of the first figure; colours as in other panels."""
+    shown = scenario.figures[0]
+    for place, contestant in enumerate(scenario.contestants):
+        for sample in samples:
+            if sample.contestant == contestant.name:
+                values = sample.measurement.series[shown.key]
+                seconds = [STEP_S * number for number in range(1, len(values) + 1)]
+                panel.plot(seconds, values, color=f"C{place}", label=contestant.name)
     panel.set_ylim(bottom=0)
     panel.set_xlabel("s")
-    panel.legend(fontsize=8)
+    panel.set_ylabel(shown.unit)
+    panel.legend(fontsize=8, loc="upper right")

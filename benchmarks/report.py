@@ -13,8 +13,8 @@ from benchmarks.machine import Machine
 from benchmarks.results import Failure, Spread, Summaries, Summary, Verdict
 from benchmarks.scenarios import Scenario
 
-WIDTH = 120
-_LABEL_WIDTH = 48
+WIDTH = 140
+_LABEL_WIDTH = 44
 
 
 def show(
@@ -38,13 +38,7 @@ def show(
             console.print(_family_table(members, summaries))
     if verdicts:
         console.print(_goal_table(verdicts))
-    versions = {
-        f"{contestant.client} {summary.version}"
-        for scenario in scenarios
-        for contestant in scenario.contestants
-        if (summary := summaries.get((scenario.name, contestant.name))) is not None
-    }
-    console.print("Versions: " + "; ".join(sorted(versions)), markup=False)
+    console.print("Versions: " + "; ".join(_versions(scenarios, summaries)), markup=False)
     for failure in failures:
         console.print(
             f"FAILED {failure.scenario}, {failure.contestant}: {failure.reason}", markup=False
@@ -59,8 +53,8 @@ def _family_table(scenarios: Sequence[Scenario], summaries: Summaries) -> Table:
     figures = scenarios[0].figures
     units = ", ".join(f"{figure.heading} in {figure.unit}" for figure in figures)
     table = Table(title=scenarios[0].family, title_justify="left", caption_justify="left")
-    table.caption = f"{units}: best of the rounds, in brackets (median, worst)"
-    table.add_column("", max_width=_LABEL_WIDTH)
+    table.caption = f"{units}: best of the rounds, and in brackets the worst"
+    table.add_column("", width=_LABEL_WIDTH)
     for figure in figures:
         table.add_column(figure.heading, justify="right", no_wrap=True)
     table.add_column(f"{figures[0].heading} ÷ ours", justify="right", no_wrap=True)
@@ -81,6 +75,18 @@ def _family_table(scenarios: Sequence[Scenario], summaries: Summaries) -> Table:
     return table
 
 
+def _versions(scenarios: Iterable[Scenario], summaries: Summaries) -> list[str]:
+    """Return each client and its version, in the form that says most."""
+    versions: dict[str, str] = {}
+    for scenario in scenarios:
+        for contestant in scenario.contestants:
+            summary = summaries.get((scenario.name, contestant.name))
+            if summary is not None:
+                known = versions.get(contestant.client, "")
+                versions[contestant.client] = max(known, summary.version, key=len)
+    return [f"{client} {version}" for client, version in sorted(versions.items())]
+
+
 def _cells(figures: Iterable[Figure], row: Summary) -> Iterable[str]:
     for figure in figures:
         spread = row.figures.get(figure.key)
@@ -88,8 +94,8 @@ def _cells(figures: Iterable[Figure], row: Summary) -> Iterable[str]:
 
 
 def _spread_text(figure: Figure, spread: Spread, runs: int) -> str:
-    best, median, worst = (figure.text(each) for each in (spread.best, spread.median, spread.worst))
-    return best if runs == 1 else f"{best} ({median}, {worst})"
+    best = figure.text(spread.best)
+    return best if runs == 1 else f"{best} ({figure.text(spread.worst)})"
 
 
 def _ratio(figure: Figure, row: Summary, ours: Summary | None) -> str:
@@ -101,9 +107,9 @@ def _ratio(figure: Figure, row: Summary, ours: Summary | None) -> str:
 def _goal_table(verdicts: Sequence[Verdict]) -> Table:
     table = Table(title="Goals, and the best round", title_justify="left")
     for heading in ("scenario", "ours", "figure", "goal"):
-        table.add_column(heading, no_wrap=True)
+        table.add_column(heading)
     table.add_column("reached", justify="right", no_wrap=True)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     met = {True: "[green]met[/green]", False: "[red]missed[/red]", None: "not run"}
     for verdict in verdicts:
         table.add_row(

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 KEY_BYTES: Final = 8
@@ -61,7 +62,7 @@ class Topic:
 
     def rows(self) -> Iterator[tuple[bytes, bytes, int]]:
         """Yield key, value and partition of each record; the same ones every time."""
-        values = list(_values(self.value_bytes))
+        values = list(islice(_values(self.value_bytes), self.records))
         for number in range(self.records):
             yield (
                 b"%08d" % (number % 100_000_000),
