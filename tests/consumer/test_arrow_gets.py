@@ -314,6 +314,50 @@ async def test_gets_of_every_kind_mixed_and_cancelled_give_each_record_once(
     assert buffers.budget.used_bytes == 0
 
 
+@pytest.mark.parametrize("seed", range(10))
+async def test_gets_of_several_tasks_give_each_record_once(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rng = random.Random(seed)
+    monkeypatch.setattr(fetch_queue, "INFLATE_ON_LOOP_S", rng.choice((0.0, 60.0)))
+    if seed % 2:
+        monkeypatch.setattr(fetch_queue, "TIME_SLICE_S", 0.0)
+    buffers = Buffers(A, B)
+    gets = Gets(buffers)
+    found: Rows = []
+    total = 2 * 300
+
+    async def work() -> None:
+        while True:
+            way = rng.randrange(3)
+            if way == 0:
+                found.extend(await gets.rows(timeout_s=None, max_rows=rng.choice((1, 5, None))))
+            elif way == 1:
+                polled = await buffers.poll(timeout_s=None, max_records=rng.choice((1, 5, None)))
+                for tp, offsets in polled.items():
+                    found.extend(of(tp, *offsets))
+            else:
+                record = await buffers.gets.one(())
+                found.append((record.partition, record.offset))
+            if rng.random() < 0.5:
+                await asyncio.sleep(0)
+
+    workers = [asyncio.ensure_future(work()) for _ in range(4)]
+    ends = {A: 0, B: 0}
+    while len(found) < total:
+        for tp, end in ends.items():
+            if end < 300 and buffers.queue.can_fetch(buffers.partition(tp)):
+                count = rng.choice((1, 3, 12))
+                count = min(count, 300 - end)
+                buffers.put({tp: batch(end, count, codec=rng.choice(("none", "gzip")))})
+                ends[tp] = end + count
+        await asyncio.sleep(0)
+    for worker in workers:
+        worker.cancel()
+    await asyncio.gather(*workers, return_exceptions=True)
+    assert sorted(found) == of(A, *range(300)) + of(B, *range(300))
+
+
 async def test_rows_that_no_batch_could_be_made_of_are_fetched_again() -> None:
     class Failing(ArrowColumns):
         def finish(self) -> pa.RecordBatch:

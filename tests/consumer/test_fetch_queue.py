@@ -351,6 +351,33 @@ async def test_getone_under_a_timeout_loses_nothing() -> None:
     assert found == list(range(40))
 
 
+@pytest.mark.parametrize("first", ["one", "many"])
+async def test_gets_of_two_tasks_that_wait_share_what_comes(first: str) -> None:
+    buffers = Buffers()
+    found: list[int] = []
+
+    async def one() -> None:
+        found.append((await buffers.gets.one(())).offset)
+
+    async def many() -> None:
+        found.extend((await buffers.poll(timeout_s=None))[A])
+
+    gets = [one(), many(), one()] if first == "one" else [many(), one(), one()]
+    tasks = [asyncio.ensure_future(get) for get in gets]
+    await asyncio.sleep(0)
+    buffers.put({A: batch(0, 3)})
+    for _ in range(5):
+        await asyncio.sleep(0)
+    buffers.put({A: batch(3, 3)})
+    for _ in range(5):
+        await asyncio.sleep(0)
+    buffers.put({A: batch(6, 3)})
+    await asyncio.gather(*tasks)
+    while more := await buffers.poll():
+        found += more[A]
+    assert found == list(range(9))
+
+
 async def test_one_by_one_counts_as_processed_only_up_to_the_latest() -> None:
     buffers = Buffers(A, B)
     buffers.put({A: batch(0, 3)})
