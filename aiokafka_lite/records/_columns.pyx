@@ -29,6 +29,7 @@ cdef object shapes = None
 cdef enum:
     HEADER_BYTES = 8  # what a header takes beside its bytes: two int32
     MOST_SPARE_BYTES = 32 * 1024 * 1024
+    MOST_SCRATCH_BYTES = 64 * 1024
     FEW = 8  # of the memory's bytes, one in so many
 
 
@@ -158,6 +159,17 @@ cdef void free_values(Values *values) noexcept:
 
 
 cdef class Columns:
+    def __cinit__(self):
+        self.first_offset = self.last_offset = -1
+        self.runs = []
+        self.spares = Spares()
+        self.offsets.place = OFFSETS
+        self.timestamps.place = TIMESTAMPS
+        self.keys.bounds.place = KEY_BOUNDS
+        self.keys.content.place = KEYS
+        self.values.bounds.place = VALUE_BOUNDS
+        self.values.content.place = VALUES
+
     def __init__(
         self,
         *,
@@ -179,15 +191,6 @@ cdef class Columns:
         self.wants_values = values
         self.wants_headers = headers
         self.byte_limit = min(byte_limit or INT32_MAX, INT32_MAX)
-        self.first_offset = self.last_offset = -1
-        self.runs = []
-        self.spares = Spares()
-        self.offsets.place = OFFSETS
-        self.timestamps.place = TIMESTAMPS
-        self.keys.bounds.place = KEY_BOUNDS
-        self.keys.content.place = KEYS
-        self.values.bounds.place = VALUE_BOUNDS
-        self.values.content.place = VALUES
 
     def __dealloc__(self):
         free_values(&self.keys)
@@ -268,7 +271,7 @@ cdef class Columns:
     cdef int64_t read_headers(self, Bytes headers, int32_t count) except -1:
         """Find names and values of a row, whose headers were checked; return what they take."""
         cdef Slice *found
-        cdef Py_ssize_t size = 2 * count * sizeof(Slice)
+        cdef Py_ssize_t size = <Py_ssize_t> count * 2 * sizeof(Slice)
         cdef int32_t number
         make_room(&self.row_headers, size)
         found = <Slice *> self.row_headers.start
@@ -319,6 +322,10 @@ cdef class Columns:
             put(&self.header_values, self.header_count, found[2 * number + 1])
             self.header_count += 1
         self.header_row_count += 1
+        if self.row_headers.capacity > MOST_SCRATCH_BYTES:
+            PyMem_RawFree(self.row_headers.start)
+            self.row_headers.start = NULL
+            self.row_headers.capacity = 0
         return 0
 
     cdef void bound_rows(self, Py_ssize_t rows) noexcept:

@@ -159,6 +159,15 @@ def test_header_names_that_are_no_utf8_read_as_in_records() -> None:
     assert [header["value"] for header in found] == [b"v"] * len(names)
 
 
+def test_a_record_may_have_thousands_of_headers() -> None:
+    many = tuple((f"name-{n}", b"%d" % n if n % 3 else None) for n in range(5_000))
+    headers = [many, (("one", b"1"),), (), many]
+    content = records.build_batch([(1, None, b"v", these) for these in headers])
+    assert column(content, "headers") == [
+        [{"key": name, "value": value} for name, value in these] or None for these in headers
+    ]
+
+
 def test_messages_of_magic_0_have_no_timestamp() -> None:
     content = message(3, b"v", magic=0) + message(4, b"w", magic=1) + message(5, b"x", magic=0)
     assert column(content, "timestamp_type") == [None, 0, None]
