@@ -225,8 +225,11 @@ class _DecoderSource(SourceWriter):
         if self.is_flexible:
             self.read_fixed("B", "n")
             self.flush()
-            with self.block("if n > 127:"):
-                self.line("n, pos = read_uvarint(view, pos - 1)")
+            with self.block("if n > 127:"):  # two bytes are common enough to be read in place
+                self.line("n += (view[pos] << 7) - 128")
+                self.line("pos += 1")
+                with self.block("if n >= 1 << 14:"):
+                    self.line("n, pos = read_uvarint(view, pos - 2)")
             self.line("n -= 1")
         else:
             self.read_fixed(code, "n")

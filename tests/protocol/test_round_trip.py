@@ -26,6 +26,7 @@ from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.protocol.schema import Message
+from aiokafka_lite.protocol.varint import encode_uvarint
 from tests.protocol.samples import (
     EVERY_VERSION,
     MESSAGE_CLASSES,
@@ -42,6 +43,17 @@ every_version = pytest.mark.parametrize(("cls", "version"), EVERY_VERSION, ids=n
 def test_messages_survive(cls: type[Message], version: int) -> None:
     for message in (cls(), filled(cls, version), filled(cls, version, has_nulls=True)):
         assert codec.decode(cls, version, codec.encode(message, version)) == message
+
+
+@pytest.mark.parametrize("size", [126, 127, (1 << 14) - 2, (1 << 14) - 1, (1 << 21) - 1])
+def test_lengths_at_which_varints_grow_survive(size: int) -> None:
+    request = HeartbeatRequest(group_id="g" * (size & 0x7FFF), member_id="m" * size)
+    body = codec.encode(request, 4)
+    assert codec.decode(HeartbeatRequest, 4, body) == request
+    head = len(encode_uvarint(len(request.group_id) + 1))
+    for shortened in range(head):
+        with pytest.raises(KafkaProtocolError):
+            codec.decode(HeartbeatRequest, 4, body[:shortened])
 
 
 @every_version
