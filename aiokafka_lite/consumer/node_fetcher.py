@@ -391,7 +391,8 @@ class NodeFetcher:
                 self._touched[partition] = None
                 if is_ours and (answer.error_code or answer.preferred_read_replica >= 0):
                     self._choose_replica(partition, answer, now)
-                if answer.current_leader.leader_id >= 0:
+                # Only errors bring one (KIP-951): without one, asking would make it.
+                if answer.error_code and answer.current_leader.leader_id >= 0:
                     self._follow_hint(partition, answer.current_leader, response)
         if settling.is_metadata_stale:
             settling.is_metadata_stale = False
