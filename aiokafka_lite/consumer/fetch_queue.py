@@ -359,6 +359,7 @@ class FetchQueue:
             if part.inflating is inflating:
                 part.inflating = None
             self._slice_ends_at = None
+        self._looked_at = self._loop.time()  # the pause is no part of the run that follows
 
     def _mark_taken(self, response: FetchedResponse) -> None:
         response.is_taken = True
