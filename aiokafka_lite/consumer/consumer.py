@@ -368,8 +368,8 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods):
         """Return the next records as one Arrow record batch, with keys and values as bytes.
 
         It holds rows of one or several partitions, those of each in order, and as many as can be
-        decoded in about half a millisecond: no more than `max_rows`, and of keys, values and headers
-        no more than 16 MiB unless one row alone has more. Its rows count as handed out, for
+        decoded in about half a millisecond: no more than `max_rows`, and of keys, values and
+        headers no more than 16 MiB unless one row alone has more. Its rows count as handed out, for
         positions and commits, as `poll`'s records do; the two may be mixed. The first call
         imports pyarrow.
 
