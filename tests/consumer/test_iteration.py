@@ -14,7 +14,6 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.consumer import fetch_queue
-from aiokafka_lite.consumer.arrow_gets import ArrowGets
 from aiokafka_lite.errors import KafkaError
 from tests.consumer.buffers import A, B, Buffers, batch
 from tests.consumer.iterations import (
@@ -152,6 +151,8 @@ async def test_under_a_timeout_nothing_is_lost(iteration: Iteration) -> None:
 async def test_several_tasks_share_the_records(
     iteration: Iteration, monkeypatch: pytest.MonkeyPatch, beside: str
 ) -> None:
+    if beside == "with poll_arrow":
+        pytest.importorskip("pyarrow", reason="rows are for pyarrow: pip install pyarrow")
     monkeypatch.setattr(fetch_queue, "TIME_SLICE_S", 0.0)
     buffers = Buffers(A, B)
     reader = iteration.read(buffers)
@@ -181,6 +182,8 @@ async def test_several_tasks_share_the_records(
             await asyncio.sleep(0)
 
     async def poll_arrow() -> None:
+        from aiokafka_lite.consumer.arrow_gets import ArrowGets
+
         gets = ArrowGets(buffers.state, buffers.queue, buffers.ready, max_rows=3)
         while True:
             for row in (await gets.one(gets.columns(None), None, None)).to_pylist():
