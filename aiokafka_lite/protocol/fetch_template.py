@@ -16,7 +16,7 @@ from aiokafka_lite.protocol.messages.fetch import (
 )
 from aiokafka_lite.protocol.prepared import PreparedRequest
 from aiokafka_lite.protocol.schema import ZERO_UUID
-from aiokafka_lite.protocol.template import Template, Varying, compile_template
+from aiokafka_lite.protocol.template import Counts, Template, Varying, compile_template
 
 PartitionToFetch: TypeAlias = tuple[int, int, int, int]
 """Index, leader epoch (-1: not known), fetch offset, limit in bytes."""
@@ -34,6 +34,9 @@ _VARYING: Final[Varying] = {
     ForgottenTopic: ("topic", "topic_id", "partitions"),
 }
 
+# Most requests that follow a trickle name one partition: then nothing is repeated.
+_ONE_PARTITION: Final[Counts] = {"topics": 1, "topics.partitions": 1, "forgotten_topics_data": 0}
+
 
 class FetchTemplate:
     """Makes the Fetch requests of one consumer; what they have in common is encoded once."""
@@ -42,7 +45,7 @@ class FetchTemplate:
         self._max_wait_ms = max_wait_ms
         self._min_bytes = min_bytes
         self._isolation_level = isolation_level
-        self._templates: dict[tuple[int, str | None, str], Template] = {}
+        self._templates: dict[tuple[int, str | None, str, bool], Template] = {}
 
     def request(
         self,
@@ -57,20 +60,34 @@ class FetchTemplate:
         """Return a request; nothing of it is copied before it is sent."""
         return PreparedFetch(self, session_id, session_epoch, max_bytes, topics, forgotten, rack_id)
 
-    def template(self, version: int, client_id: str | None, rack_id: str) -> Template:
-        """Return what encodes requests; compiled on first use."""
-        key = (version, client_id, rack_id)
+    def encode(
+        self, request: PreparedFetch, version: int, correlation_id: int, client_id: str | None
+    ) -> bytes:
+        """Encode one of these requests."""
+        topics, forgotten = request.topics, request.forgotten
+        is_one = len(topics) == 1 and not forgotten and len(topics[0][2]) == 1
+        key = (version, client_id, request.rack_id, is_one)
         template = self._templates.get(key)
         if template is None:
-            fixed = FetchRequest(
-                max_wait_ms=self._max_wait_ms,
-                min_bytes=self._min_bytes,
-                isolation_level=self._isolation_level,
-                rack_id=rack_id,
-            )
-            template = compile_template(fixed, _VARYING, version, client_id)
-            self._templates[key] = template
-        return template
+            template = self._templates[key] = self._compile(*key)
+        return template(
+            correlation_id,
+            request.max_bytes,
+            request.session_id,
+            request.session_epoch,
+            topics,
+            forgotten,
+        )
+
+    def _compile(self, version: int, client_id: str | None, rack_id: str, is_one: bool) -> Template:
+        fixed = FetchRequest(
+            max_wait_ms=self._max_wait_ms,
+            min_bytes=self._min_bytes,
+            isolation_level=self._isolation_level,
+            rack_id=rack_id,
+        )
+        counts = _ONE_PARTITION if is_one else {}
+        return compile_template(fixed, _VARYING, version, client_id, counts)
 
 
 class PreparedFetch(PreparedRequest[FetchResponse]):
@@ -119,12 +136,4 @@ class PreparedFetch(PreparedRequest[FetchResponse]):
 
     @override
     def encode(self, version: int, correlation_id: int, client_id: str | None) -> bytes:
-        encode = self._template.template(version, client_id, self.rack_id)
-        return encode(
-            correlation_id,
-            self.max_bytes,
-            self.session_id,
-            self.session_epoch,
-            self.topics,
-            self.forgotten,
-        )
+        return self._template.encode(self, version, correlation_id, client_id)

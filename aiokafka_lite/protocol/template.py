@@ -31,8 +31,18 @@ _REQUEST: Final = "request"
 _INT32: Final = Layout(">i")
 
 
+Counts: TypeAlias = Mapping[str, int]
+"""How many elements arrays have, 0 or 1, by their names from the request on, with dots."""
+
+_NO_COUNTS: Final[Counts] = {}
+
+
 def compile_template(
-    fixed: Request[Response], varying: Varying, version: int, client_id: str | None
+    fixed: Request[Response],
+    varying: Varying,
+    version: int,
+    client_id: str | None,
+    counts: Counts = _NO_COUNTS,
 ) -> Template:
     """Compile the template of requests in `version`, with their headers and size prefixes.
 
@@ -42,8 +52,9 @@ def compile_template(
             have their defaults.
         version: One of the request's versions.
         client_id: What the headers say.
+        counts: Arrays that always have as many elements: what surrounds them is packed with them.
     """
-    source = _TemplateSource(fixed, varying, version, client_id)
+    source = _TemplateSource(fixed, varying, version, client_id, counts)
     name = f"template of {type(fixed).__name__} v{version}"
     return compile_function(name, source.lines, source.constants)
 
@@ -57,6 +68,7 @@ class _TemplateSource(EncoderSource):
         varying: Varying,
         version: int,
         client_id: str | None,
+        counts: Counts,
     ) -> None:
         cls = type(fixed)
         parameters = ["correlation_id", *(f"{_REQUEST}_{name}" for name in varying[cls])]
@@ -65,36 +77,42 @@ class _TemplateSource(EncoderSource):
         self.constants["IllegalArgumentError"] = IllegalArgumentError
         self._fixed = fixed
         self._varying = varying
+        self._counts = {f"{cls.__name__}.{name}": count for name, count in counts.items()}
         # By the variable that stands for a struct: the struct's class.
         self._structs: dict[str, type[Struct]] = {_REQUEST: cls}
         self._head: Run | None = None
-        self.line("parts = []")
-        self.line("append = parts.append")
         with self.block("try:"):
+            self.line("parts = []")
+            self.line("append = parts.append")
+            first = len(self.lines)
             self.write_struct(cls, _REQUEST, cls.__name__)
             self.flush()
-            self.line("body = b''.join(parts)")
-            self.line(f"return {self._frame(client_id)}")
+            has_body = any("append(" in line for line in self.lines[first:])
+            if not has_body:  # all is in the first run
+                del self.lines[first - 2 : first]
+            self._write_return(client_id, has_body)
         with self.block("except (struct_error, AttributeError, TypeError, ValueError) as error:"):
             self.line(f"text = f'{cls.__name__} v{version}: a value misfits: {{error}}'")
             self.line("raise IllegalArgumentError(text) from error")
 
-    def _frame(self, client_id: str | None) -> str:
-        """Return the expression for the frame: header and first run, then `body`."""
-        head = self._head or []
+    def _write_return(self, client_id: str | None, has_body: bool) -> None:
+        """Return the header with the first run, and what was appended."""
         name = b"\xff\xff" if client_id is None else _string(client_id, is_compact=False)
         if self.is_flexible:
             name += b"\0"
-        size = Layout(f">hhi{len(name)}s" + "".join(code for code, _ in head)).size
-        run = [
-            ("i", f"len(body) + {size}"),
+        head: Run = [
             ("h", str(self._fixed.api_key)),
             ("h", str(self.version)),
             ("i", "correlation_id"),
             (f"{len(name)}s", repr(name)),
-            *head,
+            *(self._head or []),
         ]
-        return f"{self.packed(run)} + body"
+        size = Layout(">" + "".join(code for code, _ in head)).size
+        if has_body:
+            self.line("body = b''.join(parts)")
+            self.line(f"return {self.packed([('i', f'len(body) + {size}'), *head])} + body")
+        else:
+            self.line(f"return {self.packed([('i', str(size)), *head])}")
 
     @override
     def flush(self) -> None:
@@ -136,6 +154,18 @@ class _TemplateSource(EncoderSource):
         self._structs[item] = element.struct
         names = [f"{item}_{name}" for name in self._varying[element.struct]]
         return f"{', '.join(names)}," if len(names) == 1 else ", ".join(names)
+
+    @override
+    def write_array(self, element: Wire, value: str, path: str) -> None:
+        count = self._counts.get(path)
+        if count is None:
+            super().write_array(element, value, path)
+            return
+        self.run.append(("B", str(count + 1)) if self.is_flexible else ("i", str(count)))
+        if count:
+            item = self.fresh("item")
+            self.line(f"(({self.each(element, item)}),) = {value}")
+            self.write_value(element, item, False, path)
 
     @override
     def write_field(self, field: Field, source: str, path: str) -> None:

@@ -39,8 +39,9 @@ UUID = st.binary(min_size=16, max_size=16) | st.just(ZERO_UUID)
 
 
 def lists_of(element: st.SearchStrategy[object]) -> st.SearchStrategy[list[object]]:
-    """Short lists, and one whose count takes two bytes."""
-    return st.lists(element, max_size=3) | st.builds(lambda one: [one] * 130, element)
+    """Short lists, those of one above all, and one whose count takes two bytes."""
+    alone = st.builds(lambda one: [one], element)
+    return alone | st.lists(element, max_size=3) | st.builds(lambda one: [one] * 130, element)
 
 
 TO_FETCH = lists_of(st.tuples(TEXT, UUID, lists_of(st.tuples(INT32, INT32, INT64, INT32))))
@@ -113,7 +114,7 @@ def test_fetch_has_the_bytes_of_the_message(version: int, data: st.DataObject) -
         "rack_id": draw(TEXT),
     }
     topics = draw(TO_FETCH)
-    forgotten = draw(TO_FORGET) if version >= 7 else []
+    forgotten = draw(st.just([]) | TO_FORGET) if version >= 7 else []
     correlation_id, client_id = draw(INT32), draw(st.none() | TEXT)
     request = FetchTemplate(**common).request(
         topics=topics,  # type: ignore[arg-type]
