@@ -8,12 +8,15 @@ Whatever the bytes, the outcome is a message or KafkaProtocolError:
 
 - reading past the end of the view raises struct.error or IndexError, caught once at the outside;
 - a length or count is compared with the bytes that are left (``n > end - pos``) before anything
-  is sliced or allocated, a count by the least size that its elements can have;
+  is sliced or allocated, a count by the least size that its elements can have. Counts below 127
+  need no comparison: the elements that are missing are noticed when they are read;
 - tags must ascend, and tagged fields must be as long as they claim. Unknown ones are skipped.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from struct import Struct as Layout
 from struct import error as struct_error
 from struct import unpack_from
@@ -220,8 +223,17 @@ class _DecoderSource(SourceWriter):
             self.flush()
             self.line(f"{target} = {variable}")
 
-    def read_length(self, code: str, limit: str, target: str, path: str, nullable: bool) -> None:
-        """Read a length or count into `n`; refuse what cannot be there, store what is null."""
+    @contextlib.contextmanager
+    def length_read(
+        self, code: str, limit: str, target: str, path: str, nullable: bool
+    ) -> Iterator[None]:
+        """Read a length or count into `n`, and store what is null; within is for what is there.
+
+        A compact length is still one more than it says; where it took one byte, it is not
+        compared with what is left yet.
+        """
+        too_long = f"raise bad_length({path!r}, n{' - 1' * self.is_flexible}, end - pos)"
+        null = f"{target} = None" if nullable else too_long
         if self.is_flexible:
             self.read_fixed("B", "n")
             self.flush()
@@ -230,46 +242,56 @@ class _DecoderSource(SourceWriter):
                 self.line("pos += 1")
                 with self.block("if n >= 1 << 14:"):
                     self.line("n, pos = read_uvarint(view, pos - 2)")
-            self.line("n -= 1")
+                with self.block(f"if n - 1 > {limit}:"):
+                    self.line(too_long)
+            with self.block("if not n:"):
+                self.line(null)
         else:
             self.read_fixed(code, "n")
             self.flush()
-        if nullable:
+            with self.block(f"if n < {'-1' if nullable else '0'} or n > {limit}:"):
+                self.line(too_long)
+            if not nullable:
+                yield
+                return
             with self.block("if n == -1:"):
-                self.line(f"{target} = None")
-        with self.block(f"{'elif' if nullable else 'if'} n < 0 or n > {limit}:"):
-            self.line(f"raise bad_length({path!r}, n, end - pos)")
+                self.line(null)
+        with self.block("else:"):
+            yield
 
     def read_sized(self, wire: Sized, target: str, path: str, nullable: bool) -> None:
-        self.read_length("h" if wire is STRING else "i", "end - pos", target, path, nullable)
+        code = "h" if wire is STRING else "i"
         value = "view[pos:pos + n]"
         if wire is not RECORDS:  # these two are copied out of the frame
             value = f"str({value}, 'utf-8')" if wire is STRING else f"bytes({value})"
-        with self.block("else:"):
+        with self.length_read(code, "end - pos", target, path, nullable):
+            if self.is_flexible:
+                self.line("n -= 1")
+                with self.block("if n > end - pos:"):
+                    self.line(f"raise bad_length({path!r}, n, end - pos)")
             self.line(f"{target} = {value}")
             self.line("pos += n")
 
     def read_array(self, element: Wire, target: str, path: str, nullable: bool) -> None:
         size = least_size(element, self.version, self.is_flexible)
         limit = "end - pos" if size == 1 else f"(end - pos) // {size}"
-        self.read_length("i", limit, target, path, nullable)
-        with self.block("else:"):
+        with self.length_read("i", limit, target, path, nullable):
+            count = "n - 1" if self.is_flexible else "n"
             if isinstance(element, Fixed) and element is not UUID:
-                self.line(f"{target} = [*unpack_from(f'>{{n}}{element.code}', view, pos)]")
-                self.line(f"pos += {size} * n")
+                self.line(f"{target} = [*unpack_from(f'>{{{count}}}{element.code}', view, pos)]")
+                self.line(f"pos += {size} * ({count})")
             else:
-                self.read_elements(element, target, path)
+                self.read_elements(element, count, target, path)
 
-    def read_elements(self, element: Wire, target: str, path: str) -> None:
-        """Write the loop over the `n` elements of an array."""
-        items, append = self.fresh("items"), self.fresh("append")
+    def read_elements(self, element: Wire, count: str, target: str, path: str) -> None:
+        """Write the loop over the elements of an array."""
+        items = self.fresh("items")
         self.line(f"{target} = {items} = []")
-        self.line(f"{append} = {items}.append")
-        with self.block("for _ in range(n):"):
+        with self.block(f"for _ in range({count}):"):
             if isinstance(element, Nested):
                 variable = self.read_struct(element.struct, path)
             else:
                 variable = self.fresh("item")
                 self.read(element, variable, path, nullable=False)
             self.flush()
-            self.line(f"{append}({variable})")
+            self.line(f"{items}.append({variable})")
