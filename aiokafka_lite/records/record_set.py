@@ -65,6 +65,7 @@ class RecordSet:
         "_is_in_run",
         "_is_past_end",
         "_max_batch_bytes",
+        "_may_run",
         "_payload",
         "_pos",
         "_run",
@@ -106,7 +107,10 @@ class RecordSet:
         self.leader_epoch: int = -1
         self._view = view
         self._check_crcs = check_crcs
+        aborted = None if aborted is None else tuple(aborted)
         self._aborted = None if aborted is None else AbortedTransactions(aborted)
+        # What is aborted follows from every batch passed: with aborted ones there are no runs.
+        self._may_run = not aborted
         self._max_batch_bytes = max_batch_bytes
         self._decoder = decoders.current()
         self._run = self._decoder.PlainRun(
@@ -223,12 +227,7 @@ class RecordSet:
             if self._pos and self._pos == len(self._view):
                 self._is_past_end = True
                 return
-            run = self._run
-            self._is_in_run = run.open(self._pos, self.next_offset, self.leader_epoch)
-            self._pos = run.pos
-            self.next_offset = run.next_offset
-            self.leader_epoch = run.leader_epoch
-            if self._is_in_run:
+            if self._may_run and self._open_run(self._run):
                 return
             try:
                 header = read_header(self._view, self._pos)
@@ -252,6 +251,13 @@ class RecordSet:
                     self._payload = payload
                 else:
                     self._open_cursor(header, payload)
+
+    def _open_run(self, run: decoders.Run) -> bool:
+        self._is_in_run = run.open(self._pos, self.next_offset, self.leader_epoch)
+        self._pos = run.pos
+        self.next_offset = run.next_offset
+        self.leader_epoch = run.leader_epoch
+        return self._is_in_run
 
     def _take_from_run(self, take: Callable[[Into, int], bool], into: Into, limit: int) -> None:
         run = self._run
