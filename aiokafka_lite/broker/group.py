@@ -1,23 +1,24 @@
-"""The group coordinator: drives the groups' machines and keeps what must outlive them in the log.
+"""The group coordinator: answers for the groups of its partitions, and keeps in the log what
+must outlive them.
 
-The machines (group_machine.py) know no I/O. This class gives them requests and the loop's time,
-parks JoinGroup and SyncGroup requests as futures, arms one timer per group, and appends what the
-machines and the offset manager want stored. There are two kinds of methods, as in Kafka: those
+The machines of groups know no I/O. The drivers give them requests and the loop's time; this class
+finds the group, appends what machines and the offset manager want stored, and lets groups come and
+go with the partitions of the offsets topic. There are two kinds of methods, as in Kafka: those
 that answer requests, which append records; and ``_replay``, which alone changes what the records
-stand for, after an append and when the log is read at the start.
+stand for, after an append and when a partition is loaded.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import random
-import uuid
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.group_classic import ClassicDriver
+from aiokafka_lite.broker.group_loading import CoordinatedPartitions
 from aiokafka_lite.broker.group_log import (
     OFFSETS_TOPIC,
     CoordinatorLog,
@@ -26,13 +27,12 @@ from aiokafka_lite.broker.group_log import (
     RecordValue,
     created_record,
     group_tombstone,
-    metadata_record,
     restore_group,
 )
 from aiokafka_lite.broker.group_machine import ClassicGroup
 from aiokafka_lite.broker.group_subscription import is_subscribed_to
+from aiokafka_lite.broker.group_timers import GroupTimers
 from aiokafka_lite.broker.group_values import (
-    Effects,
     ErrorType,
     GroupSettings,
     Join,
@@ -40,7 +40,6 @@ from aiokafka_lite.broker.group_values import (
     Leaver,
     Sync,
     Synced,
-    Ticket,
 )
 from aiokafka_lite.broker.offsets import CommittedOffset, OffsetManager, OffsetToCommit
 from aiokafka_lite.errors import (
@@ -65,8 +64,6 @@ from aiokafka_lite.protocol.messages.group_records import (
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
-
-ReplyT = TypeVar("ReplyT", Joined, Synced)
 
 
 class Disk(Protocol):
@@ -97,7 +94,7 @@ class CoordinatorServices(Protocol):
 
 
 class GroupCoordinator:
-    """Every group of one broker. One writer: this class, on the broker's event loop."""
+    """The groups that this node coordinates. One writer: this class, on the broker's event loop."""
 
     def __init__(self, services: CoordinatorServices) -> None:
         self._services = services
@@ -111,34 +108,45 @@ class GroupCoordinator:
             clock=services.clock,
         )
         self._groups: dict[str, ClassicGroup] = {}
-        self._joins: dict[Ticket, asyncio.Future[Joined]] = {}
-        self._syncs: dict[Ticket, asyncio.Future[Synced]] = {}
-        self._tickets = itertools.count(1)
-        # One timer per group: when it fires, and its handle. It may fire before the group's next
-        # deadline, as heartbeats move that without touching the timer; it is then armed again.
-        self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
-        self._loading: dict[int, None] = {}
-        self._load_task: asyncio.Task[None] | None = None
+        self._timers: GroupTimers[ClassicGroup] = GroupTimers(self._expire)
+        self._classic = ClassicDriver(
+            self._settings,
+            clock=services.clock,
+            rng=services.rng,
+            write=self._write,
+            arm=self._timers.arm,
+        )
+        self._partitions = CoordinatedPartitions(
+            self._log,
+            services.scope,
+            replay=self._replay,
+            loaded=self._restart_sessions,
+            unload=self._unload,
+        )
         self._is_active = False
         # The offsets topic exists, and will after a crash: before that nothing may be promised.
         self._has_log = False
+        # Partitions elected at the start, when there was no topic to look at.
+        self._waiting_for_log: Iterable[int] = ()
 
     # -- life ----------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, partitions: Iterable[int] | None = None) -> None:
         """Begin to serve; partitions that have records are read first, in a task of the scope.
 
         Until a partition has been read, requests for its groups are refused with
         COORDINATOR_LOAD_IN_PROGRESS.
+
+        Args:
+            partitions: Those of the offsets topic that this node leads, by default every one.
         """
         self._is_active = True
+        led = range(self._log.partition_count) if partitions is None else tuple(partitions)
         self._has_log = self._services.has_topic(OFFSETS_TOPIC)
-        if not self._has_log:
-            return
-        partitions = range(self._log.partition_count)
-        self._loading = dict.fromkeys(p for p in partitions if not self._log.is_empty(p))
-        if self._loading:
-            self._load_task = self._services.scope.spawn(self._load(), name="group-load")
+        if self._has_log:
+            self._partitions.elect(led)
+        else:
+            self._waiting_for_log = led
 
     async def open_log(self) -> None:
         """Make the offsets topic, if it is missing; until then this is nobody's coordinator.
@@ -149,35 +157,56 @@ class GroupCoordinator:
         if not self._has_log:
             self._services.partition(OFFSETS_TOPIC, 0)
             await self._services.disk.settled()
-            self._has_log = True
+            self._log_exists()
+
+    def _log_exists(self) -> None:
+        self._has_log = True
+        led, self._waiting_for_log = self._waiting_for_log, ()
+        self._partitions.elect(led)
+
+    def elect(self, partition: int) -> None:
+        """Coordinate the groups of a partition of the offsets topic, which this node leads now.
+
+        Its log is replayed first, in a task of the scope; see `start`. Harmless if this node
+        coordinates them already.
+        """
+        if not self._has_log:
+            self._log_exists()
+        self._partitions.elect([partition])
+
+    def resign(self, partition: int) -> None:
+        """Coordinate the groups of a partition no longer: another node leads it.
+
+        Parked requests are answered NOT_COORDINATOR, as is everything asked from now on; groups,
+        offsets and timers are forgotten, the log is left as it is.
+        """
+        self._partitions.resign(partition)
 
     async def until_loaded(self) -> None:
         """Wait until every partition has been read; raises what the reading raised."""
-        if self._load_task is not None:
-            await asyncio.shield(self._load_task)
+        await self._partitions.until_loaded()
 
     async def close(self) -> None:
         """Answer everything parked with NOT_COORDINATOR and refuse what comes; idempotent."""
         self._is_active = False
         for group in tuple(self._groups.values()):
-            self._act(group, group.die(NotCoordinatorError))
-        for _, timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+            self._classic.act(group, group.die(NotCoordinatorError))
+        self._timers.close()
 
-    async def _load(self) -> None:
-        for partition in tuple(self._loading):
-            for records in self._log.read(partition):
-                for record in records:
-                    self._replay(record)
-                await asyncio.sleep(0)  # a long log must not hold the loop
-            del self._loading[partition]
-            self._restart_sessions(partition)
+    def _unload(self, partition: int) -> None:
+        for group_id in self._ids_in(partition, self._groups):
+            group = self._groups.pop(group_id)
+            self._classic.act(group, group.die(NotCoordinatorError))
+        for group_id in self._ids_in(partition, self.offsets.group_ids()):
+            self.offsets.unload(group_id)
 
     def _restart_sessions(self, partition: int) -> None:
-        for group_id, group in tuple(self._groups.items()):
-            if self._log.partition_for(group_id) == partition:
-                self._act(group, group.restored(self._now()))
+        for group_id in self._ids_in(partition, self._groups):
+            group = self._groups[group_id]
+            self._classic.act(group, group.restored(self._now()))
+
+    def _ids_in(self, partition: int, group_ids: Iterable[str]) -> list[str]:
+        return [one for one in group_ids if self._log.partition_for(one) == partition]
 
     # -- membership ----------------------------------------------------------------------------
 
@@ -200,14 +229,7 @@ class GroupCoordinator:
             if error is not NoError:
                 del self._groups[group_id]
                 return Joined(error)
-        ticket = self._new_ticket()
-        parked: asyncio.Future[Joined] = self._loop().create_future()
-        self._joins[ticket] = parked
-        self._act(group, group.join(call, ticket, self._now()))
-        try:
-            return await parked
-        finally:
-            self._joins.pop(ticket, None)
+        return await self._classic.join(group, call)
 
     async def sync(self, group_id: str, call: Sync) -> Synced:
         """Answer a SyncGroup request, once the leader has sent the assignment."""
@@ -217,14 +239,7 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             return Synced(UnknownMemberIdError)
-        ticket = self._new_ticket()
-        parked: asyncio.Future[Synced] = self._loop().create_future()
-        self._syncs[ticket] = parked
-        self._act(group, group.sync(call, ticket, self._now()))
-        try:
-            return await parked
-        finally:
-            self._syncs.pop(ticket, None)
+        return await self._classic.sync(group, call)
 
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
@@ -251,8 +266,27 @@ class GroupCoordinator:
         if group is None:
             return NoError, [UnknownMemberIdError] * len(leavers)
         errors, effects = group.leave(leavers, self._now())
-        self._act(group, effects)
+        self._classic.act(group, effects)
         return NoError, errors
+
+    def expire_session(self, group_id: str, member_id: str) -> None:
+        """Do what happens when a member's session runs out, now; for tests of consumers.
+
+        Raises:
+            NotCoordinatorError: Another node coordinates the group.
+            CoordinatorLoadInProgressError: The group may not have been loaded yet.
+            GroupIdNotFound: There is no such group.
+            UnknownMemberIdError: The group has no such member.
+        """
+        error = self._check(group_id)
+        if error is not NoError:
+            raise error(f"group {group_id!r} is not served here now")
+        group = self._groups.get(group_id)
+        if group is None:
+            raise GroupIdNotFound(f"there is no group {group_id!r}")
+        if not group.has_session(member_id):
+            raise UnknownMemberIdError(f"group {group_id!r} has no member {member_id!r}")
+        self._classic.act(group, group.expire_session(member_id, self._now()))
 
     # -- committed offsets ---------------------------------------------------------------------
 
@@ -332,7 +366,12 @@ class GroupCoordinator:
     @property
     def is_loading(self) -> bool:
         """Whether some groups may be missing from ``groups`` yet."""
-        return bool(self._loading)
+        return self._partitions.is_loading
+
+    @property
+    def parked_count(self) -> int:
+        """Requests that wait for a rebalance."""
+        return self._classic.parked_count
 
     def partition_for(self, group_id: str) -> int:
         """Return the partition of the offsets topic whose leader coordinates the group."""
@@ -344,9 +383,7 @@ class GroupCoordinator:
             return CoordinatorNotAvailableError
         if not self._has_log:
             return NotCoordinatorError
-        if self._log.partition_for(group_id) in self._loading:
-            return CoordinatorLoadInProgressError
-        return NoError
+        return self._partitions.availability(self._log.partition_for(group_id))
 
     def delete(self, group_id: str) -> ErrorType:
         """Delete an empty group with all its offsets."""
@@ -401,77 +438,26 @@ class GroupCoordinator:
     def _load_group(self, key: GroupMetadataKey, value: RecordValue) -> None:
         if not isinstance(value, GroupMetadataValue):
             raise TypeError(f"a group key with {type(value).__name__}")
-        group = self._new_machine(key.group)
+        group = self._classic.new_group(key.group)
         restore_group(group, value)
         self._groups[key.group] = group
 
     def _create(self, group_id: str) -> ClassicGroup:
-        group = self._groups[group_id] = self._new_machine(group_id)
+        group = self._groups[group_id] = self._classic.new_group(group_id)
         return group
-
-    def _new_machine(self, group_id: str) -> ClassicGroup:
-        return ClassicGroup(
-            group_id, self._settings, new_suffix=self._new_suffix, clock=self._services.clock
-        )
 
     def _end(self, group_id: str) -> None:
         group = self._groups.pop(group_id, None)
         if group is not None:
-            self._act(group, group.die(UnknownMemberIdError))
+            self._classic.act(group, group.die(UnknownMemberIdError))
 
-    # -- driving the machines ------------------------------------------------------------------
-
-    def _act(self, group: ClassicGroup, effects: Effects) -> None:
-        """Do what a step of a machine asks for, and what follows from that."""
-        while True:
-            for ticket, reply in effects.replies:
-                self._resolve(ticket, reply)
-            if effects.write is None:
-                break
-            error = self._write(group.group_id, [metadata_record(group, effects.write.assignments)])
-            effects = effects.write.done(error, self._now())
-        self._arm(group)
-
-    def _arm(self, group: ClassicGroup) -> None:
-        """See to it that the group's machine is called when its next deadline has come."""
-        deadline = group.next_deadline()
-        armed = self._timers.get(group.group_id)
-        if armed is not None:
-            if deadline is not None and armed[0] <= deadline:
-                return
-            armed[1].cancel()
-            del self._timers[group.group_id]
-        if deadline is not None:
-            handle = self._loop().call_at(deadline, self._expire, group)
-            self._timers[group.group_id] = (deadline, handle)
-
-    def _expire(self, group: ClassicGroup) -> None:
-        self._timers.pop(group.group_id, None)
-        now = self._now()
-        while (deadline := group.next_deadline()) is not None and deadline <= now:
-            self._act(group, group.expire(now))
-        self._arm(group)
-
-    def _resolve(self, ticket: Ticket, reply: Joined | Synced) -> None:
-        """Answer a parked request, if whoever sent it still waits."""
-        if isinstance(reply, Joined):
-            _set_result(self._joins.pop(ticket, None), reply)
-        else:
-            _set_result(self._syncs.pop(ticket, None), reply)
+    def _expire(self, group: ClassicGroup, now: float) -> None:
+        self._classic.act(group, group.expire(now))
 
     # -- small parts ---------------------------------------------------------------------------
 
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
     def _now(self) -> float:
-        return self._loop().time()
-
-    def _new_ticket(self) -> Ticket:
-        return Ticket(next(self._tickets))
-
-    def _new_suffix(self) -> str:
-        return str(uuid.UUID(int=self._services.rng.getrandbits(128), version=4))
+        return asyncio.get_running_loop().time()
 
     def _check(self, group_id: str) -> ErrorType:
         """Refuse the empty id, which only offset requests may use (as Kafka has it)."""
@@ -480,8 +466,3 @@ class GroupCoordinator:
     def _is_session_timeout_allowed(self, timeout_ms: int) -> bool:
         settings = self._settings
         return settings.min_session_timeout_ms <= timeout_ms <= settings.max_session_timeout_ms
-
-
-def _set_result(future: asyncio.Future[ReplyT] | None, reply: ReplyT) -> None:
-    if future is not None and not future.done():
-        future.set_result(reply)

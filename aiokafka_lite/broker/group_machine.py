@@ -192,6 +192,17 @@ class ClassicGroup(RebalancingGroup):
             self._session_has_expired(timer, now, effects)
         return effects
 
+    def has_session(self, member_id: str) -> bool:
+        """Say whether a member, or one that is still to come back with its id, is timed."""
+        return member_id in self._timers
+
+    def expire_session(self, member_id: str, now: float) -> Effects:
+        """Act as if the session of a member had run out at this moment."""
+        effects = Effects()
+        self._timers.pop(member_id)
+        self._session_has_expired(member_id, now, effects)
+        return effects
+
     def _assignment_written(
         self, generation: int, assignments: Mapping[str, bytes], error: ErrorType, now: float
     ) -> Effects:

@@ -148,6 +148,10 @@ class OffsetManager:
             for partition in partitions:
                 yield TopicPartition(topic, partition)
 
+    def group_ids(self) -> Iterable[str]:
+        """Give the groups that have committed anything."""
+        return self._cache.keys()
+
     def has_offsets(self, group_id: str) -> bool:
         return group_id in self._cache
 

@@ -307,7 +307,7 @@ async def test_cancelled_join_leaves_nothing_parked(coordinator: GroupCoordinato
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert not coordinator._joins
+    assert coordinator.parked_count == 0
     newcomer = next(
         m.member_id for m in coordinator.groups["g"].members if m.member_id != joined.member_id
     )
