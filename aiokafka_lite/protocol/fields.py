@@ -39,6 +39,7 @@ class _Specifier:
 
 int8: Final = _Specifier(wire.INT8)
 int16: Final = _Specifier(wire.INT16)
+uint16: Final = _Specifier(wire.UINT16)
 int32: Final = _Specifier(wire.INT32)
 int64: Final = _Specifier(wire.INT64)
 boolean: Final = _Specifier(wire.BOOL)

@@ -12,6 +12,9 @@ def int8(
 def int16(
     versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None
 ) -> int: ...
+def uint16(
+    versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None
+) -> int: ...
 def int32(
     versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None
 ) -> int: ...

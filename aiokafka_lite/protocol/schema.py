@@ -40,6 +40,7 @@ from aiokafka_lite.protocol.fields import (
     nested,
     record_set,
     string,
+    uint16,
     uuid,
 )
 from aiokafka_lite.protocol.source import compile_function
@@ -73,6 +74,7 @@ __all__ = [
     "nested",
     "record_set",
     "string",
+    "uint16",
     "uuid",
     "uuid_from_str",
     "uuid_to_str",

@@ -110,6 +110,7 @@ Wire = Fixed | Sized | Array | Nested
 
 INT8: Final = Fixed("int8", "b", 1, 0)
 INT16: Final = Fixed("int16", "h", 2, 0)
+UINT16: Final = Fixed("uint16", "H", 2, 0)
 INT32: Final = Fixed("int32", "i", 4, 0)
 INT64: Final = Fixed("int64", "q", 8, 0)
 BOOL: Final = Fixed("bool", "?", 1, False)

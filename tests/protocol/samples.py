@@ -31,6 +31,7 @@ from aiokafka_lite.protocol.wire import (
     INT64,
     RECORDS,
     STRING,
+    UINT16,
     UUID,
     Array,
     Field,
@@ -119,7 +120,7 @@ def _filled_value(wire: Wire, version: int, has_nulls: bool, numbers: Iterator[i
 _INTEGERS = {
     wire.name: st.integers(-(2 ** (8 * wire.size - 1)), 2 ** (8 * wire.size - 1) - 1)
     for wire in (INT8, INT16, INT32, INT64)
-}
+} | {UINT16.name: st.integers(0, 2**16 - 1)}
 _SIZED = {
     STRING.name: st.text(max_size=150),
     BYTES.name: st.binary(max_size=150),

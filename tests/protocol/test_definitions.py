@@ -36,7 +36,7 @@ def _expected_default(definition: FieldDefinition) -> object:
     default = definition.get("default")
     if default == "null":
         return None
-    if kind.startswith("int"):
+    if kind.startswith(("int", "uint")):
         return int(str(default or 0), 0)
     if kind == "bool":
         return default in ("true", True)

@@ -127,7 +127,9 @@ class _KafkaPythonMessage(Protocol):
 _KAFKA_PYTHON_MODULES = [
     f"kafka.protocol.{name}"
     for name in (
+        "admin.acl",
         "admin.cluster",
+        "admin.configs",
         "admin.groups",
         "admin.topics",
         "consumer.fetch",
