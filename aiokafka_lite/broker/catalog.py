@@ -180,7 +180,6 @@ class TopicCatalog:
             topic=topic.name,
             key=PartitionKey(topic.topic_id, index),
             log=log,
-            node_id=self._config.node_id,
             on_change=self._on_change,
             **stored,
         )
@@ -196,6 +195,10 @@ class TopicCatalog:
         folder = self._folder(topic)
         if folder is not None:
             self._disk.submit(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+    def leaders_changed(self) -> None:
+        """Keep who leads what, and in which epoch."""
+        self._save()
 
     def next_producer_id(self) -> int:
         """Return an id that no producer ever had."""

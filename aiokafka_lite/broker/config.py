@@ -5,8 +5,11 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from aiokafka_lite.errors import InsecureConfigError
+
+DEFAULT_REPLICATION: Final = 3
 
 
 @dataclass(frozen=True)
@@ -14,11 +17,14 @@ class BrokerConfig:
     """A broker's settings. Times are in seconds unless the name says milliseconds.
 
     Attributes:
+        nodes: How many the cluster has; their ids count from `node_id`.
         host: The address to listen on; also what clients are told to connect to.
-        port: 0 takes a free one.
+        port: Of the first node, the others take those that follow; 0 takes free ones.
+        racks: One for each node, or none.
         allow_remote: Listen also where other machines can connect: whoever can, may do anything.
         data_dir: Where logs and topics are kept; None keeps them in memory.
         num_partitions: Of topics created without saying how many.
+        default_replication_factor: Likewise; None stands for 3, or as many as there are nodes.
         auto_create_topics: Metadata requests that allow it create the topics they ask for.
         segment_bytes: Size at which a log starts a new segment (segment.bytes of a topic wins).
         message_max_bytes: Largest batch accepted (max.message.bytes of a topic wins).
@@ -32,12 +38,15 @@ class BrokerConfig:
         stop_timeout_s: How long stopping waits for connections to take their last bytes.
     """
 
+    nodes: int = 1
     host: str = "127.0.0.1"
     port: int = 0
+    racks: tuple[str, ...] = ()
     allow_remote: bool = False
     data_dir: Path | None = None
     node_id: int = 1
     num_partitions: int = 1
+    default_replication_factor: int | None = None
     auto_create_topics: bool = True
     segment_bytes: int = 64 << 20
     message_max_bytes: int = 1_048_588
@@ -59,6 +68,7 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         for name in (
+            "nodes",
             "num_partitions",
             "segment_bytes",
             "message_max_bytes",
@@ -75,8 +85,22 @@ class BrokerConfig:
                 f"{self.host} can be reached from other machines, and this broker asks nobody for "
                 f"a password: listen on 127.0.0.1, or allow it (allow_remote, --allow-remote)"
             )
-        if not 0 <= self.port <= 65535:
-            raise ValueError(f"port must be 0 to 65535, not {self.port}")
+        if not 0 <= self.port <= self.port + self.nodes - 1 <= 65535:
+            raise ValueError(f"port must be 0 to 65535 for each node, not {self.port}")
+        if self.racks and len(self.racks) != self.nodes:
+            raise ValueError(f"{self.nodes} nodes need as many racks, not {len(self.racks)}")
+        if not 1 <= self.replication <= self.nodes:
+            raise ValueError(
+                f"default_replication_factor must be 1 to {self.nodes} (nodes), "
+                f"not {self.replication}"
+            )
+
+    @property
+    def replication(self) -> int:
+        """The replicas of topics created without saying how many."""
+        if self.default_replication_factor is None:
+            return min(DEFAULT_REPLICATION, self.nodes)
+        return self.default_replication_factor
 
 
 def _is_loopback(host: str) -> bool:

@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from aiokafka_lite.broker.group import GroupCoordinator
+    from aiokafka_lite.broker.node import BrokerNode
     from aiokafka_lite.broker.server import Broker
 
 
 @dataclass(frozen=True)
 class RequestContext:
-    """Where a request came from, and the broker that answers it.
+    """Where a request came from, and who answers it.
 
     Attributes:
-        broker: The node's state: topics, groups, purgatory, configuration.
+        broker: The cluster: topics, purgatory, configuration.
+        node: The node that was asked; it answers for what it leads.
         api_version: The version the request came in; handlers only need it where a version
             changed the meaning of a message and not its fields.
         client_id: As the client names itself; None when it does not.
@@ -22,6 +25,12 @@ class RequestContext:
     """
 
     broker: Broker
+    node: BrokerNode
     api_version: int
     client_id: str | None
     client_host: str
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        """The group coordinator of the node."""
+        return self.broker.groups

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite.broker.epochs import UNDEFINED_EPOCH
 from aiokafka_lite.broker.fetch_session import FetchTarget
@@ -23,8 +23,28 @@ from aiokafka_lite.protocol.messages.fetch import EpochEndOffset, PartitionData
 
 READ_COMMITTED: Final = 1
 NO_OFFSET: Final = -1
+NO_REPLICA: Final = -1
 
 Find = Callable[[FetchTarget], "Partition | type[BrokerResponseError]"]
+
+
+class Reader(Protocol):
+    """The node that reads for a client, and what it knows of both."""
+
+    def check_readable(self, partition: Partition, client_epoch: int) -> None:
+        """Check that the node may serve a partition to the client in the epoch it knows.
+
+        Raises:
+            NotLeaderForPartitionError: It does not lead, nor has a replica that the client reads.
+            FencedLeaderEpochError: The client's metadata is older than the cluster's.
+            UnknownLeaderEpochError: The client's metadata is newer.
+        """
+
+    def preferred_replica(self, partition: Partition) -> int | None:
+        """Return the follower that the client had better ask instead (KIP-392), if there is one."""
+
+    def end_offset(self, partition: Partition) -> int:
+        """Return the high watermark as the node knows it."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +77,16 @@ class FetchRead:
         targets: What to read, in order: the first ones get most of `limits.max_bytes`.
         find: Returns a target's partition, or the error to answer where there is none. Looked up
             for every try: topics come and go while a long poll waits.
+        reader: The node that was asked.
     """
 
-    def __init__(self, targets: Sequence[FetchTarget], limits: FetchLimits, find: Find) -> None:
+    def __init__(
+        self, targets: Sequence[FetchTarget], limits: FetchLimits, find: Find, reader: Reader
+    ) -> None:
         self._targets = targets
         self._limits = limits
         self._find = find
+        self._reader = reader
         # Those of the latest `read` that exist: any of them changing is worth another try.
         self._served: list[FetchTarget] = []
         self.keys: list[PartitionKey] = []
@@ -82,7 +106,7 @@ class FetchRead:
                 data = self._read(target, partition, left, at_least_one=size == 0)
                 read = len(data.records or b"")
                 size, left = size + read, max(left - read, 0)
-                is_final = is_final or data.error_code != NoError.errno or _diverges(data)
+                is_final = is_final or _is_final(data)
             else:
                 data = error_data(target, partition)
             results.append((target, data))
@@ -96,8 +120,10 @@ class FetchRead:
             if not isinstance(partition, Partition):
                 return True
             try:
-                partition.check_leader(target.current_leader_epoch)
-                available += partition.log.bytes_from(target.fetch_offset, target.max_bytes)
+                self._reader.check_readable(partition, target.current_leader_epoch)
+                available += partition.log.bytes_from(
+                    target.fetch_offset, target.max_bytes, self._reader.end_offset(partition)
+                )
             except KafkaError:
                 return True
             if available >= self._limits.min_bytes:
@@ -107,14 +133,20 @@ class FetchRead:
     def _read(
         self, target: FetchTarget, partition: Partition, left: int, *, at_least_one: bool
     ) -> PartitionData:
-        log = partition.log
+        log, reader = partition.log, self._reader
         try:
-            partition.check_leader(target.current_leader_epoch)
+            reader.check_readable(partition, target.current_leader_epoch)
             diverging = self._diverging(target, partition)
-            max_bytes = min(target.max_bytes, left)
+            preferred = reader.preferred_replica(partition)
+            end_offset = reader.end_offset(partition)
             records = (
-                log.read(target.fetch_offset, max_bytes, at_least_one=at_least_one)
-                if diverging is None
+                log.read(
+                    target.fetch_offset,
+                    min(target.max_bytes, left),
+                    at_least_one=at_least_one,
+                    end_offset=end_offset,
+                )
+                if diverging is None and preferred is None
                 else b""
             )
         except BrokerResponseError as error:
@@ -124,14 +156,16 @@ class FetchRead:
         is_committed = self._limits.isolation_level == READ_COMMITTED
         data = PartitionData(
             partition_index=target.key.partition,
-            high_watermark=log.high_watermark,
-            last_stable_offset=log.last_stable_offset,
+            high_watermark=end_offset,
+            last_stable_offset=min(log.last_stable_offset, end_offset),
             log_start_offset=log.log_start_offset,
             aborted_transactions=[] if is_committed else None,
             records=records,
         )
         if diverging is not None:
             data.diverging_epoch = diverging
+        if preferred is not None:
+            data.preferred_read_replica = preferred
         return data
 
     @staticmethod
@@ -157,5 +191,9 @@ def error_data(target: FetchTarget, error: type[BrokerResponseError]) -> Partiti
     )
 
 
-def _diverges(data: PartitionData) -> bool:
-    return data.diverging_epoch.epoch != UNDEFINED_EPOCH
+def _is_final(data: PartitionData) -> bool:
+    return (
+        data.error_code != NoError.errno
+        or data.diverging_epoch.epoch != UNDEFINED_EPOCH
+        or data.preferred_read_replica != NO_REPLICA
+    )

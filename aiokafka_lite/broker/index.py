@@ -48,6 +48,11 @@ class BatchIndex:
         is_last = row + 1 == len(self._positions)
         return self._positions[row], self.end_position if is_last else self._positions[row + 1]
 
+    def end_before(self, offset: int) -> int:
+        """Return where the batches end whose base offsets lie before an offset."""
+        row = bisect_left(self._base_offsets, offset)
+        return self._positions[row] if row < len(self._positions) else self.end_position
+
     def end_within(self, row: int, max_bytes: int) -> int:
         """Return the end of the last whole batch within `max_bytes` of the start of `row`."""
         limit = self._positions[row] + max_bytes

@@ -184,13 +184,21 @@ class PartitionLog:
 
     # Reading
 
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> memoryview:
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        at_least_one: bool = True,
+        end_offset: int | None = None,
+    ) -> memoryview:
         """Return whole batches from the one that holds `offset` on, without copying them.
 
         Args:
             offset: Where to start; the first batch may begin before it.
             max_bytes: What the batches together may have.
             at_least_one: Return the first batch even if it is larger than that (KIP-74).
+            end_offset: Read as if the log ended here, at the start of a batch.
 
         Returns:
             Read-only bytes of one segment: there may be more behind them, also within
@@ -199,8 +207,9 @@ class PartitionLog:
         Raises:
             OffsetOutOfRangeError: The offset is not in the log, nor its end.
         """
-        self._require_in_range(offset)
-        if offset == self._end_offset:
+        log_end = self._end_offset if end_offset is None else end_offset
+        self._require_in_range(offset, log_end)
+        if offset == log_end:
             return memoryview(b"")
         segment = self._segments[self._segment_row(offset)]
         row = segment.index.row_of(offset)
@@ -210,26 +219,28 @@ class PartitionLog:
             if not at_least_one:
                 return memoryview(b"")
             end = end_of_first
-        return segment.view(start, end)
+        return segment.view(start, min(end, segment.index.end_before(log_end)))
 
-    def bytes_from(self, offset: int, limit: int) -> int:
+    def bytes_from(self, offset: int, limit: int, end_offset: int | None = None) -> int:
         """Return how many bytes lie behind an offset, counting no further than `limit`."""
-        self._require_in_range(offset)
-        if offset == self._end_offset:
+        log_end = self._end_offset if end_offset is None else end_offset
+        self._require_in_range(offset, log_end)
+        if offset == log_end:
             return 0
         number = self._segment_row(offset)
-        index = self._segments[number].index
-        available = index.end_position - index.span(index.row_of(offset))[0]
-        for segment in self._segments[number + 1 :]:
-            if available >= limit:
+        segment = self._segments[number]
+        start = segment.index.span(segment.index.row_of(offset))[0]
+        available = segment.index.end_before(log_end) - start
+        for later in self._segments[number + 1 :]:
+            if available >= limit or later.base_offset >= log_end:
                 break
-            available += segment.size
+            available += later.index.end_before(log_end)
         return min(available, limit)
 
-    def _require_in_range(self, offset: int) -> None:
-        if not self._start_offset <= offset <= self._end_offset:
+    def _require_in_range(self, offset: int, end_offset: int) -> None:
+        if not self._start_offset <= offset <= end_offset:
             raise OffsetOutOfRangeError(
-                f"offset {offset} is not in {self._start_offset} to {self._end_offset}"
+                f"offset {offset} is not in {self._start_offset} to {end_offset}"
             )
 
     def _segment_row(self, offset: int) -> int:

@@ -1,9 +1,9 @@
-"""The broker: it accepts connections and owns everything that answers them.
+"""The broker: a cluster of one node or several, and all that its nodes answer from.
 
-    acceptor ─ Processor per connection ─ RequestChannel ─ Dispatcher ─ handlers/<api>.py
-                                                                ├─ TopicCatalog ─ logs
-                                                                ├─ Purgatory (long polls)
-                                                                └─ GroupCoordinator
+    BrokerNode (node.py) per node ─ handlers/<api>.py ─┬─ TopicCatalog ─ logs
+                                                       ├─ Purgatory (long polls)
+                                                       ├─ GroupCoordinator
+                                                       └─ Leadership (leadership.py)
 
 Everything runs on one event loop and is written from it only; disk work that may take long is
 done by the one thread of `DiskQueue`.
@@ -12,30 +12,25 @@ done by the one thread of `DiskQueue`.
 from __future__ import annotations
 
 import asyncio
-import errno
 import functools
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from aiokafka_lite import _compat
 from aiokafka_lite._compat import Self
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker import handlers
 from aiokafka_lite.broker.catalog import TopicCatalog
-from aiokafka_lite.broker.channel import RequestChannel
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.disk import DiskQueue
-from aiokafka_lite.broker.dispatcher import Dispatcher
-from aiokafka_lite.broker.fetch_session import FetchSessionCache
 from aiokafka_lite.broker.group import GroupCoordinator
 from aiokafka_lite.broker.group_values import GroupSettings
-from aiokafka_lite.broker.processor import Processor, Work
+from aiokafka_lite.broker.leadership import Leadership
+from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.purgatory import Purgatory
 from aiokafka_lite.broker.topics import (
     GROUP_METADATA_TOPIC,
@@ -45,18 +40,14 @@ from aiokafka_lite.broker.topics import (
     Topic,
 )
 from aiokafka_lite.errors import (
-    KafkaConnectionError,
+    BrokerNotAvailableError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.schema import Response
+from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
-
-IDLE_CHECKS_PER_TIMEOUT: Final = 4
-LISTEN_BACKLOG: Final = 1_024
-# Turns of the loop from a socket's being accepted to its `connection_made`.
-TURNS_TO_ARRIVE: Final = 3
 
 # What Kafka gives the topic of the group coordinator.
 OFFSETS_TOPIC_CONFIG: Final[Mapping[str, str]] = {
@@ -72,7 +63,7 @@ def wall_clock_ms() -> int:
 
 
 class Broker:
-    """An embedded Kafka broker: a one-node cluster in this process, for tests and laptops.
+    """An embedded Kafka broker: a cluster of one node or more, for tests and laptops.
 
     ::
 
@@ -83,9 +74,17 @@ class Broker:
     loads the data directory, if there is one, and listens; leaving ends waiting requests, closes
     the connections within `stop_timeout_s` and makes the data durable.
 
+    With several nodes, each listens on a port of its own and leads some of the partitions. Their
+    replicas are views of one log, so they are always in sync unless held back (`hold_replica`).
+    Leaders move, nodes stop and start, logs are truncated by methods: what a consumer meets in
+    years of production can happen to it in a test's milliseconds.
+
     Args:
+        nodes: How many; their ids count from 1.
         host: The address to listen on.
-        port: 0 takes a free one.
+        port: 0 takes a free one; several nodes take this one and those that follow.
+        racks: One name for each node: leaders then send consumers to the replica in their rack
+            (KIP-392).
         data_dir: Keeps topics, records and committed offsets across restarts; in memory if None.
         num_partitions: Of topics created without saying how many.
         auto_create_topics: Metadata requests that allow it create the topics they ask for.
@@ -103,8 +102,10 @@ class Broker:
     def __init__(
         self,
         *,
+        nodes: int = 1,
         host: str = "127.0.0.1",
         port: int = 0,
+        racks: Sequence[str] = (),
         data_dir: str | Path | None = None,
         num_partitions: int = 1,
         auto_create_topics: bool = True,
@@ -115,8 +116,10 @@ class Broker:
         **settings: int | float,
     ) -> None:
         self.config = config or BrokerConfig(
+            nodes=nodes,
             host=host,
             port=port,
+            racks=tuple(racks),
             data_dir=None if data_dir is None else Path(data_dir),
             num_partitions=num_partitions,
             auto_create_topics=auto_create_topics,
@@ -125,24 +128,20 @@ class Broker:
         )
         self.clock = clock
         self.rng = rng or random.Random()
-        self.node = Node(self.config.node_id, self.config.host, self.config.port)
-        self.nodes = {self.node.id: self.node}
-        self.controller_id = self.node.id
         self.failure: BaseException | None = None
         self.disk = DiskQueue()
         self.catalog = TopicCatalog(self.config, self.disk, self.rng, self._partition_changed)
-        self.fetch_sessions = FetchSessionCache(
-            self.config.max_fetch_sessions, self.config.fetch_session_eviction_s, self.rng
+        self.nodes: Mapping[int, BrokerNode] = {
+            address.id: BrokerNode(self, address) for address in _addresses(self.config)
+        }
+        self._leadership = Leadership(
+            list(self.nodes), lambda node_id: self.nodes[node_id].is_up, self._leader_elected
         )
-        self._processors: dict[Processor, None] = {}
-        self._server: asyncio.Server | None = None
-        self._is_stopping = False
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._all_gone: asyncio.Future[None] | None = None
+        self._is_running = False
         # Made by start(), which has a loop.
+        self.loop: asyncio.AbstractEventLoop
         self.scope: TaskScope
         self.purgatory: Purgatory[Response]
-        self.channel: RequestChannel[Work]
         self.groups: GroupCoordinator
 
     # Starting and stopping
@@ -165,37 +164,27 @@ class Broker:
         self.loop = loop = asyncio.get_running_loop()
         self.scope = TaskScope("broker", on_failure=functools.partial(self._bug, "a task died"))
         self.purgatory = Purgatory(loop)
-        self.channel = RequestChannel(self.config.queued_max_requests, loop)
         self.groups = GroupCoordinator(self)
         try:
             if self.config.data_dir is not None:
                 await loop.run_in_executor(None, self.catalog.load)
+                self._adopt_partitions()
             self.groups.start()
-            dispatcher = Dispatcher(self.channel, self.purgatory, self.scope, self._bug)
-            self.scope.spawn(dispatcher.run(), name="dispatcher")
-            await self._listen()
+            for node in self.nodes.values():
+                node.open(self._bug)
+                await node.start()
         except BaseException:
             await self.groups.close()
+            for node in self.live_nodes:
+                await node.kill()
             await self._release()
             raise
-        self._schedule_idle_check()
+        self._is_running = True
 
-    async def _listen(self) -> None:
-        host, port = self.config.host, self.config.port
-        try:
-            self._server = await self.loop.create_server(
-                lambda: Processor(self, self.loop), host, port, backlog=LISTEN_BACKLOG
-            )
-        except OSError as error:
-            reason = (
-                "another program listens there: stop it, or choose another port"
-                if error.errno == errno.EADDRINUSE
-                else error.strerror or str(error)
-            )
-            raise KafkaConnectionError(f"cannot listen on {host}:{port}: {reason}") from error
-        bound_port = self._server.sockets[0].getsockname()[1]
-        self.node = Node(self.node.id, host, bound_port)
-        self.nodes = {self.node.id: self.node}
+    def _adopt_partitions(self) -> None:
+        changed = [self._leadership.adopt(partition) for partition in self._partitions()]
+        if any(changed):
+            self.catalog.leaders_changed()
 
     async def stop(self) -> None:
         """Stop listening, end waiting requests, close connections, make data durable. Idempotent.
@@ -203,47 +192,15 @@ class Broker:
         Raises:
             KafkaStorageError: Some of the data could not be written.
         """
-        if self._server is None:
+        if not self._is_running:
             return
-        server, self._server = self._server, None
-        self._is_stopping = True
-        await self._stop_accepting(server)
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        self._is_running = False
+        for node in self.nodes.values():
+            await node.stop_listening()
         await self.groups.close()
         self.purgatory.close()
-        await self._close_connections()
-        await server.wait_closed()
+        await asyncio.gather(*(node.close_connections() for node in self.nodes.values()))
         await self._release()
-
-    async def _stop_accepting(self, server: asyncio.Server) -> None:
-        """Close the listening sockets, and let those connections arrive that were accepted.
-
-        asyncio loses a connection that it has accepted but whose transport it makes only after
-        Server.close(): nobody ever closes that socket. So it is kept from accepting first.
-        """
-        for listening in server.sockets:
-            try:
-                self.loop.remove_reader(listening.fileno())
-            except NotImplementedError:
-                pass  # a proactor's loop accepts in another way
-        for _ in range(TURNS_TO_ARRIVE):
-            await asyncio.sleep(0)
-        server.close()
-        await asyncio.sleep(0)
-
-    async def _close_connections(self) -> None:
-        self._all_gone = self.loop.create_future()
-        for processor in tuple(self._processors):
-            processor.close()
-        if self._processors:
-            try:
-                async with _compat.timeout(self.config.stop_timeout_s):
-                    await asyncio.shield(self._all_gone)
-            except asyncio.TimeoutError:
-                for processor in tuple(self._processors):
-                    processor.abort()
-                await self._all_gone
 
     async def _release(self) -> None:
         await self.scope.close()
@@ -255,45 +212,6 @@ class Broker:
             else:
                 await self.loop.run_in_executor(None, self.catalog.close)
 
-    # Connections (what a Processor needs of its server)
-
-    @property
-    def max_frame_bytes(self) -> int:
-        return self.config.max_frame_bytes
-
-    def admit(self, processor: Processor) -> bool:
-        self._processors[processor] = None
-        return not self._is_stopping and len(self._processors) <= self.config.max_connections
-
-    def dismiss(self, processor: Processor) -> None:
-        self._processors.pop(processor, None)
-        if self._all_gone is not None and not self._processors and not self._all_gone.done():
-            self._all_gone.set_result(None)
-
-    def context(self, processor: Processor, version: int, client_id: str | None) -> RequestContext:
-        return RequestContext(
-            broker=self,
-            api_version=version,
-            client_id=client_id,
-            client_host=processor.peer_host,
-        )
-
-    @property
-    def connection_count(self) -> int:
-        """Connections that are open."""
-        return len(self._processors)
-
-    def _schedule_idle_check(self) -> None:
-        interval_s = self.config.connections_max_idle_s / IDLE_CHECKS_PER_TIMEOUT
-        self._idle_timer = self.loop.call_later(interval_s, self._close_idle)
-
-    def _close_idle(self) -> None:
-        idle_since = self.loop.time() - self.config.connections_max_idle_s
-        for processor in tuple(self._processors):
-            if processor.is_idle and processor.last_active_at <= idle_since:
-                processor.close()
-        self._schedule_idle_check()
-
     def _bug(self, what: str, error: BaseException) -> None:
         """Make an exception that nobody expected visible: it is a bug in this package."""
         self.failure = self.failure or error
@@ -301,13 +219,148 @@ class Broker:
             {"message": f"embedded broker: {what}", "exception": error, "broker": self}
         )
 
-    # Topics
+    # Nodes
 
     @property
     def bootstrap_servers(self) -> str:
-        """ "host:port" for clients."""
-        host = f"[{self.node.host}]" if ":" in self.node.host else self.node.host
-        return f"{host}:{self.node.port}"
+        """ "host:port" of every node for clients, with commas between."""
+        return ",".join(node.bootstrap_servers for node in self.nodes.values())
+
+    @property
+    def node(self) -> BrokerNode:
+        """The first node."""
+        return next(iter(self.nodes.values()))
+
+    @property
+    def live_nodes(self) -> Sequence[BrokerNode]:
+        """The nodes that are up, in the order of their ids."""
+        return [node for node in self.nodes.values() if node.is_up]
+
+    @property
+    def controller_id(self) -> int:
+        """The node that clients are told to be the controller, -1 when none is up."""
+        return next((node.id for node in self.live_nodes), -1)
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that are open, of all nodes."""
+        return sum(node.connection_count for node in self.nodes.values())
+
+    async def stop_node(self, node_id: int, *, clean: bool = True) -> None:
+        """Stop a node: its connections close, and others lead what it led, if they can.
+
+        Args:
+            node_id: Which one; stopping one that is down changes nothing.
+            clean: Move the leaders first, as Kafka's controlled shutdown does, and let answers
+                that are being written arrive. Otherwise connections break off, as when the
+                process is killed.
+
+        Raises:
+            BrokerNotAvailableError: There is no such node.
+        """
+        node = self._node(node_id)
+        if not node.is_up:
+            return
+        await node.stop_listening()
+        if clean:
+            self._node_down(node_id)
+            await node.close_connections()
+        else:
+            await node.kill()
+            self._node_down(node_id)
+
+    async def start_node(self, node_id: int) -> None:
+        """Start a node that was stopped, at its address; its replicas are in sync again.
+
+        Raises:
+            BrokerNotAvailableError: There is no such node.
+            KafkaConnectionError: Another program listens at its address now.
+        """
+        node = self._node(node_id)
+        if node.is_up:
+            return
+        await node.start()
+        self._leadership.node_up(self._partitions(), node_id)
+        self.catalog.leaders_changed()
+
+    def _node(self, node_id: int) -> BrokerNode:
+        node = self.nodes.get(node_id)
+        if node is None:
+            raise BrokerNotAvailableError(f"there is no node {node_id}: {list(self.nodes)} are")
+        return node
+
+    def _node_down(self, node_id: int) -> None:
+        self._leadership.node_down(self._partitions(), node_id)
+        self.catalog.leaders_changed()
+
+    # Leaders and replicas
+
+    def leader_of(self, tp: TopicPartition) -> int:
+        """Return the id of a partition's leader, -1 when it has none.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such partition.
+        """
+        return self.partition(*tp).leader_id
+
+    def move_leader(self, tp: TopicPartition, node_id: int | None = None) -> int:
+        """Have another node lead a partition, in a new leader epoch; return which.
+
+        Args:
+            tp: The partition.
+            node_id: The new leader, by default the next replica in sync; one that has no replica
+                gets that of the old leader.
+
+        Raises:
+            BrokerNotAvailableError: The node is down, or there is no other replica in sync.
+            UnknownTopicOrPartitionError: There is no such partition.
+        """
+        leader = self._leadership.move(self.partition(*tp), node_id)
+        self.catalog.leaders_changed()
+        return leader
+
+    def coordinator_of(self, group_id: str) -> int:
+        """Return the id of the node that coordinates a group."""
+        return self.leader_of(self._coordinating_partition(group_id))
+
+    def move_coordinator(self, group_id: str, node_id: int | None = None) -> int:
+        """Have another node coordinate a group, and all groups of its partition; return which.
+
+        The new coordinator reads the groups from the log; requests parked at the old one are
+        answered with NOT_COORDINATOR. See `move_leader` for what it raises.
+        """
+        return self.move_leader(self._coordinating_partition(group_id), node_id)
+
+    def _coordinating_partition(self, group_id: str) -> TopicPartition:
+        return TopicPartition(GROUP_METADATA_TOPIC, self.groups.partition_for(group_id))
+
+    def hold_replica(self, tp: TopicPartition, node_id: int) -> None:
+        """Give a follower no more records: it stays where it is and leaves the ones in sync.
+
+        Raises:
+            BrokerNotAvailableError: The node is no follower of the partition.
+            UnknownTopicOrPartitionError: There is no such partition.
+        """
+        self._leadership.hold(self.partition(*tp), node_id)
+        self.catalog.leaders_changed()
+
+    def release_replica(self, tp: TopicPartition, node_id: int) -> None:
+        """Let a follower catch up that was held.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such partition.
+        """
+        self._leadership.release(self.partition(*tp), node_id)
+        self.catalog.leaders_changed()
+
+    def _partitions(self) -> Iterator[Partition]:
+        for topic in self.topics.values():
+            yield from topic.partitions
+
+    def _leader_elected(self, partition: Partition) -> None:
+        pass
+
+    # Topics
 
     @property
     def cluster_id(self) -> str:
@@ -342,26 +395,56 @@ class Broker:
         return partition
 
     def create_topic(
-        self, name: str, partitions: int | None = None, configs: Mapping[str, str] | None = None
+        self,
+        name: str,
+        partitions: int | None = None,
+        configs: Mapping[str, str] | None = None,
+        *,
+        replication_factor: int | None = None,
     ) -> Topic:
-        """Create a topic at once, led by this node. Must be called in the broker's event loop.
+        """Create a topic at once. Must be called in the broker's event loop.
 
         Raises:
             InvalidTopicError: The name is not allowed.
             TopicAlreadyExistsError: There is one of that name.
             InvalidPartitionsError: The number of partitions is not positive, or too large.
+            InvalidReplicationFactorError: There are not so many nodes.
             InvalidConfigurationError: A configuration is unknown or has a wrong value.
         """
         count = self.config.num_partitions if partitions is None else partitions
-        return self.catalog.create(self.new_topic(name, count, configs or {}))
-
-    def new_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> NewTopic:
-        """Validate a topic to be created on this node; raises what `create_topic` does."""
         self.catalog.check_name(name)
         if self.has_topic(name):
             raise TopicAlreadyExistsError(f"topic {name!r} exists")
+        replicas = self.place_replicas(count, replication_factor)
+        return self.catalog.create(
+            NewTopic(name, replicas, self.catalog.parse_config(configs or {}))
+        )
+
+    def place_replicas(
+        self, partitions: int, replication_factor: int | None = None
+    ) -> Sequence[Sequence[int]]:
+        """Return on which nodes the replicas of new partitions go, the leader first.
+
+        Raises:
+            InvalidPartitionsError: The number of partitions is not positive.
+            PolicyViolationError: There would be too many partitions.
+            InvalidReplicationFactorError: There are not so many nodes.
+        """
         self.catalog.check_growth(partitions)
-        return NewTopic(name, [[self.node.id]] * partitions, self.catalog.parse_config(configs))
+        replication = self.config.replication if replication_factor is None else replication_factor
+        return self._leadership.place(partitions, replication, self.catalog.partition_count)
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Add partitions to a topic until it has `total`.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such topic.
+            InvalidPartitionsError: It has as many already.
+        """
+        topic = self._known(name)
+        replication = len(topic.partitions[0].replicas)
+        more = total - topic.partition_count
+        self.catalog.add_partitions(topic, self.place_replicas(more, replication))
 
     def create_offsets_topic(self) -> Topic:
         """Create the topic of committed offsets and groups."""
@@ -369,10 +452,36 @@ class Broker:
             GROUP_METADATA_TOPIC, self.config.offsets_topic_partitions, OFFSETS_TOPIC_CONFIG
         )
 
-    def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic, its records and the offsets committed for it."""
-        self.catalog.delete(topic)
-        self.groups.topic_deleted(topic.name, topic.topic_id)
+    def delete_topic(self, topic: Topic | str) -> None:
+        """Delete a topic, its records and the offsets committed for it.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no topic of that name.
+        """
+        known = self._known(topic) if isinstance(topic, str) else topic
+        self.catalog.delete(known)
+        self.groups.topic_deleted(known.name, known.topic_id)
+
+    def recreate_topic(self, name: str, partitions: int | None = None) -> Topic:
+        """Delete a topic and create it anew, empty and with another id; return the new one.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no topic of that name.
+        """
+        old = self._known(name)
+        self.delete_topic(old)
+        return self.create_topic(
+            name,
+            old.partition_count if partitions is None else partitions,
+            old.config.overrides,
+            replication_factor=len(old.partitions[0].replicas),
+        )
+
+    def _known(self, name: str) -> Topic:
+        topic = self.topic(name)
+        if topic is None:
+            raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
+        return topic
 
     def _partition_changed(self, key: object) -> None:
         self.purgatory.touch(key)
@@ -395,3 +504,14 @@ class Broker:
         """What there are: groups are assigned to partitions by it, so the stored number counts."""
         topic = self.topic(GROUP_METADATA_TOPIC)
         return self.config.offsets_topic_partitions if topic is None else topic.partition_count
+
+
+def _addresses(config: BrokerConfig) -> Iterator[Node]:
+    """Yield where each node listens."""
+    for number in range(config.nodes):
+        yield Node(
+            id=config.node_id + number,
+            host=config.host,
+            port=config.port + number if config.port else 0,
+            rack=config.racks[number] if config.racks else None,
+        )

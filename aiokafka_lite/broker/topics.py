@@ -1,4 +1,4 @@
-"""Topics and partitions as this node knows them."""
+"""Topics and partitions of the cluster."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ MAX_TOPIC_NAME_LENGTH: Final = 249
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 NO_EPOCH: Final = -1
+NO_LEADER: Final = -1
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """One broker of the cluster, as clients are told to reach it."""
 
     id: int
@@ -71,7 +71,9 @@ class Partition:
     """One partition: who leads it, and its log.
 
     Attributes:
-        on_change: Called after every append and deletion, with the partition's key.
+        isr: The replicas in sync, in no order; the leader is one of them, if there is any.
+        held: Followers that get no more records, by node id: the offsets where their logs end.
+        on_change: Called after every append, deletion and election, with the partition's key.
     """
 
     topic: str
@@ -81,8 +83,8 @@ class Partition:
     leader_epoch: int
     replicas: list[int]
     isr: list[int]
-    node_id: int
     on_change: Callable[[PartitionKey], None]
+    held: dict[int, int] = field(default_factory=dict)
 
     @property
     def index(self) -> int:
@@ -96,22 +98,38 @@ class Partition:
     def log_start_offset(self) -> int:
         return self.log.log_start_offset
 
-    def check_leader(self, client_epoch: int = NO_EPOCH) -> None:
-        """Check that this node leads, in the epoch that the client knows (KIP-320).
+    def check_leader(self, node_id: int, client_epoch: int = NO_EPOCH) -> None:
+        """Check that a node leads, in the epoch that the client knows (KIP-320).
 
         Raises:
             NotLeaderForPartitionError: Another node leads.
-            FencedLeaderEpochError: The client's metadata is older than this node's.
+            FencedLeaderEpochError: The client's metadata is older than the cluster's.
             UnknownLeaderEpochError: The client's metadata is newer.
         """
-        if self.leader_id != self.node_id:
+        if self.leader_id != node_id:
             raise NotLeaderForPartitionError(f"{self.topic}-{self.index}: {self.leader_id} leads")
+        self.check_epoch(client_epoch)
+
+    def check_epoch(self, client_epoch: int) -> None:
+        """Check that a client knows the current leader epoch, or says none.
+
+        Raises:
+            FencedLeaderEpochError: The client's metadata is older than the cluster's.
+            UnknownLeaderEpochError: The client's metadata is newer.
+        """
         if client_epoch == NO_EPOCH or client_epoch == self.leader_epoch:
             return
         seen = f"{self.topic}-{self.index} is in epoch {self.leader_epoch}, not {client_epoch}"
         if client_epoch < self.leader_epoch:
             raise FencedLeaderEpochError(seen)
         raise UnknownLeaderEpochError(seen)
+
+    def lead(self, leader_id: int, isr: Sequence[int]) -> None:
+        """Let a node lead, or none (NO_LEADER), from the end of the log on, in a new epoch."""
+        self.leader_id, self.isr = leader_id, [*isr]
+        self.leader_epoch += 1
+        self.log.begin_epoch(self.leader_epoch)
+        self.on_change(self.key)
 
     def append_batch(
         self, header: BatchHeader, batch: Buffer, *, append_time_ms: int | None = None

@@ -42,7 +42,7 @@ async def test_broker_serves_between_entering_and_leaving() -> None:
         assert broker.bootstrap_servers.startswith("127.0.0.1:")
         async with RawClient(broker.bootstrap_servers) as client:
             await client.request(MetadataRequest(topics=[]))
-        address = (broker.node.host, broker.node.port)
+        address = (broker.node.address.host, broker.node.address.port)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address, timeout=1)
     assert broker.failure is None
@@ -88,7 +88,9 @@ async def test_stopping_does_not_wait_for_a_client_that_takes_nothing() -> None:
         for _ in range(12):
             await handle(broker).produce("t", 0, [(None, b"x" * 900_000)])
         request = fetch_request({"t": [fetch_partition(max_bytes=50 << 20)]})
-        _, writer = await asyncio.open_connection(broker.node.host, broker.node.port)
+        _, writer = await asyncio.open_connection(
+            broker.node.address.host, broker.node.address.port
+        )
         writer.write(framing.encode_request(request, 12, 1, "raw") * 20)
         await writer.drain()
         await eventually(lambda: broker.connection_count == 1)
@@ -108,8 +110,10 @@ async def test_stopping_twice_and_without_a_start_is_harmless() -> None:
 
 async def test_port_in_use_is_told_with_the_address() -> None:
     async with Broker() as first:
-        with pytest.raises(KafkaConnectionError, match=f"{first.node.port}.*another program"):
-            await Broker(port=first.node.port).start()
+        with pytest.raises(
+            KafkaConnectionError, match=f"{first.node.address.port}.*another program"
+        ):
+            await Broker(port=first.node.address.port).start()
         async with RawClient(first.bootstrap_servers) as client:
             await client.request(MetadataRequest(topics=[]))
 
@@ -256,7 +260,7 @@ async def test_topic_deleted_halfway_is_gone_after_the_restart(tmp_path: Path) -
 async def test_connections_that_come_with_the_stop_are_closed(turns: int) -> None:
     broker = Broker()
     await broker.start()
-    address = ("127.0.0.1", broker.node.port)
+    address = ("127.0.0.1", broker.node.address.port)
     # The kernel accepts these; how far the broker has got with them depends on the turns.
     clients = [socket.create_connection(address) for _ in range(3)]
     for _ in range(turns):

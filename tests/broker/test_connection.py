@@ -141,7 +141,9 @@ async def test_client_that_takes_nothing_is_not_read_from_either() -> None:
         await kafka.produce("t", 0, [(None, b"x" * 900_000)])
         request = fetch_request({"t": [fetch_partition()]})
         frames = b"".join(framing.encode_request(request, 12, n, "raw") for n in range(200))
-        reader, writer = await asyncio.open_connection(broker.node.host, broker.node.port)
+        reader, writer = await asyncio.open_connection(
+            broker.node.address.host, broker.node.address.port
+        )
         writer.write(frames)
         await writer.drain()
         async with kafka.raw() as other:  # others are served meanwhile

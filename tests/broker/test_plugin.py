@@ -90,7 +90,7 @@ def test_broker_thread_that_cannot_start_leaves_no_thread() -> None:
     before = threading.active_count()
     with BrokerThread() as first:
         during = threading.active_count()
-        port = first.broker.node.port
+        port = first.broker.node.address.port
         with pytest.raises(KafkaConnectionError), BrokerThread(BrokerConfig(port=port)):
             pass
         assert threading.active_count() == during

@@ -65,11 +65,7 @@ def _replicas(
     ctx: RequestContext, wanted: CreatePartitionsTopic, more: int, replication: int
 ) -> Sequence[Sequence[int]]:
     if wanted.assignments is None:
-        nodes = list(ctx.broker.nodes)
-        return [
-            [nodes[(partition + replica) % len(nodes)] for replica in range(replication)]
-            for partition in range(more)
-        ]
+        return ctx.broker.place_replicas(more, replication)
     replicas = [assignment.broker_ids for assignment in wanted.assignments]
     if len(replicas) != more:
         raise InvalidReplicationAssignmentError(

@@ -36,7 +36,6 @@ from aiokafka_lite.protocol.messages.create_topics import (
 from aiokafka_lite.protocol.schema import ZERO_UUID
 
 DEFAULT: Final = -1
-DEFAULT_REPLICATION: Final = 1
 
 # org.apache.kafka.common.requests.DescribeConfigsResponse.ConfigSource
 TOPIC_CONFIG: Final = 1
@@ -91,22 +90,14 @@ def _config(ctx: RequestContext, wanted: CreatableTopic) -> TopicConfig:
 def _spread(ctx: RequestContext, wanted: CreatableTopic) -> Sequence[Sequence[int]]:
     """Put the replicas of each partition on nodes, one after the other."""
     count, replication = wanted.num_partitions, wanted.replication_factor
-    nodes = list(ctx.broker.nodes)
     if replication != DEFAULT and replication < 1:
         raise InvalidReplicationFactorError(f"there cannot be {replication} replicas")
     if count != DEFAULT and count < 1:
         raise InvalidPartitionsError(f"a topic needs at least 1 partition, not {count}")
-    if replication > len(nodes):
-        raise InvalidReplicationFactorError(
-            f"{replication} replicas need as many brokers, and there are {len(nodes)}"
-        )
-    count = ctx.broker.config.num_partitions if count == DEFAULT else count
-    ctx.broker.catalog.check_growth(count)  # before a list is made of it
-    replication = DEFAULT_REPLICATION if replication == DEFAULT else replication
-    return [
-        [nodes[(partition + replica) % len(nodes)] for replica in range(replication)]
-        for partition in range(count)
-    ]
+    return ctx.broker.place_replicas(
+        ctx.broker.config.num_partitions if count == DEFAULT else count,
+        None if replication == DEFAULT else replication,
+    )
 
 
 def _assigned(ctx: RequestContext, wanted: CreatableTopic) -> Sequence[Sequence[int]]:

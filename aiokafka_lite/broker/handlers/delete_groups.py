@@ -19,9 +19,7 @@ def handle(ctx: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsRes
     """Delete groups that have no members, with everything they have committed."""
     return DeleteGroupsResponse(
         results=[
-            DeletableGroupResult(
-                group_id=group_id, error_code=ctx.broker.groups.delete(group_id).errno
-            )
+            DeletableGroupResult(group_id=group_id, error_code=ctx.groups.delete(group_id).errno)
             for group_id in request.groups_names
         ]
     )

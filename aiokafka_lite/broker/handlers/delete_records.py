@@ -61,7 +61,7 @@ def _low_watermark(ctx: RequestContext, name: str, wanted: DeleteRecordsPartitio
         raise UnknownTopicOrPartitionError(f"there is no {name}-{wanted.partition_index}")
     if topic.is_internal:
         raise InvalidTopicError(f"records of {name} are deleted by compaction only")
-    partition.check_leader()
+    partition.check_leader(ctx.node.id)
     if not topic.config.is_deleted_by_retention:
         raise PolicyViolationError(f"{name} has cleanup.policy=compact, without delete")
     offset = wanted.offset

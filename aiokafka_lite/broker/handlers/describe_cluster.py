@@ -42,8 +42,8 @@ def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClus
         cluster_id=ctx.broker.cluster_id,
         controller_id=ctx.broker.controller_id,
         brokers=[
-            DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port, rack=node.rack)
-            for node in ctx.broker.nodes.values()
+            DescribeClusterBroker(broker_id=at.id, host=at.host, port=at.port, rack=at.rack)
+            for at in (node.address for node in ctx.broker.live_nodes)
         ],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED

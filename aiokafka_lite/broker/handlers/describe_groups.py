@@ -37,10 +37,10 @@ def handle(ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroup
 
 
 def _describe(ctx: RequestContext, group_id: str) -> DescribedGroup:
-    error = ctx.broker.groups.availability(group_id)
+    error = ctx.groups.availability(group_id)
     if error is not NoError:
         return DescribedGroup(group_id=group_id, error_code=error.errno)
-    group = ctx.broker.groups.groups.get(group_id)
+    group = ctx.groups.groups.get(group_id)
     if group is not None:
         return DescribedGroup(
             group_id=group_id,

@@ -16,10 +16,14 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.fetch_session import FetchContext, FetchKey, FetchTarget
 from aiokafka_lite.broker.fetching import FetchLimits, FetchRead, Findings
 from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.purgatory import Delayed
+from aiokafka_lite.broker.replicas import ReplicaReader
 from aiokafka_lite.broker.topics import Partition
 from aiokafka_lite.errors import (
     BrokerResponseError,
+    FencedLeaderEpochError,
+    NotLeaderForPartitionError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
@@ -29,10 +33,16 @@ from aiokafka_lite.protocol.messages.fetch import (
     FetchResponse,
     FetchTopic,
     ForgottenTopic,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 
+FIRST_THAT_READS_FOLLOWERS: Final = 11
 FIRST_WITH_TOPIC_IDS: Final = 13
+FIRST_WITH_LEADER_HINTS: Final = 16
+
+_MOVED: Final = (NotLeaderForPartitionError.errno, FencedLeaderEpochError.errno)
 
 
 @handler(FetchRequest)
@@ -40,7 +50,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> FetchResponse | Delaye
     """Read from partitions, now or when there is enough."""
     uses_topic_ids = ctx.api_version >= FIRST_WITH_TOPIC_IDS
     now = ctx.broker.loop.time()
-    context = ctx.broker.fetch_sessions.context(
+    context = ctx.node.fetch_sessions.context(
         request.session_id,
         request.session_epoch,
         _targets(request.topics, uses_topic_ids),
@@ -53,7 +63,8 @@ def handle(ctx: RequestContext, request: FetchRequest) -> FetchResponse | Delaye
         max_bytes=min(request.max_bytes, ctx.broker.config.fetch_max_bytes),
         isolation_level=request.isolation_level,
     )
-    read = FetchRead(context.targets, limits, lambda target: _find(ctx, target))
+    reader = ReplicaReader(ctx.node, request.rack_id, ctx.api_version >= FIRST_THAT_READS_FOLLOWERS)
+    read = FetchRead(context.targets, limits, lambda target: _find(ctx, target), reader)
     findings = read.read()
     if (
         not read.keys
@@ -61,12 +72,14 @@ def handle(ctx: RequestContext, request: FetchRequest) -> FetchResponse | Delaye
         or findings.size >= limits.min_bytes
         or findings.is_final
     ):
-        return _response(context, findings)
+        return _response(ctx, context, findings)
     return Delayed(
         keys=read.keys,
         deadline=now + request.max_wait_ms / 1000,
-        try_complete=lambda: _response(context, read.read()) if read.is_worth_answering() else None,
-        expire=lambda: _response(context, read.read()),
+        try_complete=lambda: (
+            _response(ctx, context, read.read()) if read.is_worth_answering() else None
+        ),
+        expire=lambda: _response(ctx, context, read.read()),
     )
 
 
@@ -93,21 +106,53 @@ def _forgotten(topics: Sequence[ForgottenTopic], uses_topic_ids: bool) -> list[F
 
 
 def _find(ctx: RequestContext, target: FetchTarget) -> Partition | type[BrokerResponseError]:
-    asked = target.key.topic
-    by_id = isinstance(asked, bytes)
+    partition = _find_key(ctx, target.key)
+    if partition is not None:
+        return partition
+    is_unknown_id = isinstance(target.key.topic, bytes) and not ctx.broker.topic_by_id(
+        target.key.topic
+    )
+    return UnknownTopicIdError if is_unknown_id else UnknownTopicOrPartitionError
+
+
+def _find_key(ctx: RequestContext, key: FetchKey) -> Partition | None:
+    asked = key.topic
     topic = ctx.broker.topic_by_id(asked) if isinstance(asked, bytes) else ctx.broker.topic(asked)
-    if topic is None:
-        return UnknownTopicIdError if by_id else UnknownTopicOrPartitionError
-    return topic.partition(target.key.partition) or UnknownTopicOrPartitionError
+    return None if topic is None else topic.partition(key.partition)
 
 
-def _response(context: FetchContext, findings: Findings) -> FetchResponse:
+def _response(ctx: RequestContext, context: FetchContext, findings: Findings) -> FetchResponse:
     session_id, partitions = context.to_send(findings.results)
+    hints: list[BrokerNode] = []
+    if findings.is_final and ctx.api_version >= FIRST_WITH_LEADER_HINTS:
+        hints = _hint_at_leaders(ctx, partitions)
     return FetchResponse(
         error_code=context.error.errno,
         session_id=session_id,
         responses=_by_topic(partitions),
+        node_endpoints=[
+            NodeEndpoint(node_id=at.id, host=at.host, port=at.port, rack=at.rack)
+            for at in (node.address for node in hints)
+        ],
     )
+
+
+def _hint_at_leaders(
+    ctx: RequestContext, partitions: Sequence[tuple[FetchKey, PartitionData]]
+) -> list[BrokerNode]:
+    """Say of partitions that moved who leads them; return these nodes (KIP-951)."""
+    leaders: dict[int, BrokerNode] = {}
+    for key, data in partitions:
+        if data.error_code not in _MOVED:
+            continue
+        partition = _find_key(ctx, key)
+        leader = None if partition is None else ctx.broker.nodes.get(partition.leader_id)
+        if partition is not None and leader is not None:
+            data.current_leader = LeaderIdAndEpoch(
+                leader_id=leader.id, leader_epoch=partition.leader_epoch
+            )
+            leaders[leader.id] = leader
+    return list(leaders.values())
 
 
 def _by_topic(

@@ -10,6 +10,7 @@ transactions or share groups here: clients are told what a Kafka without these w
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.group_values import ErrorType
@@ -29,7 +30,7 @@ from aiokafka_lite.protocol.messages.find_coordinator import (
 
 # Kafka never fills in the messages of the list.
 FIRST_WITHOUT_MESSAGES = 4
-NO_NODE = Node(-1, "", -1)
+NO_NODE: Final = Node(-1, "", -1)
 
 
 class KeyType(enum.IntEnum):
@@ -43,32 +44,41 @@ class KeyType(enum.IntEnum):
 @handler(FindCoordinatorRequest)
 async def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """Say which node coordinates each of the keys; the first to ask has the topic made."""
-    error, node = await _find(ctx, request.key_type)
-    message = ""
-    if ctx.api_version < FIRST_WITHOUT_MESSAGES:
-        message = error.message if error is NoError else error.description
+    error = await _open(ctx, request.key_type)
     return FindCoordinatorResponse(
-        coordinators=[
-            Coordinator(
-                key=key,
-                error_code=error.errno,
-                error_message=message,
-                node_id=node.id,
-                host=node.host,
-                port=node.port,
-            )
-            for key in request.coordinator_keys
-        ]
+        coordinators=[_coordinator(ctx, key, error) for key in request.coordinator_keys]
     )
 
 
-async def _find(ctx: RequestContext, key_type: int) -> tuple[ErrorType, Node]:
+def _coordinator(ctx: RequestContext, key: str, error: ErrorType) -> Coordinator:
+    address = NO_NODE
+    if error is NoError:
+        node = ctx.broker.nodes.get(ctx.broker.coordinator_of(key))
+        if node is None:
+            error = CoordinatorNotAvailableError
+        else:
+            address = node.address
+    message = ""
+    if ctx.api_version < FIRST_WITHOUT_MESSAGES:
+        message = error.message if error is NoError else error.description
+    return Coordinator(
+        key=key,
+        error_code=error.errno,
+        error_message=message,
+        node_id=address.id,
+        host=address.host,
+        port=address.port,
+    )
+
+
+async def _open(ctx: RequestContext, key_type: int) -> ErrorType:
+    """See to it that there are coordinators, and say why not."""
     if key_type == KeyType.TRANSACTION:
-        return CoordinatorNotAvailableError, NO_NODE
+        return CoordinatorNotAvailableError
     if key_type != KeyType.GROUP:
-        return InvalidRequestError, NO_NODE
+        return InvalidRequestError
     try:
-        await ctx.broker.groups.open_log()
+        await ctx.groups.open_log()
     except KafkaStorageError:
-        return CoordinatorNotAvailableError, NO_NODE
-    return NoError, ctx.broker.node
+        return CoordinatorNotAvailableError
+    return NoError

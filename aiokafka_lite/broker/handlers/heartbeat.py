@@ -13,7 +13,7 @@ from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, Heartbea
 @handler(HeartbeatRequest)
 def handle(ctx: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     """Keep a member's session alive and tell it when it has to join again."""
-    error = ctx.broker.groups.heartbeat(
+    error = ctx.groups.heartbeat(
         request.group_id, request.member_id, request.group_instance_id, request.generation_id
     )
     return HeartbeatResponse(error_code=error.errno)

@@ -27,7 +27,7 @@ async def handle(ctx: RequestContext, request: JoinGroupRequest) -> JoinGroupRes
     rebalance_timeout_ms = request.rebalance_timeout_ms
     if rebalance_timeout_ms < 0:  # version 0 has none
         rebalance_timeout_ms = request.session_timeout_ms
-    joined = await ctx.broker.groups.join(
+    joined = await ctx.groups.join(
         request.group_id,
         Join(
             protocol_type=request.protocol_type,

@@ -20,7 +20,7 @@ from aiokafka_lite.protocol.messages.leave_group import (
 def handle(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """Remove members from a group."""
     leavers = [Leaver(item.member_id, item.group_instance_id) for item in request.members]
-    error, errors = ctx.broker.groups.leave(request.group_id, leavers)
+    error, errors = ctx.groups.leave(request.group_id, leavers)
     return LeaveGroupResponse(
         error_code=error.errno,
         members=[

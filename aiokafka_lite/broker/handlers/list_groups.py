@@ -21,7 +21,7 @@ CLASSIC_TYPE = "classic"
 @handler(ListGroupsRequest)
 def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """List the groups that this broker coordinates; filters do not mind the case of letters."""
-    if ctx.broker.groups.is_loading:
+    if ctx.groups.is_loading:
         return ListGroupsResponse(error_code=CoordinatorLoadInProgressError.errno)
     states = {name.strip().lower() for name in request.states_filter}
     types = {name.strip().lower() for name in request.types_filter}
@@ -35,7 +35,7 @@ def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsRespons
                 group_state=group.state.value,
                 group_type=CLASSIC_TYPE,
             )
-            for group in ctx.broker.groups.groups.values()
+            for group in ctx.groups.groups.values()
             if not states or group.state.value.lower() in states
         ]
     )

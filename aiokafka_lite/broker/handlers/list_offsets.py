@@ -85,7 +85,7 @@ def _look_up(
         if partition is None:
             raise UnknownTopicOrPartitionError(f"there is no {topic}-{wanted.partition_index}")
         _check_supported(ctx, wanted.timestamp)
-        partition.check_leader(wanted.current_leader_epoch)
+        partition.check_leader(ctx.node.id, wanted.current_leader_epoch)
         found = _find(partition, wanted.timestamp, is_committed=is_committed)
     except KafkaError as error:
         answer.error_code = code_of(error)

@@ -8,7 +8,7 @@ operations moved to DescribeCluster; 12 topics asked for by id; 13 an error of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
@@ -19,11 +19,19 @@ from aiokafka_lite.broker.handlers.replies import (
     TOPIC_OPERATIONS,
     code_of,
 )
-from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, Topic, check_topic_name
+from aiokafka_lite.broker.topics import (
+    GROUP_METADATA_TOPIC,
+    NO_LEADER,
+    Partition,
+    Topic,
+    check_topic_name,
+)
 from aiokafka_lite.errors import (
     BrokerResponseError,
     InvalidTopicError,
     KafkaError,
+    LeaderNotAvailableError,
+    NoError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
@@ -49,12 +57,12 @@ async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataRespo
         await ctx.broker.disk.settled()
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     described = [
-        _describe(topic, operations) if isinstance(topic, Topic) else topic for topic in topics
+        _describe(ctx, topic, operations) if isinstance(topic, Topic) else topic for topic in topics
     ]
     return MetadataResponse(
         brokers=[
-            MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-            for node in ctx.broker.nodes.values()
+            MetadataResponseBroker(node_id=at.id, host=at.host, port=at.port, rack=at.rack)
+            for at in (node.address for node in ctx.broker.live_nodes)
         ],
         cluster_id=ctx.broker.cluster_id,
         controller_id=ctx.broker.controller_id,
@@ -115,20 +123,25 @@ def _unknown(name: str) -> MetadataResponseTopic:
     return MetadataResponseTopic(name=name, error_code=error.errno)
 
 
-def _describe(topic: Topic, operations: int) -> MetadataResponseTopic:
+def _describe(ctx: RequestContext, topic: Topic, operations: int) -> MetadataResponseTopic:
+    up = {node.id for node in ctx.broker.live_nodes}
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=[
-            MetadataResponsePartition(
-                partition_index=partition.index,
-                leader_id=partition.leader_id,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=partition.replicas,
-                isr_nodes=partition.isr,
-            )
-            for partition in topic.partitions
-        ],
+        partitions=[_describe_partition(partition, up) for partition in topic.partitions],
         topic_authorized_operations=operations,
+    )
+
+
+def _describe_partition(partition: Partition, up: Set[int]) -> MetadataResponsePartition:
+    has_leader = partition.leader_id != NO_LEADER
+    return MetadataResponsePartition(
+        error_code=(NoError if has_leader else LeaderNotAvailableError).errno,
+        partition_index=partition.index,
+        leader_id=partition.leader_id,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        offline_replicas=[node for node in partition.replicas if node not in up],
     )

@@ -64,7 +64,7 @@ def handle(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCommitRes
             )
     if not offsets:
         return response
-    errors = ctx.broker.groups.commit(
+    errors = ctx.groups.commit(
         request.group_id,
         offsets,
         member_id=request.member_id,

@@ -39,7 +39,7 @@ def handle(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchRespo
 
 def _fetch_group(ctx: RequestContext, wanted: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
     topics: list[OffsetFetchResponseTopics]
-    error = ctx.broker.groups.availability(wanted.group_id)
+    error = ctx.groups.availability(wanted.group_id)
     if error is not NoError and ctx.api_version < FIRST_WITH_GROUP_ERROR:
         topics = [_refused(topic, error) for topic in wanted.topics or ()]
     elif error is not NoError:
@@ -66,7 +66,7 @@ def _fetch_topic(
         partitions=[
             _partition(
                 index,
-                ctx.broker.groups.committed(group_id, TopicPartition(name, index), wanted.topic_id),
+                ctx.groups.committed(group_id, TopicPartition(name, index), wanted.topic_id),
             )
             for index in wanted.partition_indexes
         ],
@@ -75,7 +75,7 @@ def _fetch_topic(
 
 def _everything(ctx: RequestContext, group_id: str) -> list[OffsetFetchResponseTopics]:
     topics = []
-    for name, partitions in ctx.broker.groups.offsets.fetch_all(group_id).items():
+    for name, partitions in ctx.groups.offsets.fetch_all(group_id).items():
         topic = ctx.broker.topic(name)
         if topic is None and ctx.api_version >= FIRST_WITH_TOPIC_IDS:
             continue  # a topic that is gone has no id to go by

@@ -44,7 +44,7 @@ def _end_of_epoch(
     try:
         if partition is None:
             raise UnknownTopicOrPartitionError(f"there is no {topic}-{wanted.partition}")
-        partition.check_leader(wanted.current_leader_epoch)
+        partition.check_leader(ctx.node.id, wanted.current_leader_epoch)
     except KafkaError as error:
         answer.error_code = code_of(error)
         return answer

@@ -9,13 +9,14 @@ what the broker can (KAFKA-18659).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from aiokafka_lite._compat import Buffer
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
-from aiokafka_lite.broker.topics import Partition, Topic
+from aiokafka_lite.broker.topics import NO_LEADER, Partition, Topic
 from aiokafka_lite.broker.validation import validated_batch
 from aiokafka_lite.errors import (
     CorruptRecordException,
@@ -25,11 +26,14 @@ from aiokafka_lite.errors import (
     KafkaProtocolError,
     NoError,
     NotEnoughReplicasError,
+    NotLeaderForPartitionError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     UnsupportedCodecError,
 )
 from aiokafka_lite.protocol.messages.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -37,6 +41,8 @@ from aiokafka_lite.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
+
+FIRST_WITH_LEADER_HINTS: Final = 10
 
 NO_ACKS: Final = 0
 ALL_REPLICAS: Final = -1
@@ -67,7 +73,9 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | No
         for data in request.topic_data
     ]
     if request.acks != NO_ACKS:
-        return ProduceResponse(responses=responses)
+        return ProduceResponse(
+            responses=responses, node_endpoints=_leaders_hinted_at(ctx, responses)
+        )
     for topic in responses:
         for partition in topic.partition_responses:
             if partition.error_code != NoError.errno:
@@ -86,7 +94,7 @@ def _append(
         if acks not in LEGAL_ACKS:
             raise InvalidRequiredAcksError(f"acks must be one of {LEGAL_ACKS}, not {acks}")
         topic, partition = _find(ctx, data, index)
-        partition.check_leader()
+        partition.check_leader(ctx.node.id)
         # More than there are replicas is never asked for.
         needed = min(topic.config.min_insync_replicas, len(partition.replicas))
         if acks == ALL_REPLICAS and len(partition.isr) < needed:
@@ -102,11 +110,39 @@ def _append(
         is_codec = isinstance(error, UnsupportedCodecError)
         answer.error_code = CorruptRecordException.errno if is_codec else code_of(error)
         answer.error_message, answer.base_offset = text_of(error), NO_OFFSET
+        if isinstance(error, NotLeaderForPartitionError):
+            _hint_at_leader(ctx, data, answer)
         return answer
     answer.base_offset = result.base_offset
     answer.log_append_time_ms = result.log_append_time_ms
     answer.log_start_offset = partition.log_start_offset
     return answer
+
+
+def _hint_at_leader(
+    ctx: RequestContext, data: TopicProduceData, answer: PartitionProduceResponse
+) -> None:
+    """Say who leads now (KIP-951)."""
+    _, partition = _find(ctx, data, answer.index)
+    if ctx.api_version >= FIRST_WITH_LEADER_HINTS and partition.leader_id != NO_LEADER:
+        answer.current_leader = LeaderIdAndEpoch(
+            leader_id=partition.leader_id, leader_epoch=partition.leader_epoch
+        )
+
+
+def _leaders_hinted_at(
+    ctx: RequestContext, responses: Sequence[TopicProduceResponse]
+) -> list[NodeEndpoint]:
+    ids = {
+        answer.current_leader.leader_id: None
+        for topic in responses
+        for answer in topic.partition_responses
+        if answer.error_code == NotLeaderForPartitionError.errno
+    }
+    addresses = (ctx.broker.nodes[leader].address for leader in ids if leader != NO_LEADER)
+    return [
+        NodeEndpoint(node_id=at.id, host=at.host, port=at.port, rack=at.rack) for at in addresses
+    ]
 
 
 def _find(ctx: RequestContext, data: TopicProduceData, index: int) -> tuple[Topic, Partition]:

@@ -21,7 +21,7 @@ async def handle(ctx: RequestContext, request: SyncGroupRequest) -> SyncGroupRes
     is_named = request.protocol_type is not None and request.protocol_name is not None
     if ctx.api_version >= FIRST_THAT_MUST_NAME_THE_PROTOCOL and not is_named:
         return SyncGroupResponse(error_code=InconsistentGroupProtocolError.errno)
-    synced = await ctx.broker.groups.sync(
+    synced = await ctx.groups.sync(
         request.group_id,
         Sync(
             member_id=request.member_id,
