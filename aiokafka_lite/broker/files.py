@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from aiokafka_lite._compat import Buffer
 
-def replace_file(path: Path, contents: bytes) -> None:
+
+def replace_file(path: Path, contents: Buffer) -> None:
     """Write a file so that after a crash it has either its old or its new contents."""
     temporary = path.with_name(path.name + ".new")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

@@ -39,6 +39,12 @@ class BatchIndex:
         self._newest_timestamps.append(max(max_timestamp, self.newest_timestamp))
         self.end_position += size
 
+    def truncate(self, row: int) -> None:
+        """Forget a row and all behind it."""
+        if row < len(self._positions):
+            self.end_position = self._positions[row]
+            del self._base_offsets[row:], self._positions[row:], self._newest_timestamps[row:]
+
     def row_of(self, offset: int) -> int:
         """Return the row of the batch that holds an offset, or of the last one before it."""
         return max(bisect_right(self._base_offsets, offset) - 1, 0)

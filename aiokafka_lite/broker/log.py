@@ -7,6 +7,7 @@ and none waits for anything but the page cache.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from aiokafka_lite.broker.producers import ProducerStates
 from aiokafka_lite.broker.segment import Segment
 from aiokafka_lite.broker.storage import LogState, LogStore
 from aiokafka_lite.errors import OffsetOutOfRangeError
-from aiokafka_lite.records import BatchHeader, decode_all, patch_batch
+from aiokafka_lite.records import BatchHeader, decode_all, iter_batches, patch_batch
 
 NO_TIMESTAMP = -1
 
@@ -65,6 +66,7 @@ class PartitionLog:
         self.producers: ProducerStates = loaded.producers
         self.was_clean = loaded.was_clean
         self._is_saved = loaded.was_clean
+        self._states = itertools.count()
 
     # Offsets
 
@@ -182,6 +184,53 @@ class PartitionLog:
                 self._run_slowly(segment.delete)
         return self._start_offset
 
+    def truncate_to(self, offset: int) -> int:
+        """Drop the batch that holds an offset and all behind it, as a follower that diverged does.
+
+        Leader epochs and producers are then as they were there. It is done when this returns:
+        views handed out stay valid, a process killed right after has the shorter log.
+
+        Returns:
+            The new log end offset: at most `offset`, except that the log start offset stays.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        if offset >= self._end_offset:
+            return self._end_offset
+        number = self._segment_row(max(offset, self._start_offset))
+        row = self._segments[number].index.row_of(max(offset, self._start_offset))
+        cut = self._segments[number] if row else None
+        keep = number + (cut is not None)
+        gone = self._segments[keep:]
+        del self._segments[keep:], self._base_offsets[keep:]
+        self._end_offset = self._start_offset
+        if self._segments:
+            last_row = row - 1 if cut else len(self._segments[-1].index) - 1
+            last = self._segments[-1].header(last_row)
+            self._end_offset = max(last.last_offset + 1, self._start_offset)
+        self.epochs.truncate(self._end_offset)
+        self._forget_producers_behind(cut, row)
+        # Recovery reads what a state does not know from the batches: it may be behind the log,
+        # but must never tell of batches that are gone. Files go newest first: no hole is left.
+        self._store.save(self.state())
+        for segment in reversed(gone):
+            segment.delete()
+        if cut is not None:
+            cut.truncate(row)
+        self._is_saved = True
+        return self._end_offset
+
+    def _forget_producers_behind(self, cut: Segment | None, row: int) -> None:
+        affected = self.producers.truncate(self._end_offset)
+        if not affected:
+            return
+        for segment in self._segments:
+            end = segment.index.span(row)[0] if segment is cut else segment.size
+            for header, _ in iter_batches(segment.view(0, end), check_crcs=False):
+                if header.producer_id in affected:
+                    self.producers.note(header, header.base_offset)
+
     # Reading
 
     def read(
@@ -283,6 +332,7 @@ class PartitionLog:
             log_end_offset=self._end_offset,
             epochs=self.epochs.entries,
             producers=self.producers.snapshot(),
+            serial=next(self._states),
         )
 
     def close(self) -> None:

@@ -100,6 +100,21 @@ class ProducerStates:
             )
         )
 
+    def truncate(self, end_offset: int) -> set[int]:
+        """Forget producers that have batches at or behind the new end of the log.
+
+        Returns:
+            Their ids: `note` what is left of them in the log, oldest first.
+        """
+        affected = {
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if producer.batches and producer.batches[-1].last_offset >= end_offset
+        }
+        for producer_id in affected:
+            del self._producers[producer_id]
+        return affected
+
     def snapshot(self) -> list[tuple[int, int, list[AppendedBatch]]]:
         """Return (producer id, epoch, batches) of every producer, for a file."""
         return [

@@ -21,6 +21,7 @@ from typing import Final
 from aiokafka_lite.broker.files import replace_file
 from aiokafka_lite.broker.index import BatchIndex
 from aiokafka_lite.errors import CorruptRecordException, KafkaStorageError
+from aiokafka_lite.records import BatchHeader, read_header
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -47,6 +48,13 @@ class Segment(ABC):
         self._write(batch)
         self.index.add(base_offset, len(batch), max_timestamp)
 
+    def header(self, row: int) -> BatchHeader:
+        """Return the header of the batch in a row of the index."""
+        header = read_header(self.view(*self.index.span(row)), 0)
+        if header is None:
+            raise CorruptRecordException(f"the batch in row {row} has another size than it had")
+        return header
+
     @abstractmethod
     def has_room(self, size: int) -> bool:
         """Say whether a batch of this size may still be appended."""
@@ -54,6 +62,10 @@ class Segment(ABC):
     @abstractmethod
     def view(self, start: int, end: int) -> memoryview:
         """Return bytes that were written, read-only."""
+
+    @abstractmethod
+    def truncate(self, row: int) -> None:
+        """Drop the batch in a row of the index and all behind it, at once."""
 
     @abstractmethod
     def seal(self) -> None:
@@ -89,6 +101,10 @@ class MemorySegment(Segment):
 
     def view(self, start: int, end: int) -> memoryview:
         return self._memory[start:end].toreadonly()
+
+    def truncate(self, row: int) -> None:
+        self.index.truncate(row)
+        self._capacity = self.size  # what lies behind may still be looked at: never write there
 
     def seal(self) -> None:
         pass
@@ -147,6 +163,24 @@ class FileSegment(Segment):
         except OSError as error:
             os.ftruncate(self._fd, start)
             raise KafkaStorageError(f"cannot write to {self._path}: {error}") from error
+
+    def truncate(self, row: int) -> None:
+        with self._fd_lock:
+            # The index file goes first: it must never tell of bytes that were written anew.
+            self._index_path.unlink(missing_ok=True)
+            self._flushed_size = 0
+            self.index.truncate(row)
+            if self._mapped is None:
+                os.ftruncate(self._fd, self.size)
+            else:
+                self._continue_in_copy(self._mapped[: self.size])
+
+    def _continue_in_copy(self, kept: memoryview) -> None:
+        """Put a copy in the file's place: who looks at a mapped file that shrinks is killed."""
+        replace_file(self._path, kept)
+        self._close_file()
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        self._mapped = None
 
     def seal(self) -> None:
         if self._mapped is None and self.size:

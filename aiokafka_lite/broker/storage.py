@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,15 +34,21 @@ FIRST_MEMORY_SEGMENT_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True)
 class LogState:
-    """What is stored about a log besides its batches, as of `log_end_offset`."""
+    """What is stored about a log besides its batches, as of `log_end_offset`.
+
+    Attributes:
+        serial: Counts the states of one log since it was opened; not stored.
+    """
 
     log_start_offset: int = 0
     log_end_offset: int = 0
     epochs: Sequence[tuple[int, int]] = ()
     producers: Sequence[tuple[int, int, Sequence[AppendedBatch]]] = ()
+    serial: int = 0
 
     def to_json(self) -> bytes:
-        return json.dumps(vars(self)).encode()
+        stored = {name: value for name, value in vars(self).items() if name != "serial"}
+        return json.dumps(stored).encode()
 
     @classmethod
     def from_json(cls, stored: bytes) -> LogState:
@@ -77,7 +84,7 @@ class LogStore(ABC):
 
     @abstractmethod
     def save(self, state: LogState) -> None:
-        """Keep the state. Blocks on the disk."""
+        """Keep the state, unless a later one was saved already. Blocks on the disk."""
 
 
 class MemoryStore(LogStore):
@@ -103,6 +110,9 @@ class FolderStore(LogStore):
     def __init__(self, folder: Path, segment_bytes: int) -> None:
         self._folder = folder
         self._segment_bytes = segment_bytes
+        # Most states are saved by the disk's thread, some by the loop, which is ahead of it.
+        self._save_lock = threading.Lock()
+        self._saved_serial = -1
 
     def new_segment(self, base_offset: int, size: int, segments_before: int) -> Segment:
         try:
@@ -112,8 +122,11 @@ class FolderStore(LogStore):
             raise KafkaStorageError(f"cannot start a segment in {self._folder}: {error}") from error
 
     def save(self, state: LogState) -> None:
-        if self._folder.exists():  # a state saved late must not bring back a deleted log
-            replace_file(self._folder / STATE_FILE, state.to_json())
+        with self._save_lock:
+            # A state saved late must not bring back a deleted log.
+            if state.serial > self._saved_serial and self._folder.exists():
+                replace_file(self._folder / STATE_FILE, state.to_json())
+                self._saved_serial = state.serial
 
     def load(self) -> LoadedLog:
         state = self._load_state()

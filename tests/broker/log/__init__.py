@@ -1,0 +1,1 @@
+"""What becomes of a log: cut, cleaned, expired, killed."""
