@@ -33,4 +33,4 @@ class RequestContext:
     @property
     def groups(self) -> GroupCoordinator:
         """The group coordinator of the node."""
-        return self.broker.groups
+        return self.node.groups

@@ -66,12 +66,6 @@ from aiokafka_lite.structs import TopicPartition
 log = logging.getLogger(__name__)
 
 
-class Disk(Protocol):
-    """What may take longer than the event loop has time for."""
-
-    async def settled(self) -> None: ...
-
-
 class CoordinatorServices(Protocol):
     """What the coordinator needs of its broker."""
 
@@ -85,16 +79,15 @@ class CoordinatorServices(Protocol):
     def group_settings(self) -> GroupSettings: ...
     @property
     def offsets_topic_partitions(self) -> int: ...
-    @property
-    def disk(self) -> Disk: ...
 
     def partition(self, topic: str, index: int) -> OffsetsLog: ...
 
-    def has_topic(self, name: str) -> bool: ...
-
 
 class GroupCoordinator:
-    """The groups that this node coordinates. One writer: this class, on the broker's event loop."""
+    """The groups that this node coordinates. One writer: this class, on the broker's event loop.
+
+    It serves the groups of those partitions of the offsets topic that it was elected for.
+    """
 
     def __init__(self, services: CoordinatorServices) -> None:
         self._services = services
@@ -123,55 +116,16 @@ class GroupCoordinator:
             loaded=self._restart_sessions,
             unload=self._unload,
         )
-        self._is_active = False
-        # The offsets topic exists, and will after a crash: before that nothing may be promised.
-        self._has_log = False
-        # Partitions elected at the start, when there was no topic to look at.
-        self._waiting_for_log: Iterable[int] = ()
+        self._is_open = True
 
     # -- life ----------------------------------------------------------------------------------
-
-    def start(self, partitions: Iterable[int] | None = None) -> None:
-        """Begin to serve; partitions that have records are read first, in a task of the scope.
-
-        Until a partition has been read, requests for its groups are refused with
-        COORDINATOR_LOAD_IN_PROGRESS.
-
-        Args:
-            partitions: Those of the offsets topic that this node leads, by default every one.
-        """
-        self._is_active = True
-        led = range(self._log.partition_count) if partitions is None else tuple(partitions)
-        self._has_log = self._services.has_topic(OFFSETS_TOPIC)
-        if self._has_log:
-            self._partitions.elect(led)
-        else:
-            self._waiting_for_log = led
-
-    async def open_log(self) -> None:
-        """Make the offsets topic, if it is missing; until then this is nobody's coordinator.
-
-        Raises:
-            KafkaStorageError: The disk did not take it.
-        """
-        if not self._has_log:
-            self._services.partition(OFFSETS_TOPIC, 0)
-            await self._services.disk.settled()
-            self._log_exists()
-
-    def _log_exists(self) -> None:
-        self._has_log = True
-        led, self._waiting_for_log = self._waiting_for_log, ()
-        self._partitions.elect(led)
 
     def elect(self, partition: int) -> None:
         """Coordinate the groups of a partition of the offsets topic, which this node leads now.
 
-        Its log is replayed first, in a task of the scope; see `start`. Harmless if this node
-        coordinates them already.
+        Its log is replayed first, in a task of the scope; until then requests for its groups are
+        refused with COORDINATOR_LOAD_IN_PROGRESS. Harmless if this node coordinates them already.
         """
-        if not self._has_log:
-            self._log_exists()
         self._partitions.elect([partition])
 
     def resign(self, partition: int) -> None:
@@ -188,7 +142,7 @@ class GroupCoordinator:
 
     async def close(self) -> None:
         """Answer everything parked with NOT_COORDINATOR and refuse what comes; idempotent."""
-        self._is_active = False
+        self._is_open = False
         for group in tuple(self._groups.values()):
             self._classic.act(group, group.die(NotCoordinatorError))
         self._timers.close()
@@ -379,10 +333,8 @@ class GroupCoordinator:
 
     def availability(self, group_id: str) -> ErrorType:
         """Say whether this coordinator can answer for a group now."""
-        if not self._is_active:
+        if not self._is_open:
             return CoordinatorNotAvailableError
-        if not self._has_log:
-            return NotCoordinatorError
         return self._partitions.availability(self._log.partition_for(group_id))
 
     def delete(self, group_id: str) -> ErrorType:

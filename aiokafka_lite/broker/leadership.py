@@ -115,9 +115,12 @@ class Leadership:
             elif node_id not in partition.isr:
                 partition.isr.append(node_id)
 
-    def begin_epoch(self, partition: Partition) -> None:
-        """Have the same leader elected again, in a new epoch."""
-        self._elect(partition, partition.leader_id, partition.isr)
+    def elect_again(self, partition: Partition) -> None:
+        """Elect the next replica in sync, or the same leader in a new epoch."""
+        candidates = self._candidates(partition)
+        others = [node for node in candidates if node != partition.leader_id]
+        leader = next(iter(others or candidates), NO_LEADER)
+        self._elect(partition, leader, partition.isr)
 
     def _candidates(self, partition: Partition) -> list[int]:
         return [n for n in partition.replicas if n in partition.isr and self._is_up(n)]

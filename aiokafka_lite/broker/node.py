@@ -20,6 +20,7 @@ from aiokafka_lite.broker.channel import RequestChannel
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.dispatcher import Dispatcher
 from aiokafka_lite.broker.fetch_session import FetchSessionCache
+from aiokafka_lite.broker.group import GroupCoordinator
 from aiokafka_lite.broker.processor import Processor, Work
 from aiokafka_lite.broker.topics import Node
 from aiokafka_lite.errors import KafkaConnectionError
@@ -58,6 +59,7 @@ class BrokerNode:
         # Made by open(), which has a loop.
         self._loop: asyncio.AbstractEventLoop
         self.channel: RequestChannel[Work]
+        self.groups: GroupCoordinator
 
     @property
     def id(self) -> int:
@@ -81,6 +83,7 @@ class BrokerNode:
         """Make what lives as long as the cluster does; must be called in the cluster's loop."""
         cluster = self.cluster
         self._loop = cluster.loop
+        self.groups = GroupCoordinator(cluster)
         self.channel = RequestChannel(cluster.config.queued_max_requests, self._loop)
         dispatcher = Dispatcher(self.channel, cluster.purgatory, cluster.scope, on_bug)
         cluster.scope.spawn(dispatcher.run(), name=f"dispatcher-{self.id}")

@@ -27,7 +27,7 @@ from aiokafka_lite.broker import handlers
 from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.disk import DiskQueue
-from aiokafka_lite.broker.group import GroupCoordinator
+from aiokafka_lite.broker.group_log import partition_for
 from aiokafka_lite.broker.group_values import GroupSettings
 from aiokafka_lite.broker.leadership import Leadership
 from aiokafka_lite.broker.node import BrokerNode
@@ -41,6 +41,7 @@ from aiokafka_lite.broker.topics import (
 )
 from aiokafka_lite.errors import (
     BrokerNotAvailableError,
+    CoordinatorNotAvailableError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -142,7 +143,6 @@ class Broker:
         self.loop: asyncio.AbstractEventLoop
         self.scope: TaskScope
         self.purgatory: Purgatory[Response]
-        self.groups: GroupCoordinator
 
     # Starting and stopping
 
@@ -164,19 +164,21 @@ class Broker:
         self.loop = loop = asyncio.get_running_loop()
         self.scope = TaskScope("broker", on_failure=functools.partial(self._bug, "a task died"))
         self.purgatory = Purgatory(loop)
-        self.groups = GroupCoordinator(self)
+        opened: list[BrokerNode] = []
         try:
             if self.config.data_dir is not None:
                 await loop.run_in_executor(None, self.catalog.load)
                 self._adopt_partitions()
-            self.groups.start()
             for node in self.nodes.values():
                 node.open(self._bug)
+                opened.append(node)
+            self._elect_coordinators()
+            for node in opened:
                 await node.start()
         except BaseException:
-            await self.groups.close()
-            for node in self.live_nodes:
+            for node in opened:
                 await node.kill()
+                await node.groups.close()
             await self._release()
             raise
         self._is_running = True
@@ -197,7 +199,7 @@ class Broker:
         self._is_running = False
         for node in self.nodes.values():
             await node.stop_listening()
-        await self.groups.close()
+            await node.groups.close()
         self.purgatory.close()
         await asyncio.gather(*(node.close_connections() for node in self.nodes.values()))
         await self._release()
@@ -320,8 +322,22 @@ class Broker:
         return leader
 
     def coordinator_of(self, group_id: str) -> int:
-        """Return the id of the node that coordinates a group."""
+        """Return the id of the node that coordinates a group, -1 when there is none."""
         return self.leader_of(self._coordinating_partition(group_id))
+
+    def expire_session(self, group_id: str, member_id: str) -> None:
+        """Do now what happens when a member of a group was not heard of for its session timeout.
+
+        Raises:
+            CoordinatorNotAvailableError: No node coordinates the group now.
+            CoordinatorLoadInProgressError: The group may not have been loaded yet.
+            GroupIdNotFound: There is no such group.
+            UnknownMemberIdError: The group has no such member.
+        """
+        node = self.nodes.get(self.coordinator_of(group_id))
+        if node is None:
+            raise CoordinatorNotAvailableError(f"nobody coordinates group {group_id!r} now")
+        node.groups.expire_session(group_id, member_id)
 
     def move_coordinator(self, group_id: str, node_id: int | None = None) -> int:
         """Have another node coordinate a group, and all groups of its partition; return which.
@@ -332,7 +348,9 @@ class Broker:
         return self.move_leader(self._coordinating_partition(group_id), node_id)
 
     def _coordinating_partition(self, group_id: str) -> TopicPartition:
-        return TopicPartition(GROUP_METADATA_TOPIC, self.groups.partition_for(group_id))
+        return TopicPartition(
+            GROUP_METADATA_TOPIC, partition_for(group_id, self.offsets_topic_partitions)
+        )
 
     def hold_replica(self, tp: TopicPartition, node_id: int) -> None:
         """Give a follower no more records: it stays where it is and leaves the ones in sync.
@@ -357,8 +375,41 @@ class Broker:
         for topic in self.topics.values():
             yield from topic.partitions
 
+    def truncate(self, tp: TopicPartition, offset: int) -> int:
+        """Lose a partition's newest records, as the unclean election of a lagging replica does.
+
+        The batch that holds `offset` goes too, and the next replica in sync leads, or the same
+        node again when there is no other: in a new leader epoch in any case (KIP-320).
+
+        Returns:
+            The new log end offset.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such partition.
+        """
+        partition = self.partition(*tp)
+        end_offset = partition.truncate_to(offset)
+        self._leadership.elect_again(partition)
+        self.catalog.leaders_changed()
+        return end_offset
+
     def _leader_elected(self, partition: Partition) -> None:
-        pass
+        if partition.topic == GROUP_METADATA_TOPIC:
+            self._elect_coordinator(partition)
+
+    def _elect_coordinators(self) -> None:
+        """Let the leaders of the offsets topic's partitions coordinate the groups in them."""
+        topic = self.topic(GROUP_METADATA_TOPIC)
+        for partition in () if topic is None else topic.partitions:
+            self._elect_coordinator(partition)
+
+    def _elect_coordinator(self, partition: Partition) -> None:
+        for node in self.nodes.values():
+            if node.id != partition.leader_id:
+                node.groups.resign(partition.index)
+        leader = self.nodes.get(partition.leader_id)
+        if leader is not None:
+            leader.groups.elect(partition.index)
 
     # Topics
 
@@ -381,14 +432,12 @@ class Broker:
         return self.catalog.by_name(name) is not None
 
     def partition(self, topic: str, index: int) -> Partition:
-        """Return a partition; that of committed offsets is created when it is not there yet.
+        """Return a partition.
 
         Raises:
             UnknownTopicOrPartitionError: There is none.
         """
         known = self.topic(topic)
-        if known is None and topic == GROUP_METADATA_TOPIC:
-            known = self.create_offsets_topic()
         partition = None if known is None else known.partition(index)
         if partition is None:
             raise UnknownTopicOrPartitionError(f"there is no partition {topic}-{index}")
@@ -446,11 +495,18 @@ class Broker:
         more = total - topic.partition_count
         self.catalog.add_partitions(topic, self.place_replicas(more, replication))
 
-    def create_offsets_topic(self) -> Topic:
-        """Create the topic of committed offsets and groups."""
-        return self.create_topic(
+    async def open_offsets_topic(self) -> Topic:
+        """Return the topic of committed offsets and groups; it is made when there is none yet.
+
+        Raises:
+            KafkaStorageError: The disk did not take it: then nothing is promised to any group.
+        """
+        topic = self.topic(GROUP_METADATA_TOPIC) or self.create_topic(
             GROUP_METADATA_TOPIC, self.config.offsets_topic_partitions, OFFSETS_TOPIC_CONFIG
         )
+        await self.disk.settled()
+        self._elect_coordinators()
+        return topic
 
     def delete_topic(self, topic: Topic | str) -> None:
         """Delete a topic, its records and the offsets committed for it.
@@ -460,7 +516,8 @@ class Broker:
         """
         known = self._known(topic) if isinstance(topic, str) else topic
         self.catalog.delete(known)
-        self.groups.topic_deleted(known.name, known.topic_id)
+        for node in self.nodes.values():
+            node.groups.topic_deleted(known.name, known.topic_id)
 
     def recreate_topic(self, name: str, partitions: int | None = None) -> Topic:
         """Delete a topic and create it anew, empty and with another id; return the new one.

@@ -78,7 +78,7 @@ async def _open(ctx: RequestContext, key_type: int) -> ErrorType:
     if key_type != KeyType.GROUP:
         return InvalidRequestError
     try:
-        await ctx.groups.open_log()
+        await ctx.broker.open_offsets_topic()
     except KafkaStorageError:
         return CoordinatorNotAvailableError
     return NoError

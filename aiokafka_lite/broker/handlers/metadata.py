@@ -52,6 +52,8 @@ FIRST_WITH_REQUESTED_IDS: Final = 12
 async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """Describe the cluster and the topics asked for, creating those that may be."""
     topic_count = len(ctx.broker.topics)
+    if _asks_for_offsets_topic(ctx, request):
+        await ctx.broker.open_offsets_topic()
     topics = list(_topics(ctx, request))
     if len(ctx.broker.topics) != topic_count:  # some were created
         await ctx.broker.disk.settled()
@@ -89,6 +91,16 @@ def _topics(
             yield _by_id(ctx, wanted) if by_id else _by_name(ctx, request, wanted.name or "")
 
 
+def _may_create(ctx: RequestContext, request: MetadataRequest) -> bool:
+    return request.allow_auto_topic_creation and ctx.broker.config.auto_create_topics
+
+
+def _asks_for_offsets_topic(ctx: RequestContext, request: MetadataRequest) -> bool:
+    return _may_create(ctx, request) and any(
+        wanted.name == GROUP_METADATA_TOPIC for wanted in request.topics or ()
+    )
+
+
 def _by_id(ctx: RequestContext, wanted: MetadataRequestTopic) -> Topic | MetadataResponseTopic:
     topic = ctx.broker.topic_by_id(wanted.topic_id)
     if topic is not None:
@@ -104,11 +116,9 @@ def _by_name(
     topic = ctx.broker.topic(name)
     if topic is not None:
         return topic
-    if not (request.allow_auto_topic_creation and ctx.broker.config.auto_create_topics):
+    if not _may_create(ctx, request):
         return _unknown(name)
     try:
-        if name == GROUP_METADATA_TOPIC:
-            return ctx.broker.create_offsets_topic()
         return ctx.broker.create_topic(name)
     except KafkaError as error:
         return MetadataResponseTopic(name=name, error_code=code_of(error))

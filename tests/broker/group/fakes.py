@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import TypeVar
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.group import GroupCoordinator
 from aiokafka_lite.broker.group_values import GroupSettings
 from aiokafka_lite.records import iter_batches, patch_batch
 
@@ -84,12 +85,6 @@ class Services:
         )
         self.offsets_topic_partitions = partitions
         self.logs: dict[int, MemoryLog] = {}
-        self.disk = self
-        self.disk_failure: Exception | None = None
-
-    async def settled(self) -> None:
-        if self.disk_failure is not None:
-            raise self.disk_failure
 
     def clock(self) -> int:
         return self.now_ms
@@ -97,5 +92,8 @@ class Services:
     def partition(self, topic: str, index: int) -> MemoryLog:
         return self.logs.setdefault(index, MemoryLog())
 
-    def has_topic(self, name: str) -> bool:
-        return bool(self.logs)
+
+def elect_all(coordinator: GroupCoordinator, services: Services) -> None:
+    """Have a coordinator serve every group."""
+    for partition in range(services.offsets_topic_partitions):
+        coordinator.elect(partition)

@@ -24,7 +24,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
-from tests.broker.group.fakes import Services, run_in_virtual_time
+from tests.broker.group.fakes import Services, elect_all, run_in_virtual_time
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = b"\x07" * 16
@@ -39,8 +39,7 @@ async def services() -> AsyncIterator[Services]:
 
 async def started(services: Services) -> GroupCoordinator:
     coordinator = GroupCoordinator(services)
-    coordinator.start()
-    await coordinator.open_log()
+    elect_all(coordinator, services)
     return coordinator
 
 
@@ -91,7 +90,7 @@ def commit(
 async def successor(services: Services) -> GroupCoordinator:
     """A coordinator that reads what another has left in the log."""
     coordinator = GroupCoordinator(services)
-    coordinator.start()
+    elect_all(coordinator, services)
     await coordinator.until_loaded()
     return coordinator
 
@@ -158,15 +157,9 @@ async def test_successor_has_the_same_offsets(
 
 async def test_nothing_is_promised_before_there_is_a_log(services: Services) -> None:
     coordinator = GroupCoordinator(services)
-    coordinator.start()
     assert coordinator.availability("g") is NotCoordinatorError
     assert commit(coordinator) is NotCoordinatorError
-    services.disk_failure = KafkaStorageError("disk full")
-    with pytest.raises(KafkaStorageError):
-        await coordinator.open_log()
-    assert commit(coordinator) is NotCoordinatorError
-    services.disk_failure = None
-    await coordinator.open_log()
+    elect_all(coordinator, services)
     assert commit(coordinator) is NoError
     await coordinator.close()
 
@@ -180,7 +173,7 @@ async def test_requests_are_refused_while_the_log_is_read(
     commit(coordinator)
     joined = await stable(coordinator)
     heir = GroupCoordinator(services)
-    heir.start()
+    elect_all(heir, services)
     assert heir.availability("g") is CoordinatorLoadInProgressError
     assert commit(heir) is CoordinatorLoadInProgressError
     assert (await heir.join("g", a_join())).error is CoordinatorLoadInProgressError
@@ -206,7 +199,7 @@ async def test_groups_without_records_are_served_at_once(
         if coordinator.partition_for(name) != coordinator.partition_for("g")
     )
     heir = GroupCoordinator(services)
-    heir.start()
+    elect_all(heir, services)
     assert heir.availability(other) is NoError
     assert heir.availability("g") is CoordinatorLoadInProgressError
     await heir.close()
@@ -219,7 +212,7 @@ async def test_damaged_log_is_not_served(services: Services) -> None:
     offset, batch = partition.batches[0]
     partition.batches[0] = (offset, batch[:-1] + bytes([batch[-1] ^ 1]))
     heir = GroupCoordinator(services)
-    heir.start()
+    elect_all(heir, services)
     with pytest.raises(errors.CorruptRecordException):
         await heir.until_loaded()
     assert isinstance(services.scope.failure, errors.CorruptRecordException)

@@ -19,7 +19,7 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
 )
 from aiokafka_lite.structs import TopicPartition
-from tests.broker.group.fakes import Services, run_in_virtual_time
+from tests.broker.group.fakes import Services, elect_all, run_in_virtual_time
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = b"\x07" * 16
@@ -41,8 +41,7 @@ async def coordinator(services: Services) -> AsyncIterator[GroupCoordinator]:
 
 async def started(services: Services) -> GroupCoordinator:
     coordinator = GroupCoordinator(services)
-    coordinator.start()
-    await coordinator.open_log()
+    elect_all(coordinator, services)
     return coordinator
 
 
@@ -130,7 +129,6 @@ async def test_elected_coordinator_has_what_the_one_before_stored(services: Serv
     before.resign(partition)
 
     after = GroupCoordinator(services)
-    after.start(partitions=())
     assert after.availability("g") is NotCoordinatorError
     after.elect(partition)
     assert after.availability("g") is CoordinatorLoadInProgressError
@@ -146,7 +144,6 @@ async def test_elected_coordinator_has_what_the_one_before_stored(services: Serv
 
 async def test_groups_go_to_and_fro(services: Services) -> None:
     nodes = [await started(services), GroupCoordinator(services)]
-    nodes[1].start(partitions=())
     partition = nodes[0].partition_for("g")
     for offset in range(1, 6):
         here, there = nodes[offset % 2 - 1], nodes[offset % 2]
@@ -167,7 +164,6 @@ async def test_partition_that_goes_while_it_is_loaded_leaves_nothing(services: S
     partition = before.partition_for("g")
     before.resign(partition)
     after = GroupCoordinator(services)
-    after.start(partitions=())
     after.elect(partition)
     for _ in range(5):  # some batches are replayed, not all
         await asyncio.sleep(0)
@@ -181,17 +177,6 @@ async def test_partition_that_goes_while_it_is_loaded_leaves_nothing(services: S
     assert after.committed("g", TP, TOPIC_ID).offset == 19
     for coordinator in (before, after):
         await coordinator.close()
-
-
-async def test_elected_before_there_was_a_topic_serves_when_there_is(services: Services) -> None:
-    coordinator = GroupCoordinator(services)
-    coordinator.start(partitions=())
-    await coordinator.open_log()
-    partition = coordinator.partition_for("g")
-    assert commit(coordinator, "g", 5) is NotCoordinatorError
-    coordinator.elect(partition)
-    assert commit(coordinator, "g", 5) is NoError
-    await coordinator.close()
 
 
 def test_sessions_start_again_with_the_election() -> None:

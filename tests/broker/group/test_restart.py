@@ -23,7 +23,7 @@ FENCED_INSTANCE_ID = 82
 @asynccontextmanager
 async def broker_on(data_dir: Path) -> AsyncIterator[KafkaHandle]:
     async with Broker(data_dir=data_dir) as broker:
-        await broker.groups.until_loaded()
+        await broker.node.groups.until_loaded()
         handle = KafkaHandle("embedded", broker.bootstrap_servers)
         await await_coordinator(handle)
         yield handle
