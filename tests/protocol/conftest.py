@@ -46,7 +46,7 @@ class MessageDefinition(TypedDict, total=False):
     commonStructs: list[StructDefinition]
 
 
-_JARS = ("kafka-clients", "kafka-group-coordinator")
+_JARS = ("kafka-clients", "kafka-group-coordinator", "kafka-transaction-coordinator")
 
 
 @pytest.fixture(scope="session")

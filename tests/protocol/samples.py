@@ -20,6 +20,10 @@ from aiokafka_lite.protocol.messages.group_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from aiokafka_lite.protocol.messages.transaction_records import (
+    TransactionLogKey,
+    TransactionLogValue,
+)
 from aiokafka_lite.protocol.registry import REQUESTS
 from aiokafka_lite.protocol.schema import Blob, Message, Request, Response, Struct
 from aiokafka_lite.protocol.wire import (
@@ -51,6 +55,8 @@ BLOB_CLASSES: list[type[Blob]] = [
     GroupMetadataValue,
     ControlRecordTypeSchema,
     EndTxnMarker,
+    TransactionLogKey,
+    TransactionLogValue,
 ]
 MESSAGE_CLASSES: list[type[Message]] = [
     *REQUEST_CLASSES,

@@ -21,11 +21,13 @@ from tests.protocol.samples import EVERY_VERSION, filled, name_of
 API_MESSAGES = [
     (cls, version) for cls, version in EVERY_VERSION if issubclass(cls, Request | Response)
 ]
-# kio has the blobs of the kafka-clients jar, not those of the group coordinator's.
+# kio has the blobs of the kafka-clients jar, not those of the coordinators'.
 KIO_MESSAGES = [
     (cls, version)
     for cls, version in EVERY_VERSION
-    if not cls.__name__.startswith(("GroupMetadata", "OffsetCommitKey", "OffsetCommitValue"))
+    if not cls.__name__.startswith(
+        ("GroupMetadata", "OffsetCommitKey", "OffsetCommitValue", "TransactionLog")
+    )
 ]
 # kafka-python 3.0 does not speak the protocol of KIP-848.
 KAFKA_PYTHON_MESSAGES = [
@@ -132,6 +134,7 @@ _KAFKA_PYTHON_MODULES = [
         "admin.configs",
         "admin.groups",
         "admin.topics",
+        "admin.transactions",
         "consumer.fetch",
         "consumer.group",
         "consumer.metadata",
