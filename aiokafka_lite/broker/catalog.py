@@ -88,6 +88,10 @@ class TopicCatalog:
         self._partition_count = 0
         self._lock_fd = -1
         self._next_producer_id = self._producer_ids_end = 0
+        # How often the catalog was saved: asked for by the loop, done by the disk's thread.
+        self._saves = self._saves_done = 0
+        # Topics that a crash might take, or some of their partitions: the save that keeps them.
+        self._unsaved: dict[bytes, int] = {}
         self.cluster_id = uuid_to_str(rng.randbytes(16))
 
     # Looking up
@@ -157,14 +161,14 @@ class TopicCatalog:
         for replicas in new.replicas:
             self._add_partition(topic, replicas)
         self._topics[topic.name] = self._by_id[topic.topic_id] = topic
-        self._save()
+        self._save_growth(topic)
         return topic
 
     def add_partitions(self, topic: Topic, replicas: Sequence[Sequence[int]]) -> None:
         """Add partitions, one for each replica list, at the end of a topic."""
         for nodes in replicas:
             self._add_partition(topic, nodes)
-        self._save()
+        self._save_growth(topic)
 
     def _add_partition(self, topic: Topic, replicas: Sequence[int]) -> None:
         stored = _StoredPartition(
@@ -187,6 +191,7 @@ class TopicCatalog:
     def delete(self, topic: Topic) -> None:
         """Delete a topic with all its records and wake who waits for any."""
         del self._topics[topic.name], self._by_id[topic.topic_id]
+        self._unsaved.pop(topic.topic_id, None)
         self._partition_count -= len(topic.partitions)
         self._save()
         for partition in topic.partitions:
@@ -210,6 +215,15 @@ class TopicCatalog:
 
     # Keeping
 
+    def is_kept(self, topic: Topic) -> bool:
+        """Say whether a topic, with all its partitions, will be there after a crash.
+
+        Until it is, nothing that was written to it may be acknowledged: `DiskQueue.settled`.
+        """
+        if self._unsaved and self._saves_done == self._saves:
+            self._unsaved.clear()
+        return self._unsaved.get(topic.topic_id, 0) <= self._saves_done
+
     def _run_slowly(self, work: Callable[[], None]) -> None:
         if self._config.data_dir is None:
             work()  # memory is not slow
@@ -228,11 +242,23 @@ class TopicCatalog:
             return MemoryStore(topic.config.segment_bytes)
         return FolderStore(folder / str(index), topic.config.segment_bytes)
 
+    def _save_growth(self, topic: Topic) -> None:
+        self._save()
+        if self._config.data_dir is not None:
+            self._unsaved[topic.topic_id] = self._saves
+
     def _save(self) -> None:
         if self._config.data_dir is None:
             return
         path, stored = self._config.data_dir / CATALOG_FILE, self._stored()
-        self._disk.submit(lambda: replace_file(path, json.dumps(stored, indent=1).encode()))
+        self._saves += 1
+        number = self._saves
+
+        def save() -> None:
+            replace_file(path, json.dumps(stored, indent=1).encode())
+            self._saves_done = number
+
+        self._disk.submit(save)
 
     def _stored(self) -> _StoredCatalog:
         return _StoredCatalog(

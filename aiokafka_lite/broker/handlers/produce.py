@@ -10,6 +10,7 @@ what the broker can (KAFKA-18659).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Awaitable
 from typing import Final
 
 from aiokafka_lite._compat import Buffer
@@ -54,8 +55,14 @@ ADMIN_CLIENT_ID: Final = "__admin_client"
 
 
 @handler(ProduceRequest, advertised_min_version=0)
-def handle(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+def handle(
+    ctx: RequestContext, request: ProduceRequest
+) -> ProduceResponse | Awaitable[ProduceResponse] | None:
     """Append one batch to each partition.
+
+    What was appended is in the page cache: it survives the process, but not a loss of power
+    (flush.messages is left to the operating system, as Kafka does). A topic just created must
+    survive, too, before that is promised.
 
     Raises:
         KafkaProtocolError: Something failed and the client expects no answer: closing the
@@ -73,9 +80,10 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | No
         for data in request.topic_data
     ]
     if request.acks != NO_ACKS:
-        return ProduceResponse(
+        answer = ProduceResponse(
             responses=responses, node_endpoints=_leaders_hinted_at(ctx, responses)
         )
+        return answer if _are_topics_kept(ctx, request) else _answer_when_kept(ctx, answer)
     for topic in responses:
         for partition in topic.partition_responses:
             if partition.error_code != NoError.errno:
@@ -84,6 +92,19 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | No
                     f"{partition.error_message}"
                 )
     return None
+
+
+def _are_topics_kept(ctx: RequestContext, request: ProduceRequest) -> bool:
+    broker = ctx.broker
+    return all(
+        topic is None or broker.catalog.is_kept(topic)
+        for topic in (_topic(ctx, data) for data in request.topic_data)
+    )
+
+
+async def _answer_when_kept(ctx: RequestContext, answer: ProduceResponse) -> ProduceResponse:
+    await ctx.broker.disk.settled()
+    return answer
 
 
 def _append(
@@ -145,11 +166,16 @@ def _leaders_hinted_at(
     ]
 
 
+def _topic(ctx: RequestContext, data: TopicProduceData) -> Topic | None:
+    if data.topic_id != ZERO_UUID:
+        return ctx.broker.topic_by_id(data.topic_id)
+    return ctx.broker.topic(data.name)
+
+
 def _find(ctx: RequestContext, data: TopicProduceData, index: int) -> tuple[Topic, Partition]:
-    by_id = data.topic_id != ZERO_UUID
-    topic = ctx.broker.topic_by_id(data.topic_id) if by_id else ctx.broker.topic(data.name)
+    topic = _topic(ctx, data)
     if topic is None:
-        if by_id:
+        if data.topic_id != ZERO_UUID:
             raise UnknownTopicIdError("there is no topic of that id")
         raise UnknownTopicOrPartitionError(f"there is no topic {data.name!r}")
     partition = topic.partition(index)

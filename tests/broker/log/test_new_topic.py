@@ -1,0 +1,60 @@
+"""Records for a topic that was created a moment ago."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aiokafka_lite.broker import Broker
+from tests.broker.test_produce import batch
+from tests.broker.wire import produce, topic_metadata
+from tests.support.wire import RawClient
+
+
+class Gate(threading.Event):
+    """Holds up the disk's thread until it is set."""
+
+    def __call__(self) -> None:
+        self.wait()
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    event = Gate()
+    yield event
+    event.set()
+
+
+async def test_are_acknowledged_when_the_topic_survives_a_crash(tmp_path: Path, gate: Gate) -> None:
+    async with Broker(data_dir=tmp_path) as broker:
+        broker.create_topic("old")
+        await broker.disk.settled()
+        broker.disk.submit(gate)
+        broker.create_topic("new")
+        broker.add_partitions("old", 2)
+        address = broker.bootstrap_servers
+        async with RawClient(address) as one, RawClient(address) as two, RawClient(address) as seer:
+            sent = [
+                asyncio.ensure_future(produce(one, "new", batch(3))),
+                asyncio.ensure_future(produce(two, "old", batch(3))),
+            ]
+            while broker.partition("new", 0).high_watermark < 3:
+                await topic_metadata(seer, "new")
+            for _ in range(3):
+                await topic_metadata(seer, "new")
+            assert [task.done() for task in sent] == [False, False]
+            gate.set()
+            assert [(await task).error_code for task in sent] == [0, 0]
+            assert (await produce(one, "new", batch(1))).base_offset == 3
+
+
+async def test_are_acknowledged_at_once_in_memory(gate: Gate) -> None:
+    async with Broker() as broker, RawClient(broker.bootstrap_servers) as client:
+        broker.disk.submit(gate)
+        broker.create_topic("new")
+        assert (await produce(client, "new", batch(3))).error_code == 0
+        gate.set()
