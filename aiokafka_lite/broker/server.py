@@ -34,6 +34,7 @@ from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.purgatory import Purgatory
 from aiokafka_lite.broker.topics import (
     GROUP_METADATA_TOPIC,
+    NO_LEADER,
     NewTopic,
     Node,
     Partition,
@@ -323,6 +324,8 @@ class Broker:
 
     def coordinator_of(self, group_id: str) -> int:
         """Return the id of the node that coordinates a group, -1 when there is none."""
+        if not self.has_topic(GROUP_METADATA_TOPIC):
+            return NO_LEADER
         return self.leader_of(self._coordinating_partition(group_id))
 
     def expire_session(self, group_id: str, member_id: str) -> None:
