@@ -1,40 +1,72 @@
-"""Frames out of a stream of bytes, with no more copying than a connection's first kilobytes.
+"""Frames out of a stream of bytes, with as few system calls and as little fresh memory as can be.
 
-Most requests are small: they arrive whole in one read of a fixed buffer. A large one gets memory
-of exactly its size, and the socket is read straight into that.
+Most requests are small: they arrive whole, often several with one read, in a buffer that serves
+again and again, and are copied out of it. The buffer begins small, as most connections stay idle,
+and grows with what a connection sends. A frame that is larger than it ever gets has memory of
+exactly its size, and the socket is read straight into that.
 """
 
 from __future__ import annotations
 
-import mmap
+import struct
 from typing import Final
 
+from aiokafka_lite.broker.memory import anonymous_memory
 from aiokafka_lite.errors import KafkaProtocolError
 
-SIZE_BYTES: Final = 4
-SCRATCH_BYTES: Final = 16 << 10
-# Memory from here on comes page by page as it is filled: a claimed size costs nothing.
-MAPPED_FROM_BYTES: Final = 256 << 10
+FIRST_SCRATCH_BYTES: Final = 4 << 10
+SCRATCH_BYTES: Final = 128 << 10
+GROWTH: Final = 4
+# Memory from here on comes page by page as it is filled: a claimed size costs nothing. Below it is
+# cheaper to clear memory that the process has had before than to be given fresh pages.
+MAPPED_FROM_BYTES: Final = 4 << 20
+
+_SIZE: Final = struct.Struct(">i")
 
 
 class FrameReceiver:
-    """Collects one frame after the other: `buffer`, read into it, `received`, `next_frame`."""
+    """Collects frames: `buffer`, read into it, `received`, `next_frame` while `has_frame`.
+
+    Attributes:
+        has_frame: There is a whole frame that was not handed out.
+    """
+
+    __slots__ = (
+        "_end",
+        "_large",
+        "_large_end",
+        "_max_frame_bytes",
+        "_scratch",
+        "_size",
+        "_start",
+        "has_frame",
+    )
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
-        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._scratch = memoryview(bytearray(FIRST_SCRATCH_BYTES))
         self._start = 0  # of what has not been handed out
         self._end = 0  # of what was received
+        self._size = 0  # of the frame at the start, as it announces itself
         self._large: memoryview | None = None
         self._large_end = 0
+        self.has_frame = False
+
+    @property
+    def has_room(self) -> bool:
+        """`buffer` is not empty."""
+        if self._large is not None:
+            return self._large_end < len(self._large)
+        return self._end - self._start < len(self._scratch)
 
     def buffer(self) -> memoryview:
-        """Return where the next bytes go; never empty unless `has_frame`."""
+        """Return where the next bytes go; not to be asked for unless `has_room`."""
         if self._large is not None:
             return self._large[self._large_end :]
         if self._start:
             rest = self._end - self._start
-            self._scratch[:rest] = bytes(self._scratch[self._start : self._end])
+            if rest:
+                self._scratch[:rest] = bytes(self._scratch[self._start : self._end])
             self._start, self._end = 0, rest
         return self._scratch[self._end :]
 
@@ -46,17 +78,12 @@ class FrameReceiver:
         """
         if self._large is not None:
             self._large_end += count
-        else:
-            self._end += count
-            self._begin_large()
-
-    @property
-    def has_frame(self) -> bool:
-        """There is a whole frame that was not handed out."""
-        if self._large is not None:
-            return self._large_end == len(self._large)
-        size = self._announced()
-        return size is not None and self._end - self._start - SIZE_BYTES >= size
+            self.has_frame = self._large_end == len(self._large)
+            return
+        self._end += count
+        if self._end == len(self._scratch):  # there may be more where this came from
+            self._grow(GROWTH * len(self._scratch))
+        self._look()
 
     def next_frame(self) -> memoryview:
         """Return the frame that there is, in memory of its own.
@@ -65,42 +92,55 @@ class FrameReceiver:
             KafkaProtocolError: What follows in the buffer announces no proper frame.
             RuntimeError: There is no whole frame.
         """
-        size = self._announced()
         if not self.has_frame:
             raise RuntimeError("no frame is complete yet")
         if self._large is not None:
             frame, self._large = self._large, None
+            self.has_frame = False
             return frame
-        first = self._start + SIZE_BYTES
-        self._start = first + (size or 0)
+        first = self._start + _SIZE.size
+        self._start = first + self._size
         frame = memoryview(bytearray(self._scratch[first : self._start]))
-        self._begin_large()
+        self._look()
         return frame
 
-    def _announced(self) -> int | None:
-        if self._end - self._start < SIZE_BYTES:
-            return None
-        prefix = self._scratch[self._start : self._start + SIZE_BYTES]
-        return int.from_bytes(prefix, "big", signed=True)
-
-    def _begin_large(self) -> None:
-        """Check the announced size; move a frame that does not fit the scratch out of it."""
-        size = self._announced()
-        if size is None:
+    def _look(self) -> None:
+        """Check the announced size, and make room for the frame if it is not all there."""
+        there = self._end - self._start - _SIZE.size
+        if there < 0:
+            self.has_frame = False
             return
+        size = self._size = _SIZE.unpack_from(self._scratch, self._start)[0]
         if not 0 < size <= self._max_frame_bytes:
-            prefix = bytes(self._scratch[self._start : self._start + SIZE_BYTES])
+            prefix = bytes(self._scratch[self._start : self._start + _SIZE.size])
             raise KafkaProtocolError(
                 f"the peer announces a request of {size} bytes ({prefix!r}); "
                 f"1 to {self._max_frame_bytes} are accepted{_guess(prefix)}"
             )
-        if size > SCRATCH_BYTES - SIZE_BYTES:
-            head = self._scratch[self._start + SIZE_BYTES : self._end]
-            is_mapped = size >= MAPPED_FROM_BYTES
-            self._large = memoryview(mmap.mmap(-1, size) if is_mapped else bytearray(size))
-            self._large[: len(head)] = head
-            self._large_end = len(head)
-            self._start = self._end = 0
+        self.has_frame = there >= size
+        if not self.has_frame and _SIZE.size + size > len(self._scratch):
+            if _SIZE.size + size > SCRATCH_BYTES:
+                self._begin_large(size)
+            else:
+                self._grow(_SIZE.size + size)
+
+    def _grow(self, needed: int) -> None:
+        size = len(self._scratch)
+        while size < min(needed, SCRATCH_BYTES):
+            size *= GROWTH
+        if size > len(self._scratch):
+            larger = memoryview(bytearray(min(size, SCRATCH_BYTES)))
+            larger[: self._end] = self._scratch[: self._end]
+            self._scratch = larger
+
+    def _begin_large(self, size: int) -> None:
+        """Move a frame that will not fit the scratch out of it."""
+        head = self._scratch[self._start + _SIZE.size : self._end]
+        is_mapped = size >= MAPPED_FROM_BYTES
+        self._large = anonymous_memory(size) if is_mapped else memoryview(bytearray(size))
+        self._large[: len(head)] = head
+        self._large_end = len(head)
+        self._start = self._end = 0
 
 
 def _guess(prefix: bytes) -> str:

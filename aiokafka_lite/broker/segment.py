@@ -20,6 +20,7 @@ from typing import Final
 
 from aiokafka_lite.broker.files import replace_file
 from aiokafka_lite.broker.index import BatchIndex
+from aiokafka_lite.broker.memory import anonymous_memory
 from aiokafka_lite.errors import CorruptRecordException, KafkaStorageError
 from aiokafka_lite.records import BatchHeader, read_header
 
@@ -94,7 +95,7 @@ class MemorySegment(Segment):
     def __init__(self, base_offset: int, capacity: int) -> None:
         super().__init__(base_offset)
         self._capacity = capacity
-        self._memory = memoryview(mmap.mmap(-1, capacity))
+        self._memory = anonymous_memory(capacity)
 
     def has_room(self, size: int) -> bool:
         return self.size + size <= self._capacity

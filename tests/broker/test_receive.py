@@ -6,10 +6,15 @@ import random
 
 import pytest
 
-from aiokafka_lite.broker.receive import MAPPED_FROM_BYTES, SCRATCH_BYTES, FrameReceiver
+from aiokafka_lite.broker.receive import (
+    FIRST_SCRATCH_BYTES,
+    MAPPED_FROM_BYTES,
+    SCRATCH_BYTES,
+    FrameReceiver,
+)
 from aiokafka_lite.errors import KafkaProtocolError
 
-LIMIT = 1 << 20
+LIMIT = MAPPED_FROM_BYTES
 
 
 def frame_of(size: int, seed: int = 0) -> bytes:
@@ -36,7 +41,8 @@ def received(stream: bytes, pieces: list[int]) -> list[bytes]:
 
 @pytest.mark.parametrize(
     "size",
-    [1, 100, SCRATCH_BYTES - 5, SCRATCH_BYTES - 4, SCRATCH_BYTES - 3, SCRATCH_BYTES,
+    [1, 100, FIRST_SCRATCH_BYTES - 5, FIRST_SCRATCH_BYTES - 4, FIRST_SCRATCH_BYTES - 3,
+     SCRATCH_BYTES - 5, SCRATCH_BYTES - 4, SCRATCH_BYTES - 3, SCRATCH_BYTES,
      MAPPED_FROM_BYTES - 1, MAPPED_FROM_BYTES],
 )  # fmt: skip
 def test_frame_of_any_size_arrives_whole(size: int) -> None:
@@ -90,6 +96,30 @@ def test_impossible_size_is_refused_before_memory_is_taken(prefix: bytes, messag
     receiver.buffer()[:4] = prefix
     with pytest.raises(KafkaProtocolError, match=message):
         receiver.received(4)
+
+
+def test_buffer_grows_only_for_a_connection_that_sends_much() -> None:
+    receiver = FrameReceiver(LIMIT)
+    quiet = on_wire(*[frame_of(200)] * 3)
+    for _ in range(100):
+        receiver.buffer()[: len(quiet)] = quiet
+        receiver.received(len(quiet))
+        while receiver.has_frame:
+            receiver.next_frame()
+    assert len(receiver.buffer()) == FIRST_SCRATCH_BYTES
+    busy = on_wire(*[frame_of(1020)] * (SCRATCH_BYTES // 1024))
+    position = 0
+    while receiver.has_room and position < len(busy):
+        room = receiver.buffer()
+        count = min(len(room), len(busy) - position)
+        room[:count] = busy[position : position + count]
+        receiver.received(count)
+        position += count
+    assert not receiver.has_room
+    assert position == SCRATCH_BYTES
+    while receiver.has_frame:
+        assert bytes(receiver.next_frame()) == frame_of(1020)
+    assert receiver.has_room
 
 
 def test_impossible_size_behind_a_good_frame_is_refused() -> None:
