@@ -6,20 +6,27 @@ Examples:
         async with AIOKafkaConsumer("flights", bootstrap_servers="localhost:9092") as consumer:
             async for message in consumer:
                 print(message.topic, message.partition, message.offset, message.value)
+
+What is here is imported when it is asked for: the embedded broker, its command and the pytest
+plugin need nothing of the consumer, and the plugin is imported by every run of pytest.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from aiokafka_lite._version import __version__
-from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.errors import ConsumerStoppedError, IllegalOperation
-from aiokafka_lite.structs import (
-    ConsumerRecord,
-    OffsetAndMetadata,
-    OffsetAndTimestamp,
-    TopicPartition,
-)
+
+if TYPE_CHECKING:
+    from aiokafka_lite.abc import ConsumerRebalanceListener
+    from aiokafka_lite.consumer import AIOKafkaConsumer
+    from aiokafka_lite.errors import ConsumerStoppedError, IllegalOperation
+    from aiokafka_lite.structs import (
+        ConsumerRecord,
+        OffsetAndMetadata,
+        OffsetAndTimestamp,
+        TopicPartition,
+    )
 
 __all__ = [
     "AIOKafkaConsumer",
@@ -32,3 +39,32 @@ __all__ = [
     "TopicPartition",
     "__version__",
 ]
+
+_HOMES = {
+    "AIOKafkaConsumer": "consumer",
+    "ConsumerRebalanceListener": "abc",
+    "ConsumerRecord": "structs",
+    "ConsumerStoppedError": "errors",
+    "IllegalOperation": "errors",
+    "OffsetAndMetadata": "structs",
+    "OffsetAndTimestamp": "structs",
+    "TopicPartition": "structs",
+}
+# What programs written for aiokafka reach as attributes: aiokafka.errors.KafkaError.
+_MODULES = frozenset({"abc", "consumer", "errors", "helpers", "structs"})
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -73,7 +73,7 @@ CONFLUENT_LEAST_CPU: Final = _confluent("consume, least CPU", "consume_least_cpu
 CONFLUENT_LEAST_WALL: Final = _confluent("consume, least wall", "consume_least_wall")
 CONFLUENT_POLL: Final = _confluent("poll", "poll")
 CONFLUENT_AIO: Final = _confluent("AIOConsumer", "aio")
-IMPORT_LITE: Final = Contestant("import aiokafka_lite", OURS, "aiokafka_lite")
+IMPORT_LITE: Final = Contestant("import aiokafka_lite.consumer", OURS, "aiokafka_lite.consumer")
 IMPORT_AIOKAFKA: Final = Contestant("import aiokafka", AIOKAFKA, "aiokafka", requires=AIOKAFKA)
 IMPORT_CONFLUENT: Final = Contestant(
     "import confluent_kafka", CONFLUENT, "confluent_kafka", requires="confluent_kafka"
