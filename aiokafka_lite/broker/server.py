@@ -26,6 +26,7 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker import handlers
 from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.broker.direct import DirectAccess
 from aiokafka_lite.broker.disk import DiskQueue
 from aiokafka_lite.broker.group_log import partition_for
 from aiokafka_lite.broker.group_values import GroupSettings
@@ -64,7 +65,7 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Broker:
+class Broker(DirectAccess):
     """An embedded Kafka broker: a cluster of one node or more, for tests and laptops.
 
     ::

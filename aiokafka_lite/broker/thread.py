@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import TypeVar
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.broker.direct import WAIT_S, NewRecord, Text
 from aiokafka_lite.broker.server import Broker
-from aiokafka_lite.errors import UnknownTopicOrPartitionError
+from aiokafka_lite.records import Codec
+from aiokafka_lite.structs import ConsumerRecord, RecordMetadata, TopicPartition
 
 T = TypeVar("T")
 
@@ -29,6 +32,8 @@ class BrokerThread:
     def __init__(self, config: BrokerConfig | None = None) -> None:
         self._config = config or BrokerConfig()
         self._broker: Broker | None = None
+        # What other threads wait for in the broker's.
+        self._cancels: dict[Callable[[], bool], None] = {}
         # Made on entering.
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread
@@ -64,6 +69,8 @@ class BrokerThread:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        for cancel in tuple(self._cancels):  # other threads wait for what will not come now
+            cancel()
         try:
             self._await(self.broker.stop())
         finally:
@@ -88,7 +95,33 @@ class BrokerThread:
         self._thread.join()
 
     def _await(self, coro: Coroutine[object, None, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
+        future = asyncio.run_coroutine_threadsafe(coro, self._loop)
+        self._cancels[future.cancel] = None
+        try:
+            return future.result()
+        except CancelledError:
+            raise RuntimeError("the broker was stopped meanwhile") from None
+        except BaseException:
+            future.cancel()  # the caller may have been interrupted
+            raise
+        finally:
+            del self._cancels[future.cancel]
+
+    def _await_long(self, name: str, coro: Coroutine[object, None, T]) -> T:
+        """Wait for what may take long: not where that would stop another event loop.
+
+        Raises:
+            RuntimeError: Called in a coroutine.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._await(coro)
+        coro.close()
+        raise RuntimeError(
+            f"{name}() waits and would stop this event loop meanwhile: "
+            f"await asyncio.to_thread(broker.{name}, ...)"
+        )
 
     def call(self, function: Callable[[Broker], T]) -> T:
         """Call a function with the broker, in the broker's thread, and return what it returns."""
@@ -98,14 +131,38 @@ class BrokerThread:
 
         return self._await(called())
 
+    def run(self, function: Callable[[Broker], Coroutine[object, None, T]]) -> T:
+        """Run a coroutine function with the broker, in its event loop, and return what it returns.
+
+        Raises:
+            RuntimeError: The broker was stopped meanwhile.
+        """
+        return self._await(function(self.broker))
+
+    # Topics; `Broker` says what each raises
+
     def create_topic(
         self,
         name: str,
         partitions: int | None = None,
         configs: Mapping[str, str] | None = None,
+        *,
+        replication_factor: int | None = None,
     ) -> None:
         """Create a topic; see `Broker.create_topic` for what it raises."""
-        self.call(lambda broker: broker.create_topic(name, partitions, configs))
+        self.call(
+            lambda broker: broker.create_topic(
+                name, partitions, configs, replication_factor=replication_factor
+            )
+        )
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Add partitions to a topic until it has `total`; see `Broker.add_partitions`."""
+        self.call(lambda broker: broker.add_partitions(name, total))
+
+    def recreate_topic(self, name: str, partitions: int | None = None) -> None:
+        """Delete a topic and create it anew, empty; see `Broker.recreate_topic`."""
+        self.call(lambda broker: broker.recreate_topic(name, partitions))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, its records and the offsets committed for it.
@@ -113,14 +170,7 @@ class BrokerThread:
         Raises:
             UnknownTopicOrPartitionError: There is none of that name.
         """
-
-        def delete(broker: Broker) -> None:
-            topic = broker.topic(name)
-            if topic is None:
-                raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
-            broker.delete_topic(topic)
-
-        self.call(delete)
+        self.call(lambda broker: broker.delete_topic(name))
 
     @property
     def topics(self) -> dict[str, int]:
@@ -130,19 +180,118 @@ class BrokerThread:
         )
 
     def end_offsets(self, topic: str) -> list[int]:
-        """Return the end offset of each partition of a topic.
+        """Return the end offset of each partition; see `Broker.end_offsets`."""
+        return self.call(lambda broker: broker.end_offsets(topic))
+
+    # Records and groups; `Broker` says what each raises
+
+    def produce(
+        self,
+        topic: str,
+        value: Text,
+        *,
+        key: Text = None,
+        headers: Iterable[tuple[str, Text]] = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Write one record and return where it is; see `Broker.produce`."""
+        record = NewRecord(value, key, headers, partition, timestamp_ms)
+        (written,) = self.produce_all(topic, [record])
+        return written
+
+    def produce_all(
+        self, topic: str, records: Iterable[NewRecord], *, codec: Codec | str = Codec.NONE
+    ) -> list[RecordMetadata]:
+        """Write records in large batches; see `Broker.produce_all`."""
+        ready = [*records]  # an iterator of the caller's belongs to the caller's thread
+        return self.call(lambda broker: broker.produce_all(topic, ready, codec=codec))
+
+    def records(
+        self, topic: str, partition: int | None = None
+    ) -> list[ConsumerRecord[bytes, bytes]]:
+        """Return all records of a topic, or of one partition; see `Broker.records`."""
+        return self.call(lambda broker: broker.records(topic, partition))
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        """Return the offsets that a group has committed; see `Broker.committed`."""
+        return self.call(lambda broker: broker.committed(group))
+
+    def wait_until(self, is_so: Callable[[Broker], bool], *, timeout_s: float = WAIT_S) -> None:
+        """Wait until a function of yours, asked in the broker's thread, says so.
 
         Raises:
-            UnknownTopicOrPartitionError: There is none of that name.
+            TimeoutError: It did not within the timeout.
+            RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
         """
+        broker = self.broker
+        self._await_long(
+            "wait_until", broker.wait_until(lambda: is_so(broker), timeout_s=timeout_s)
+        )
 
-        def look(broker: Broker) -> list[int]:
-            known = broker.topic(topic)
-            if known is None:
-                raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
-            return [partition.high_watermark for partition in known.partitions]
+    def wait_for_records(
+        self, topic: str, count: int = 1, *, timeout_s: float = WAIT_S
+    ) -> list[ConsumerRecord[bytes, bytes]]:
+        """Wait until a topic holds so many records; see `Broker.wait_for_records`.
 
-        return self.call(look)
+        Raises:
+            TimeoutError: It does not within the timeout.
+            RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
+        """
+        coro = self.broker.wait_for_records(topic, count, timeout_s=timeout_s)
+        return self._await_long("wait_for_records", coro)
+
+    def wait_for_commits(
+        self, group: str, topic: str, *, timeout_s: float = WAIT_S
+    ) -> dict[TopicPartition, int]:
+        """Wait until a group has committed all of a topic; see `Broker.wait_for_commits`.
+
+        Raises:
+            TimeoutError: It has not within the timeout.
+            RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
+        """
+        coro = self.broker.wait_for_commits(group, topic, timeout_s=timeout_s)
+        return self._await_long("wait_for_commits", coro)
+
+    # Nodes, leaders and replicas; `Broker` says what each raises
+
+    def stop_node(self, node_id: int, *, clean: bool = True) -> None:
+        """Stop a node: its connections close, and others lead what it led, if they can."""
+        self._await(self.broker.stop_node(node_id, clean=clean))
+
+    def start_node(self, node_id: int) -> None:
+        """Start a node that was stopped, at its address."""
+        self._await(self.broker.start_node(node_id))
+
+    def leader_of(self, tp: TopicPartition) -> int:
+        """Return the id of a partition's leader, -1 when it has none."""
+        return self.call(lambda broker: broker.leader_of(tp))
+
+    def move_leader(self, tp: TopicPartition, node_id: int | None = None) -> int:
+        """Have another node lead a partition, in a new leader epoch; return which."""
+        return self.call(lambda broker: broker.move_leader(tp, node_id))
+
+    def coordinator_of(self, group_id: str) -> int:
+        """Return the id of the node that coordinates a group."""
+        return self.call(lambda broker: broker.coordinator_of(group_id))
+
+    def move_coordinator(self, group_id: str, node_id: int | None = None) -> int:
+        """Have another node coordinate a group; return which."""
+        return self.call(lambda broker: broker.move_coordinator(group_id, node_id))
+
+    def expire_session(self, group_id: str, member_id: str) -> None:
+        """Do now what happens when a member was not heard of for its session timeout."""
+        self.call(lambda broker: broker.expire_session(group_id, member_id))
+
+    def hold_replica(self, tp: TopicPartition, node_id: int) -> None:
+        """Give a follower no more records: it leaves the replicas in sync."""
+        self.call(lambda broker: broker.hold_replica(tp, node_id))
+
+    def release_replica(self, tp: TopicPartition, node_id: int) -> None:
+        """Let a follower catch up that was held."""
+        self.call(lambda broker: broker.release_replica(tp, node_id))
+
+    # Errors
 
     def raise_if_failed(self) -> None:
         """Raise the first exception that the broker did not expect, if there was one."""

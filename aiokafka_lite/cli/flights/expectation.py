@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from aiokafka_lite.cli.flights.dataset import read_flights
-from aiokafka_lite.cli.flights.partitioner import partition_for_key
 from aiokafka_lite.cli.flights.statistics import CarrierTally
+from aiokafka_lite.records.partitioner import partition_for_key
 
 _PROGRESS_EVERY = 4096
 

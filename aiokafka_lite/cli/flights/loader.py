@@ -16,7 +16,6 @@ from typing import Final
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.cli.flights.dataset import COLUMNS, FlightRecord, read_flights
 from aiokafka_lite.cli.flights.expectation import Expectation
-from aiokafka_lite.cli.flights.partitioner import partition_for_key
 from aiokafka_lite.cli.flights.problems import ForeignTopicError, LoadError
 from aiokafka_lite.cli.flights.scoreboard import OffsetRange
 from aiokafka_lite.cli.flights.topic import Topic, TopicAdmin
@@ -29,6 +28,7 @@ from aiokafka_lite.protocol.messages.produce import (
     TopicProduceData,
 )
 from aiokafka_lite.records import RecordSet, build_batch
+from aiokafka_lite.records.partitioner import partition_for_key
 
 BATCH_BYTES: Final = 512 * 1024
 """Keys and values in one batch, before compression; below Kafka's limit of 1 MiB in any case."""

@@ -20,7 +20,6 @@ from aiokafka_lite.cli.flights.dataset import FlightRecord, read_flights
 from aiokafka_lite.cli.flights.expectation import compute_expectation
 from aiokafka_lite.cli.flights.job import JobOptions, run_job
 from aiokafka_lite.cli.flights.loader import Loader
-from aiokafka_lite.cli.flights.partitioner import partition_for_key
 from aiokafka_lite.cli.flights.problems import ForeignTopicError, StalledError
 from aiokafka_lite.cli.flights.report import Reporter, figures
 from aiokafka_lite.cli.flights.scoreboard import OffsetRange, Scoreboard
@@ -28,6 +27,7 @@ from aiokafka_lite.cli.flights.topic import TopicAdmin
 from aiokafka_lite.cli.flights.workers import Group
 from aiokafka_lite.client import ClientConfig, Cluster
 from aiokafka_lite.errors import KafkaConnectionError
+from aiokafka_lite.records.partitioner import partition_for_key
 from tests.support.cluster import KafkaHandle, unique
 
 FLIGHTS = 2500

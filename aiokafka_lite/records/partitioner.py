@@ -1,4 +1,4 @@
-"""Java's default partitioner, so that other tools find each key where they look for it.
+"""Java's default partitioner, so that others find each key where they look for it.
 
 See `org.apache.kafka.common.utils.Utils.murmur2` and `BuiltInPartitioner.partitionForKey`.
 """

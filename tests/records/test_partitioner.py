@@ -5,7 +5,7 @@ from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiokafka_lite.cli.flights.partitioner import murmur2, partition_for_key
+from aiokafka_lite.records.partitioner import murmur2, partition_for_key
 
 
 # The signed values that Kafka's own UtilsTest expects.

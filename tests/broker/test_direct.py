@@ -1,0 +1,255 @@
+"""What tests do with a broker without a client, beside what clients see of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import aiokafka
+import pytest
+
+from aiokafka_lite import TopicPartition
+from aiokafka_lite.broker import Broker, BrokerConfig, NewRecord
+from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.errors import (
+    InvalidRecordError,
+    InvalidTopicError,
+    LeaderNotAvailableError,
+    MessageSizeTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.records.partitioner import partition_for_key
+
+
+async def test_clients_read_what_was_written_directly() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t", 2)
+        written = broker.produce(
+            "t", "välue", key="k", headers=[("h", "x"), ("none", None)], timestamp_ms=7, partition=1
+        )
+        assert (written.topic_partition, written.offset) == (TopicPartition("t", 1), 0)
+        assert (written.timestamp, written.timestamp_type) == (7, 0)
+        async with aiokafka.AIOKafkaConsumer(
+            "t", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
+        ) as consumer:
+            record = await asyncio.wait_for(consumer.getone(), 20)
+        assert (record.partition, record.offset, record.timestamp) == (1, 0, 7)
+        assert (record.key, record.value) == (b"k", "välue".encode())
+        assert record.headers == (("h", b"x"), ("none", None))
+
+
+async def test_write_wakes_a_consumer_that_waits() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        async with aiokafka.AIOKafkaConsumer(
+            "t", bootstrap_servers=broker.bootstrap_servers, fetch_max_wait_ms=60_000
+        ) as consumer:
+            await consumer.seek_to_end()
+            get = asyncio.create_task(consumer.getone())
+            await broker.wait_until(lambda: len(broker.purgatory) > 0)
+            broker.produce("t", "now")
+            assert (await asyncio.wait_for(get, 20)).value == b"now"
+
+
+async def test_records_are_those_that_clients_wrote() -> None:
+    async with Broker() as broker:
+        async with aiokafka.AIOKafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers, compression_type="gzip"
+        ) as producer:
+            for number in range(3):
+                await producer.send_and_wait("t", b"%d" % number, key=b"k", headers=[("h", b"x")])
+        assert [record.value for record in broker.records("t")] == [b"0", b"1", b"2"]
+        first = broker.records("t", 0)[0]
+        assert (first.topic, first.partition, first.offset) == ("t", 0, 0)
+        assert (first.key, first.headers) == (b"k", (("h", b"x"),))
+
+
+async def test_many_records_take_many_batches_and_keep_their_order() -> None:
+    records = [NewRecord(b"%06d" % n * 100, f"key-{n % 7}") for n in range(3_000)]
+    async with Broker() as broker:
+        broker.create_topic("t", 3)
+        written = broker.produce_all("t", records, codec="zstd")
+        for metadata, record in zip(written, records, strict=True):
+            assert isinstance(record.key, str)
+            assert metadata.partition == partition_for_key(record.key.encode(), 3)
+        by_place = {(each.partition, each.offset): each.value for each in broker.records("t")}
+        assert len(by_place) == 3_000
+        assert [by_place[each.partition, each.offset] for each in written] == [
+            record.value for record in records
+        ]
+
+
+async def test_records_without_a_key_are_spread() -> None:
+    async with Broker(num_partitions=3) as broker:
+        broker.produce_all("t", [NewRecord("x")] * 7)
+        broker.produce("t", "x")
+        assert broker.end_offsets("t") == [3, 3, 2]
+
+
+async def test_what_a_producer_would_be_refused_is_refused() -> None:
+    async with Broker(auto_create_topics=False) as broker:
+        with pytest.raises(UnknownTopicOrPartitionError):
+            broker.produce("none", "x")
+        broker.create_topic("compacted", 1, {"cleanup.policy": "compact"})
+        with pytest.raises(InvalidRecordError, match="keys"):
+            broker.produce("compacted", "x")
+        broker.create_topic("small", 1, {"max.message.bytes": "500"})
+        with pytest.raises(MessageSizeTooLargeError):
+            broker.produce("small", "x" * 501)
+        with pytest.raises(UnknownTopicOrPartitionError, match="the topic has 1"):
+            broker.produce("small", "x", partition=1)
+        await broker.open_offsets_topic()
+        with pytest.raises(InvalidTopicError):
+            broker.produce("__consumer_offsets", "x")
+        # Batches are as small as the topic wants them.
+        broker.produce_all("small", [NewRecord("x" * 100, headers=[("h", "y" * 20)])] * 50)
+        assert broker.end_offsets("small") == [50]
+
+
+async def test_topic_with_the_brokers_time_says_so() -> None:
+    async with Broker(clock=lambda: 99) as broker:
+        broker.create_topic("t", 1, {"message.timestamp.type": "LogAppendTime"})
+        written = broker.produce("t", "x", timestamp_ms=1)
+        assert (written.timestamp, written.timestamp_type) == (99, 1)
+        (record,) = broker.records("t")
+        assert (record.timestamp, record.timestamp_type) == (99, 1)
+
+
+async def test_reading_starts_where_the_log_does() -> None:
+    async with Broker() as broker:
+        broker.produce_all("t", [NewRecord(str(n)) for n in range(5)])
+        broker.partition("t", 0).delete_before(3)
+        assert [record.value for record in broker.records("t")] == [b"3", b"4"]
+        for topic, partition in (("none", None), ("t", 1)):
+            with pytest.raises(UnknownTopicOrPartitionError):
+                broker.records(topic, partition)
+
+
+async def test_topic_without_a_leader_takes_nothing() -> None:
+    async with Broker(nodes=2) as broker:
+        broker.create_topic("t", 1, replication_factor=1)
+        await broker.stop_node(broker.leader_of(TopicPartition("t", 0)))
+        with pytest.raises(LeaderNotAvailableError):
+            broker.produce("t", "x")
+
+
+async def test_wait_for_records_ends_when_they_are_there() -> None:
+    async with Broker() as broker:
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.01, broker.produce, "t", "one")  # which creates the topic
+        loop.call_later(0.03, broker.produce, "t", "two")
+        found = await broker.wait_for_records("t", 2)
+        assert [record.value for record in found] == [b"one", b"two"]
+
+
+@pytest.mark.virtual_time
+async def test_waiting_in_vain_says_what_is_missing() -> None:
+    async with Broker() as broker:
+        broker.produce("t", "x")
+        with pytest.raises(TimeoutError, match="topic 't' holds 1 records, not 2, after 7 s"):
+            await broker.wait_for_records("t", 2, timeout_s=7)
+        with pytest.raises(TimeoutError, match="topic 'none' holds 0 records"):
+            await broker.wait_for_records("none")
+        with pytest.raises(TimeoutError, match=r"group 'g' has not committed all.* 1 of t-0"):
+            await broker.wait_for_commits("g", "t")
+        with pytest.raises(TimeoutError, match="there is no topic 'none'"):
+            await broker.wait_for_commits("g", "none")
+
+
+async def test_wait_for_commits_ends_when_a_group_has_read_all() -> None:
+    async with Broker(num_partitions=2) as broker:
+        broker.produce_all("t", [NewRecord(str(n), partition=0) for n in range(3)])
+        async with aiokafka.AIOKafkaConsumer(
+            "t",
+            bootstrap_servers=broker.bootstrap_servers,
+            group_id="g",
+            auto_offset_reset="earliest",
+            auto_commit_interval_ms=10,
+        ) as consumer:
+            for _ in range(3):
+                await consumer.getone()
+            committed = await broker.wait_for_commits("g", "t")
+        assert committed[TopicPartition("t", 0)] == 3
+        assert broker.committed("g") == committed
+        assert broker.committed("nobody") == {}
+
+
+# The same from another thread
+
+
+def test_thread_does_what_the_broker_does() -> None:
+    with BrokerThread() as broker:
+        assert broker.produce("t", "a", key="k").offset == 0
+        broker.produce_all("t", (NewRecord(value) for value in "bc"))
+        assert [record.value for record in broker.records("t")] == [b"a", b"b", b"c"]
+        assert [record.value for record in broker.wait_for_records("t", 3)] == [b"a", b"b", b"c"]
+        assert broker.committed("g") == {}
+        broker.wait_until(lambda inner: inner.end_offsets("t") == [3])
+        with pytest.raises(TimeoutError):
+            broker.wait_for_commits("g", "t", timeout_s=0.01)
+
+
+def test_thread_moves_leaders_and_stops_nodes() -> None:
+    tp = TopicPartition("t", 0)
+    with BrokerThread(BrokerConfig(nodes=3)) as broker:
+        broker.create_topic("t", 1)
+        first = broker.leader_of(tp)
+        moved_to = broker.move_leader(tp)
+        assert broker.leader_of(tp) == moved_to != first
+        broker.stop_node(moved_to)
+        third = broker.leader_of(tp)
+        assert third != moved_to
+        broker.start_node(moved_to)
+        broker.hold_replica(tp, moved_to)
+        broker.release_replica(tp, moved_to)
+        broker.run(Broker.open_offsets_topic)
+        coordinator = broker.coordinator_of("g")
+        assert broker.move_coordinator("g") == broker.coordinator_of("g") != coordinator
+        broker.produce("t", "x")
+        broker.add_partitions("t", 3)
+        assert broker.end_offsets("t") == [1, 0, 0]
+        broker.recreate_topic("t")
+        assert broker.end_offsets("t") == [0, 0, 0]
+
+
+async def test_waiting_in_a_coroutine_is_refused_with_the_way_out() -> None:
+    with BrokerThread() as broker:
+        for wait in (
+            lambda: broker.wait_for_records("t"),
+            lambda: broker.wait_for_commits("g", "t"),
+            lambda: broker.wait_until(lambda _: True),
+        ):
+            _assert_refused(wait)
+        wait_for_it = asyncio.to_thread(broker.wait_for_records, "t", timeout_s=60)
+        waiting = asyncio.create_task(wait_for_it)
+        broker.produce("t", "x")
+        assert [record.value for record in await waiting] == [b"x"]
+
+
+def _assert_refused(wait: Callable[[], object]) -> None:
+    with pytest.raises(RuntimeError, match=r"asyncio\.to_thread"):
+        wait()
+
+
+def test_waiting_ends_with_the_broker() -> None:
+    raised: list[BaseException] = []
+    has_begun = threading.Event()
+
+    def never(_: Broker) -> bool:
+        has_begun.set()
+        return False
+
+    def wait(broker: BrokerThread) -> None:
+        try:
+            broker.wait_until(never, timeout_s=3_600)
+        except RuntimeError as error:
+            raised.append(error)
+
+    with BrokerThread() as broker:
+        thread = threading.Thread(target=wait, args=(broker,))
+        thread.start()
+        assert has_begun.wait(30)
+    thread.join(30)
+    assert not thread.is_alive()
+    assert str(raised[0]) == "the broker was stopped meanwhile"
