@@ -1,34 +1,140 @@
-"""pytest fixtures: a Kafka broker per test, for synchronous and asynchronous tests alike.
+"""pytest fixtures: a Kafka of its own for each test, whatever client the test uses.
 
 pytest finds this by the package's entry point; there is nothing to import::
 
     def test_my_service(kafka_broker):
-        kafka_broker.create_topic("orders", partitions=3)
+        kafka_broker.produce("orders", "42")
         run_my_service(bootstrap_servers=kafka_broker.bootstrap_servers)
+        assert [record.value for record in kafka_broker.records("invoices")] == [b"42"]
 
-The broker runs on an event loop and a thread of its own, so that blocking clients, other loops
-and other processes can all use it. Nothing is imported before a test asks for it.
+
+    @pytest.mark.kafka(partitions=3)
+    async def test_my_consumer(kafka_broker, kafka_topic):
+        async with AIOKafkaConsumer(
+            kafka_topic, bootstrap_servers=kafka_broker.bootstrap_servers
+        ) as consumer: ...
+
+The broker runs on an event loop and a thread of its own and listens on free ports of 127.0.0.1, so
+that blocking clients, every kind of event loop and other processes can use it. pytest imports this
+file in every run: what it needs is imported when a test asks for a fixture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import pytest
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.thread import BrokerThread
 
+CLUSTER_NODES: Final = 3
+_topic_numbers = itertools.count(1)
+
+
+class KafkaOptions(NamedTuple):
+    """What `@pytest.mark.kafka` takes; the marker closest to the test counts, option by option."""
+
+    nodes: int | None = None
+    num_partitions: int = 1
+    auto_create_topics: bool = True
+    partitions: int | None = None
+    configs: dict[str, str] | None = None
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(text, str) for item in value.items() for text in item
+    )
+
+
+_POSITIVE: Final = ("a whole number above 0", _is_positive)
+_CHECKS: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
+    "nodes": _POSITIVE,
+    "num_partitions": _POSITIVE,
+    "auto_create_topics": ("True or False", lambda value: isinstance(value, bool)),
+    "partitions": _POSITIVE,
+    "configs": ("a dict of strings, as {'cleanup.policy': 'compact'}", _are_texts),
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        f"kafka({', '.join(_CHECKS)}): options of the fixtures kafka_broker and kafka_cluster "
+        "(nodes, num_partitions, auto_create_topics) and kafka_topic (partitions, configs)",
+    )
+
 
 @pytest.fixture
-def kafka_broker() -> Iterator[BrokerThread]:
-    """A fresh, empty broker on a free port of 127.0.0.1; topics are created when asked for.
+def kafka_broker(request: pytest.FixtureRequest) -> Iterator[BrokerThread]:
+    """A fresh, empty Kafka of one node; topics are created when clients ask for them.
 
-    The test fails if the broker met an exception it did not expect.
+    `@pytest.mark.kafka(nodes=…, num_partitions=…, auto_create_topics=…)` says otherwise. The test
+    fails if the broker met an exception that it did not expect.
     """
+    yield from _run_broker(request, nodes=1)
+
+
+@pytest.fixture
+def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[BrokerThread]:
+    """A fresh, empty Kafka of three nodes, each on a port of its own; see `kafka_broker`."""
+    yield from _run_broker(request, nodes=CLUSTER_NODES)
+
+
+@pytest.fixture
+def kafka_topic(request: pytest.FixtureRequest) -> str:
+    """The name of a new topic, on `kafka_cluster` if the test asks for that, or `kafka_broker`.
+
+    It has `@pytest.mark.kafka(partitions=…, configs=…)`, by default `num_partitions` of them.
+    """
+    is_on_cluster = "kafka_cluster" in request.fixturenames
+    broker: BrokerThread = request.getfixturevalue(
+        "kafka_cluster" if is_on_cluster else "kafka_broker"
+    )
+    options = _options(request)
+    name = f"topic-{next(_topic_numbers)}"
+    broker.create_topic(name, options.partitions, options.configs)
+    return name
+
+
+def _run_broker(request: pytest.FixtureRequest, *, nodes: int) -> Iterator[BrokerThread]:
+    options = _options(request)
+
+    from aiokafka_lite.broker.config import BrokerConfig
     from aiokafka_lite.broker.thread import BrokerThread
 
-    with BrokerThread() as broker:
+    config = BrokerConfig(
+        nodes=options.nodes or nodes,
+        num_partitions=options.num_partitions,
+        auto_create_topics=options.auto_create_topics,
+    )
+    with BrokerThread(config) as broker:
         yield broker
     broker.raise_if_failed()
+
+
+def _options(request: pytest.FixtureRequest) -> KafkaOptions:
+    """Put the markers of a test together; fails the test if one of them is wrong."""
+    given: dict[str, object] = {}
+    for marker in request.node.iter_markers("kafka"):  # from the test outwards
+        if marker.args:
+            _refuse("takes options by name only", f"kafka({marker.args[0]!r})")
+        for name, value in marker.kwargs.items():
+            if name not in _CHECKS:
+                _refuse(f"has no option {name!r}: it has {', '.join(_CHECKS)}", f"{name}={value!r}")
+            wanted, is_right = _CHECKS[name]
+            if not is_right(value):
+                _refuse(f"takes {wanted} for {name!r}", f"{name}={value!r}")
+            given.setdefault(name, value)
+    return KafkaOptions(**given)  # type: ignore[arg-type]  # checked above
+
+
+def _refuse(rule: str, written: str) -> NoReturn:
+    pytest.fail(f"@pytest.mark.kafka {rule}, and this test has {written}", pytrace=False)

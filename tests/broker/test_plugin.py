@@ -6,6 +6,8 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -21,10 +23,35 @@ from aiokafka_lite.errors import KafkaConnectionError, UnknownTopicOrPartitionEr
 pytest_plugins = ["pytester"]
 
 
-def test_plugin_gives_the_fixture_to_sync_and_async_tests(
+ASYNCIO_STRICT = "[pytest]\nasyncio_mode = strict\nasyncio_default_fixture_loop_scope = function"
+ASYNCIO_AUTO = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function"
+
+
+@pytest.fixture
+def run(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytester.makepyfile(
+) -> Callable[..., pytest.RunResult]:
+    """Run pytest on a file in a process of its own; every warning is an error."""
+    # Also where the package is not installed but run from its sources.
+    monkeypatch.setenv("PYTHONPATH", str(Path(aiokafka_lite.__file__).parents[1]))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "")
+
+    def run_file(source: str, *arguments: str, ini: str = ASYNCIO_STRICT) -> pytest.RunResult:
+        pytester.makepyfile(source)
+        pytester.makeini(ini)
+        options = ["-p", "no:randomly", "-W", "error", "--strict-markers", *arguments]
+        if "aiokafka_lite" not in {entry.name for entry in entry_points(group="pytest11")}:
+            options += ["-p", "aiokafka_lite.pytest_plugin"]
+        return pytester.runpytest_subprocess(*options)
+
+    return run_file
+
+
+Run = Callable[..., pytest.RunResult]
+
+
+def test_fixture_serves_sync_and_async_tests(run: Run) -> None:
+    result = run(
         """
         import socket
         import aiokafka
@@ -44,29 +71,236 @@ def test_plugin_gives_the_fixture_to_sync_and_async_tests(
                 bootstrap_servers=kafka_broker.bootstrap_servers
             ) as producer:
                 await producer.send_and_wait("t", b"v")
-            assert kafka_broker.end_offsets("t") == [1]
-        """
+            assert [record.value for record in kafka_broker.records("t")] == [b"v"]
+        """,
+        ini=ASYNCIO_AUTO,
     )
-    pytester.makeini("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function")
-    arguments = ["-p", "no:randomly", "-W", "error"]
-    if "aiokafka_lite" not in _installed_plugins():
-        arguments += ["-p", "aiokafka_lite.pytest_plugin"]
-    # Also where the package is not installed but run from its sources.
-    monkeypatch.setenv("PYTHONPATH", str(Path(aiokafka_lite.__file__).parents[1]))
-    result = pytester.runpytest_subprocess(*arguments)
     result.assert_outcomes(passed=2)
 
 
-def _installed_plugins() -> set[str]:
-    return {entry.name for entry in entry_points(group="pytest11")}
+def test_options_come_from_the_closest_marker(run: Run) -> None:
+    result = run(
+        """
+        import pytest
+        pytestmark = pytest.mark.kafka(num_partitions=4, auto_create_topics=False)
 
+        def test_topic_has_the_brokers_number(kafka_broker, kafka_topic):
+            assert kafka_broker.topics == {kafka_topic: 4}
+            kafka_broker.produce(kafka_topic, "v")
+            with pytest.raises(Exception, match="there is no topic 'other'"):
+                kafka_broker.produce("other", "v")
 
-def test_importing_the_plugin_does_not_import_the_broker() -> None:
-    code = (
-        "import sys, aiokafka_lite.pytest_plugin; "
-        "sys.exit(any(name.startswith('aiokafka_lite.broker') for name in sys.modules))"
+        @pytest.mark.kafka(partitions=2, configs={"cleanup.policy": "compact"})
+        def test_topic_has_its_own(kafka_broker, kafka_topic):
+            assert kafka_broker.topics == {kafka_topic: 2}
+            with pytest.raises(Exception, match="need keys"):
+                kafka_broker.produce(kafka_topic, "v")
+
+        @pytest.mark.kafka(auto_create_topics=True)
+        class TestInClass:
+            @pytest.mark.kafka(num_partitions=5)
+            def test_inner(self, kafka_broker):
+                kafka_broker.produce("made", "v")
+                assert kafka_broker.topics == {"made": 5}
+
+        def test_topic_alone(kafka_topic):
+            assert kafka_topic.startswith("topic-")
+
+        def test_cluster(kafka_cluster, kafka_topic):
+            assert len(kafka_cluster.bootstrap_servers.split(",")) == 3
+            assert kafka_cluster.topics == {kafka_topic: 4}
+
+        @pytest.mark.kafka(nodes=2)
+        def test_other_sizes(kafka_cluster, kafka_broker):
+            for broker in (kafka_cluster, kafka_broker):
+                assert len(broker.bootstrap_servers.split(",")) == 2
+        """
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    result.assert_outcomes(passed=6)
+
+
+def test_wrong_option_says_what_is_right(run: Run) -> None:
+    result = run(
+        """
+        import pytest
+
+        @pytest.mark.kafka(partition=3)
+        def test_name(kafka_broker): ...
+
+        @pytest.mark.kafka(partitions=0)
+        def test_value(kafka_topic): ...
+
+        @pytest.mark.kafka(nodes=True)
+        def test_type(kafka_cluster): ...
+
+        @pytest.mark.kafka(configs={"retention.ms": 5})
+        def test_configs(kafka_topic): ...
+
+        @pytest.mark.kafka(3)
+        def test_position(kafka_broker): ...
+
+        @pytest.mark.kafka("of", somebody="else")
+        def test_without_a_fixture(): ...
+        """
+    )
+    result.assert_outcomes(passed=1, errors=5)
+    result.stdout.fnmatch_lines_random(
+        [
+            "@pytest.mark.kafka has no option 'partition': it has nodes, num_partitions, "
+            "auto_create_topics, partitions, configs, and this test has partition=3",
+            "@pytest.mark.kafka takes a whole number above 0 for 'partitions', and this test has "
+            "partitions=0",
+            "@pytest.mark.kafka takes a whole number above 0 for 'nodes', and this test has "
+            "nodes=True",
+            "@pytest.mark.kafka takes a dict of strings, as {'cleanup.policy': 'compact'} for "
+            "'configs', and this test has configs={'retention.ms': 5}",
+            "@pytest.mark.kafka takes options by name only, and this test has kafka(3)",
+        ]
+    )
+    assert "Traceback" not in result.stdout.str()
+
+
+def test_works_without_any_async_plugin(run: Run, pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        "import sys\nfor name in ('pytest_asyncio', 'anyio'):\n    sys.modules[name] = None"
+    )
+    result = run(
+        """
+        import asyncio
+        import aiokafka
+
+        async def produce(bootstrap_servers):
+            async with aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap_servers) as producer:
+                await producer.send_and_wait("t", b"v")
+
+        def test_sync(kafka_broker):
+            asyncio.run(produce(kafka_broker.bootstrap_servers))
+            assert kafka_broker.wait_for_records("t")[0].value == b"v"
+        """,
+        "-p", "no:asyncio", "-p", "no:anyio", ini="[pytest]",
+    )  # fmt: skip
+    result.assert_outcomes(passed=1)
+
+
+def test_works_with_pytest_asyncio_in_strict_mode_and_with_anyio(run: Run) -> None:
+    pytest.importorskip("anyio")
+    result = run(
+        """
+        import asyncio
+        import anyio
+        import anyio.to_thread
+        import pytest
+
+        @pytest.fixture
+        def anyio_backend():
+            return "asyncio"
+
+        @pytest.mark.asyncio
+        async def test_strict(kafka_broker):
+            waiting = asyncio.create_task(asyncio.to_thread(kafka_broker.wait_for_records, "t"))
+            kafka_broker.produce("t", "v")
+            assert len(await waiting) == 1
+
+        @pytest.mark.anyio
+        async def test_anyio(kafka_broker):
+            kafka_broker.produce("t", "v")
+            assert len(await anyio.to_thread.run_sync(kafka_broker.wait_for_records, "t")) == 1
+        """,
+        ini=ASYNCIO_STRICT,
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_serves_other_processes(run: Run) -> None:
+    result = run(
+        """
+        import subprocess
+        import sys
+
+        PRODUCE = (
+            "import sys; from confluent_kafka import Producer; "
+            "producer = Producer({'bootstrap.servers': sys.argv[1]}); "
+            "producer.produce('t', b'from outside'); sys.exit(producer.flush(20))"
+        )
+
+        def test_other_process(kafka_broker):
+            command = [sys.executable, "-c", PRODUCE, kafka_broker.bootstrap_servers]
+            subprocess.run(command, check=True, timeout=60)
+            assert kafka_broker.records("t")[0].value == b"from outside"
+        """
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_each_worker_of_xdist_has_its_own(run: Run) -> None:
+    pytest.importorskip("xdist")
+    result = run(
+        """
+        import os
+        import pytest
+
+        @pytest.mark.parametrize("number", range(8))
+        def test_alone(kafka_broker, kafka_topic, number):
+            assert os.environ["PYTEST_XDIST_WORKER"] in ("gw0", "gw1")
+            kafka_broker.produce(kafka_topic, str(number))
+            assert [record.value for record in kafka_broker.records(kafka_topic)] == [
+                b"%d" % number
+            ]
+            assert len(kafka_broker.topics) == 1
+        """,
+        "-n", "2",
+    )  # fmt: skip
+    result.assert_outcomes(passed=8)
+
+
+def test_exception_in_the_broker_fails_the_test(run: Run) -> None:
+    result = run(
+        """
+        import dataclasses
+        import confluent_kafka.admin
+        import pytest
+
+        @pytest.fixture
+        def bug(monkeypatch):
+            from aiokafka_lite.broker.handlers import registry
+            from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+
+            def broken(*_):
+                raise ZeroDivisionError("a bug")
+
+            entry = registry.HANDLERS[MetadataRequest.api_key]
+            broken_entry = dataclasses.replace(entry, handle=broken)
+            monkeypatch.setitem(registry.HANDLERS, MetadataRequest.api_key, broken_entry)
+
+        def test_meets_it(kafka_broker, bug):
+            servers = kafka_broker.bootstrap_servers
+            admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
+            with pytest.raises(confluent_kafka.KafkaException):
+                admin.list_topics(timeout=1)
+        """
+    )
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*ZeroDivisionError: a bug*"])
+
+
+def test_plugin_brings_nothing_into_a_run_that_does_not_use_it() -> None:
+    code = (
+        "import pytest, sys; before = set(sys.modules); import aiokafka_lite.pytest_plugin; "
+        "print(*set(sys.modules) - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert set(done.stdout.split()) == {
+        "aiokafka_lite", "aiokafka_lite._version", "aiokafka_lite.pytest_plugin",
+    }  # fmt: skip
+
+
+def test_broker_is_up_in_milliseconds() -> None:
+    times_s = []
+    for _ in range(10):
+        start = time.perf_counter()
+        with BrokerThread(BrokerConfig(nodes=3)):
+            times_s.append(time.perf_counter() - start)
+    assert min(times_s) < 0.1  # 0.001 measured; 0.02 is what we want of it
 
 
 def test_broker_thread_ends_with_its_block() -> None:
