@@ -9,8 +9,7 @@ what the broker can (KAFKA-18659).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from aiokafka_lite._compat import Buffer

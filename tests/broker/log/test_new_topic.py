@@ -42,12 +42,14 @@ async def test_are_acknowledged_when_the_topic_survives_a_crash(tmp_path: Path, 
                 asyncio.ensure_future(produce(one, "new", batch(3))),
                 asyncio.ensure_future(produce(two, "old", batch(3))),
             ]
-            while broker.partition("new", 0).high_watermark < 3:
-                await topic_metadata(seer, "new")
-            for _ in range(3):
-                await topic_metadata(seer, "new")
-            assert [task.done() for task in sent] == [False, False]
-            gate.set()
+            try:
+                while broker.partition("new", 0).high_watermark < 3:
+                    await topic_metadata(seer, "new")
+                for _ in range(3):
+                    await topic_metadata(seer, "new")
+                assert [task.done() for task in sent] == [False, False]
+            finally:
+                gate.set()  # stopping waits for the disk
             assert [(await task).error_code for task in sent] == [0, 0]
             assert (await produce(one, "new", batch(1))).base_offset == 3
 
