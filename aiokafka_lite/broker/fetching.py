@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from aiokafka_lite._compat import Buffer
 from aiokafka_lite.broker.epochs import UNDEFINED_EPOCH
 from aiokafka_lite.broker.fetch_session import FetchTarget
 from aiokafka_lite.broker.topics import NO_EPOCH, Partition, PartitionKey
@@ -19,7 +20,8 @@ from aiokafka_lite.errors import (
     OffsetOutOfRangeError,
     UnknownError,
 )
-from aiokafka_lite.protocol.messages.fetch import EpochEndOffset, PartitionData
+from aiokafka_lite.protocol.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
+from aiokafka_lite.records import end_offset
 
 READ_COMMITTED: Final = 1
 NO_OFFSET: Final = -1
@@ -122,7 +124,7 @@ class FetchRead:
             try:
                 self._reader.check_readable(partition, target.current_leader_epoch)
                 available += partition.log.bytes_from(
-                    target.fetch_offset, target.max_bytes, self._reader.end_offset(partition)
+                    target.fetch_offset, target.max_bytes, self._end_offset(target, partition)
                 )
             except KafkaError:
                 return True
@@ -138,13 +140,13 @@ class FetchRead:
             reader.check_readable(partition, target.current_leader_epoch)
             diverging = self._diverging(target, partition)
             preferred = reader.preferred_replica(partition)
-            end_offset = reader.end_offset(partition)
+            high_watermark = reader.end_offset(partition)
             records = (
                 log.read(
                     target.fetch_offset,
                     min(target.max_bytes, left),
                     at_least_one=at_least_one,
-                    end_offset=end_offset,
+                    end_offset=self._end_offset(target, partition),
                 )
                 if diverging is None and preferred is None
                 else b""
@@ -153,13 +155,16 @@ class FetchRead:
             data = error_data(target, type(error))
             data.aborted_transactions = None
             return data
-        is_committed = self._limits.isolation_level == READ_COMMITTED
         data = PartitionData(
             partition_index=target.key.partition,
-            high_watermark=end_offset,
-            last_stable_offset=min(log.last_stable_offset, end_offset),
+            high_watermark=high_watermark,
+            last_stable_offset=min(log.last_stable_offset, high_watermark),
             log_start_offset=log.log_start_offset,
-            aborted_transactions=[] if is_committed else None,
+            aborted_transactions=(
+                _aborted_transactions(partition, target.fetch_offset, records)
+                if self._is_committed
+                else None
+            ),
             records=records,
         )
         if diverging is not None:
@@ -167,6 +172,21 @@ class FetchRead:
         if preferred is not None:
             data.preferred_read_replica = preferred
         return data
+
+    @property
+    def _is_committed(self) -> bool:
+        return self._limits.isolation_level == READ_COMMITTED
+
+    def _end_offset(self, target: FetchTarget, partition: Partition) -> int:
+        """Return how far may be read: behind the last stable offset only by who is there already.
+
+        That is no error: a transaction may have begun before it was asked for.
+        """
+        end_offset = self._reader.end_offset(partition)
+        if not self._is_committed:
+            return end_offset
+        stable = partition.log.last_stable_offset
+        return min(max(stable, min(target.fetch_offset, end_offset)), end_offset)
 
     @staticmethod
     def _diverging(target: FetchTarget, partition: Partition) -> EpochEndOffset | None:
@@ -179,6 +199,20 @@ class FetchRead:
         if end.epoch < target.last_fetched_epoch or end.end_offset < target.fetch_offset:
             return EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
         return None
+
+
+def _aborted_transactions(
+    partition: Partition, fetch_offset: int, records: Buffer
+) -> list[AbortedTransaction]:
+    """Return the aborted transactions that have records among those read."""
+    transactions = partition.log.producers.transactions
+    read_to = end_offset(memoryview(records)) if transactions.has_aborted else None
+    if read_to is None:
+        return []
+    return [
+        AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+        for aborted in transactions.aborted_within(fetch_offset, read_to)
+    ]
 
 
 def error_data(target: FetchTarget, error: type[BrokerResponseError]) -> PartitionData:

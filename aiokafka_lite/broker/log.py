@@ -87,8 +87,9 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset before which no transaction is open; there are none yet."""
-        return self._end_offset
+        """The offset before which no transaction is open."""
+        unstable = self.producers.transactions.first_unstable_offset
+        return self._end_offset if unstable is None else max(unstable, self._start_offset)
 
     @property
     def size(self) -> int:
@@ -116,10 +117,11 @@ class PartitionLog:
         Raises:
             InvalidProducerEpoch: See `ProducerStates.check`.
             OutOfOrderSequenceNumber: See `ProducerStates.check`.
+            InvalidTxnState: See `ProducerStates.check`.
             KafkaStorageError: The disk is full or broken; nothing was appended.
         """
-        is_idempotent = header.producer_id >= 0
-        if is_idempotent:
+        has_producer = header.producer_id >= 0
+        if has_producer and not header.is_control:
             known = self.producers.duplicate_of(header)
             if known is not None:
                 return AppendResult(known.base_offset, known.last_offset, NO_TIMESTAMP, True)
@@ -137,8 +139,8 @@ class PartitionLog:
         self._end_offset = base_offset + header.last_offset_delta + 1
         self._is_saved = False
         self.epochs.begin(leader_epoch, base_offset)
-        if is_idempotent:
-            self.producers.note(header, base_offset)
+        if has_producer:
+            self.producers.note(header, base_offset, writable)
         stamp = NO_TIMESTAMP if append_time_ms is None else append_time_ms
         return AppendResult(base_offset, self._end_offset - 1, stamp, False)
 
@@ -178,6 +180,7 @@ class PartitionLog:
             gone = self._segments[:keep]
             del self._segments[:keep], self._base_offsets[:keep]
             self.epochs.trim_before(offset)
+            self.producers.transactions.trim_before(offset)
             state = self.state()
             self._run_slowly(lambda: self._store.save(state))
             for segment in gone:
@@ -227,9 +230,9 @@ class PartitionLog:
             return
         for segment in self._segments:
             end = segment.index.span(row)[0] if segment is cut else segment.size
-            for header, _ in iter_batches(segment.view(0, end), check_crcs=False):
+            for header, batch in iter_batches(segment.view(0, end), check_crcs=False):
                 if header.producer_id in affected:
-                    self.producers.note(header, header.base_offset)
+                    self.producers.note(header, header.base_offset, batch)
 
     # Reading
 
@@ -332,6 +335,7 @@ class PartitionLog:
             log_end_offset=self._end_offset,
             epochs=self.epochs.entries,
             producers=self.producers.snapshot(),
+            aborted=self.producers.transactions.snapshot(),
             serial=next(self._states),
         )
 

@@ -1,7 +1,8 @@
 """Where a partition's log is kept: in memory, or in a folder that survives the process.
 
 A folder holds the segments, their indexes, and `state.json`: what cannot be read from the batches
-(the log start offset) and what would be slow to (leader epochs, producers, as of an end offset).
+(the log start offset) and what would be slow to (leader epochs, producers and their transactions,
+as of an end offset).
 Loading trusts what was flushed and checks the rest batch by batch; the first batch that is torn
 or damaged ends the log.
 """
@@ -19,7 +20,8 @@ from typing import Final
 
 from aiokafka_lite.broker.epochs import LeaderEpochs
 from aiokafka_lite.broker.files import replace_file
-from aiokafka_lite.broker.producers import AppendedBatch, ProducerStates
+from aiokafka_lite.broker.log_transactions import AbortedTransaction
+from aiokafka_lite.broker.producers import ProducerStates, StoredProducer
 from aiokafka_lite.broker.segment import LOG_SUFFIX, FileSegment, MemorySegment, Segment
 from aiokafka_lite.errors import KafkaError, KafkaStorageError
 from aiokafka_lite.records import BatchHeader, iter_batches
@@ -43,7 +45,8 @@ class LogState:
     log_start_offset: int = 0
     log_end_offset: int = 0
     epochs: Sequence[tuple[int, int]] = ()
-    producers: Sequence[tuple[int, int, Sequence[AppendedBatch]]] = ()
+    producers: Sequence[StoredProducer] = ()
+    aborted: Sequence[AbortedTransaction] = ()
     serial: int = 0
 
     def to_json(self) -> bytes:
@@ -160,7 +163,7 @@ class _Recovery:
         self._state = state
         self._epochs = LeaderEpochs(state.epochs)
         self._producers = ProducerStates()
-        self._producers.restore(state.producers)
+        self._producers.restore(state.producers, state.aborted)
         self._end_offset = 0
         self._is_clean = True
 
@@ -171,22 +174,23 @@ class _Recovery:
         self._end_offset = max(self._end_offset, segment.base_offset)
         if flushed_size:
             start, _ = segment.index.span(segment.index.row_of(self._state.log_end_offset))
-            for header, _ in iter_batches(segment.stored(start, flushed_size), check_crcs=False):
-                self._note(header)
+            stored = segment.stored(start, flushed_size)
+            for header, batch in iter_batches(stored, check_crcs=False):
+                self._note(header, batch)
         for header, batch in _whole_batches(segment.stored(flushed_size, file_size)):
             if header.base_offset < self._end_offset:
                 break
             segment.index.add(header.base_offset, len(batch), header.max_timestamp)
-            self._note(header)
+            self._note(header, batch)
         if flushed_size != file_size:
             self._is_clean = False
 
-    def _note(self, header: BatchHeader) -> None:
+    def _note(self, header: BatchHeader, batch: memoryview) -> None:
         self._end_offset = header.last_offset + 1
         if header.base_offset >= self._state.log_end_offset:  # the state does not know it
             self._epochs.begin(header.leader_epoch, header.base_offset)
             if header.producer_id >= 0:
-                self._producers.note(header, header.base_offset)
+                self._producers.note(header, header.base_offset, batch)
 
     def finish(self, segments: Sequence[FileSegment]) -> LoadedLog:
         if segments:

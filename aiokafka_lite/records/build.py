@@ -12,7 +12,7 @@ from typing import Final
 
 from aiokafka_lite.records import checksum
 from aiokafka_lite.records.codec import Codec
-from aiokafka_lite.records.transactions import CONTROL_KEY, ControlType
+from aiokafka_lite.records.transactions import CONTROL_KEY, END_MARKER_VALUE, ControlType
 
 __all__ = ["BatchBuilder", "build_batch", "control_batch"]
 
@@ -29,9 +29,6 @@ _HEADER_BYTES: Final = _UNCHECKED.size + _CHECKED.size
 
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
-
-# version, coordinator epoch
-_END_TXN_MARKER: Final = struct.Struct(">hi")
 
 
 class BatchBuilder:
@@ -180,7 +177,7 @@ def control_batch(
 ) -> bytes:
     """Return the batch that ends a transaction: one marker, to commit or to abort."""
     key = CONTROL_KEY.pack(0, control_type)
-    value = _END_TXN_MARKER.pack(0, coordinator_epoch)
+    value = END_MARKER_VALUE.pack(0, coordinator_epoch)
     return build_batch(
         [(timestamp_ms, key, value, ())],
         base_offset=base_offset,

@@ -5,15 +5,18 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiokafka_lite.errors import CorruptRecordException
-from aiokafka_lite.records.batch import BatchHeader
+from aiokafka_lite.records.batch import HEADER_BYTES, BatchHeader
+from aiokafka_lite.structs import ConsumerRecord
 
-__all__ = ["AbortedTransactions", "ControlType", "control_type"]
+__all__ = ["AbortedTransactions", "ControlType", "EndMarker", "control_type", "end_marker"]
 
 # version, type
 CONTROL_KEY: Final = struct.Struct(">hh")
+# version, coordinator epoch
+END_MARKER_VALUE: Final = struct.Struct(">hi")
 
 
 class ControlType(enum.IntEnum):
@@ -34,6 +37,50 @@ def control_type(key: bytes | None) -> int:
     kind: int
     _, kind = CONTROL_KEY.unpack_from(key)
     return kind
+
+
+class EndMarker(NamedTuple):
+    """The end of a transaction in a partition."""
+
+    type: ControlType
+    coordinator_epoch: int
+
+
+def end_marker(header: BatchHeader, batch: memoryview) -> EndMarker | None:
+    """Return what a control batch says about a transaction; None if it is about something else.
+
+    Args:
+        header: Of the batch.
+        batch: All of it. Control batches hold one record, which nobody compresses; compaction
+            may have removed it.
+
+    Raises:
+        CorruptRecordException: It is not a control record.
+    """
+    if header.count == 0:
+        return None
+    from aiokafka_lite.records import decoders  # which import this module
+
+    records: list[ConsumerRecord[bytes, bytes]] = []
+    decoders.current().BatchCursor(
+        "",
+        0,
+        batch[HEADER_BYTES:],
+        count=header.count,
+        base_offset=header.base_offset,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=header.base_timestamp,
+        append_time=None,
+        floor=0,
+    ).take(records, 1)
+    kind = control_type(records[0].key)
+    value = records[0].value
+    if kind not in (ControlType.ABORT, ControlType.COMMIT):
+        return None
+    if value is None or len(value) < END_MARKER_VALUE.size:
+        raise CorruptRecordException("a marker's value is too short")
+    _, coordinator_epoch = END_MARKER_VALUE.unpack_from(value)
+    return EndMarker(ControlType(kind), coordinator_epoch)
 
 
 class AbortedTransactions:
