@@ -47,10 +47,6 @@ class BrokerNode:
     def __init__(self, cluster: Broker, address: Node) -> None:
         self.cluster = cluster
         self.address = address
-        config = cluster.config
-        self.fetch_sessions = FetchSessionCache(
-            config.max_fetch_sessions, config.fetch_session_eviction_s, cluster.rng
-        )
         self._processors: dict[Processor, None] = {}
         self._server: asyncio.Server | None = None
         self._closed_server: asyncio.Server | None = None
@@ -59,6 +55,7 @@ class BrokerNode:
         # Made by open(), which has a loop.
         self._loop: asyncio.AbstractEventLoop
         self.channel: RequestChannel[Work]
+        self.fetch_sessions: FetchSessionCache
         self.groups: GroupCoordinator
 
     @property
@@ -81,10 +78,13 @@ class BrokerNode:
 
     def open(self, on_bug: Callable[[str, BaseException], None]) -> None:
         """Make what lives as long as the cluster does; must be called in the cluster's loop."""
-        cluster = self.cluster
+        cluster, config = self.cluster, self.cluster.config
         self._loop = cluster.loop
+        self.fetch_sessions = FetchSessionCache(
+            config.max_fetch_sessions, config.fetch_session_eviction_s, cluster.rng
+        )
         self.groups = GroupCoordinator(cluster)
-        self.channel = RequestChannel(cluster.config.queued_max_requests, self._loop)
+        self.channel = RequestChannel(config.queued_max_requests, self._loop)
         dispatcher = Dispatcher(self.channel, cluster.purgatory, cluster.scope, on_bug)
         cluster.scope.spawn(dispatcher.run(), name=f"dispatcher-{self.id}")
 

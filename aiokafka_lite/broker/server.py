@@ -16,48 +16,27 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker import handlers
-from aiokafka_lite.broker.catalog import TopicCatalog
+from aiokafka_lite.broker.cluster import Cluster
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.direct import DirectAccess
-from aiokafka_lite.broker.disk import DiskQueue
-from aiokafka_lite.broker.group_log import partition_for
 from aiokafka_lite.broker.group_values import GroupSettings
-from aiokafka_lite.broker.leadership import Leadership
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.purgatory import Purgatory
 from aiokafka_lite.broker.topics import (
-    GROUP_METADATA_TOPIC,
-    NO_LEADER,
-    NewTopic,
     Node,
-    Partition,
-    Topic,
 )
 from aiokafka_lite.errors import (
     BrokerNotAvailableError,
-    CoordinatorNotAvailableError,
-    TopicAlreadyExistsError,
-    UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.schema import Response
-from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
-
-# What Kafka gives the topic of the group coordinator.
-OFFSETS_TOPIC_CONFIG: Final[Mapping[str, str]] = {
-    "cleanup.policy": "compact",
-    "compression.type": "producer",
-    "segment.bytes": "104857600",
-}
 
 
 def wall_clock_ms() -> int:
@@ -65,7 +44,7 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Broker(DirectAccess):
+class Broker(Cluster):
     """An embedded Kafka broker: a cluster of one node or more, for tests and laptops.
 
     ::
@@ -118,7 +97,7 @@ class Broker(DirectAccess):
         rng: random.Random | None = None,
         **settings: int | float,
     ) -> None:
-        self.config = config or BrokerConfig(
+        config = config or BrokerConfig(
             nodes=nodes,
             host=host,
             port=port,
@@ -129,17 +108,14 @@ class Broker(DirectAccess):
             allow_remote=allow_remote,
             **settings,  # type: ignore[arg-type]  # dataclass checks names, __post_init__ values
         )
-        self.clock = clock
-        self.rng = rng or random.Random()
-        self.failure: BaseException | None = None
-        self.disk = DiskQueue()
-        self.catalog = TopicCatalog(self.config, self.disk, self.rng, self._partition_changed)
-        self.nodes: Mapping[int, BrokerNode] = {
-            address.id: BrokerNode(self, address) for address in _addresses(self.config)
-        }
-        self._leadership = Leadership(
-            list(self.nodes), lambda node_id: self.nodes[node_id].is_up, self._leader_elected
+        super().__init__(
+            config,
+            {address.id: BrokerNode(self, address) for address in _addresses(config)},
+            clock=clock,
+            rng=rng or random.Random(),
+            on_change=self._partition_changed,
         )
+        self.failure: BaseException | None = None
         self._is_running = False
         # Made by start(), which has a loop.
         self.loop: asyncio.AbstractEventLoop
@@ -297,253 +273,6 @@ class Broker(DirectAccess):
         self._leadership.node_down(self._partitions(), node_id)
         self.catalog.leaders_changed()
 
-    # Leaders and replicas
-
-    def leader_of(self, tp: TopicPartition) -> int:
-        """Return the id of a partition's leader, -1 when it has none.
-
-        Raises:
-            UnknownTopicOrPartitionError: There is no such partition.
-        """
-        return self.partition(*tp).leader_id
-
-    def move_leader(self, tp: TopicPartition, node_id: int | None = None) -> int:
-        """Have another node lead a partition, in a new leader epoch; return which.
-
-        Args:
-            tp: The partition.
-            node_id: The new leader, by default the next replica in sync; one that has no replica
-                gets that of the old leader.
-
-        Raises:
-            BrokerNotAvailableError: The node is down, or there is no other replica in sync.
-            UnknownTopicOrPartitionError: There is no such partition.
-        """
-        leader = self._leadership.move(self.partition(*tp), node_id)
-        self.catalog.leaders_changed()
-        return leader
-
-    def coordinator_of(self, group_id: str) -> int:
-        """Return the id of the node that coordinates a group, -1 when there is none."""
-        if not self.has_topic(GROUP_METADATA_TOPIC):
-            return NO_LEADER
-        return self.leader_of(self._coordinating_partition(group_id))
-
-    def expire_session(self, group_id: str, member_id: str) -> None:
-        """Do now what happens when a member of a group was not heard of for its session timeout.
-
-        Raises:
-            CoordinatorNotAvailableError: No node coordinates the group now.
-            CoordinatorLoadInProgressError: The group may not have been loaded yet.
-            GroupIdNotFound: There is no such group.
-            UnknownMemberIdError: The group has no such member.
-        """
-        node = self.nodes.get(self.coordinator_of(group_id))
-        if node is None:
-            raise CoordinatorNotAvailableError(f"nobody coordinates group {group_id!r} now")
-        node.groups.expire_session(group_id, member_id)
-
-    def move_coordinator(self, group_id: str, node_id: int | None = None) -> int:
-        """Have another node coordinate a group, and all groups of its partition; return which.
-
-        The new coordinator reads the groups from the log; requests parked at the old one are
-        answered with NOT_COORDINATOR. See `move_leader` for what it raises.
-        """
-        return self.move_leader(self._coordinating_partition(group_id), node_id)
-
-    def _coordinating_partition(self, group_id: str) -> TopicPartition:
-        return TopicPartition(
-            GROUP_METADATA_TOPIC, partition_for(group_id, self.offsets_topic_partitions)
-        )
-
-    def hold_replica(self, tp: TopicPartition, node_id: int) -> None:
-        """Give a follower no more records: it stays where it is and leaves the ones in sync.
-
-        Raises:
-            BrokerNotAvailableError: The node is no follower of the partition.
-            UnknownTopicOrPartitionError: There is no such partition.
-        """
-        self._leadership.hold(self.partition(*tp), node_id)
-        self.catalog.leaders_changed()
-
-    def release_replica(self, tp: TopicPartition, node_id: int) -> None:
-        """Let a follower catch up that was held.
-
-        Raises:
-            UnknownTopicOrPartitionError: There is no such partition.
-        """
-        self._leadership.release(self.partition(*tp), node_id)
-        self.catalog.leaders_changed()
-
-    def _partitions(self) -> Iterator[Partition]:
-        for topic in self.topics.values():
-            yield from topic.partitions
-
-    def truncate(self, tp: TopicPartition, offset: int) -> int:
-        """Lose a partition's newest records, as the unclean election of a lagging replica does.
-
-        The batch that holds `offset` goes too, and the next replica in sync leads, or the same
-        node again when there is no other: in a new leader epoch in any case (KIP-320).
-
-        Returns:
-            The new log end offset.
-
-        Raises:
-            UnknownTopicOrPartitionError: There is no such partition.
-        """
-        partition = self.partition(*tp)
-        end_offset = partition.truncate_to(offset)
-        self._leadership.elect_again(partition)
-        self.catalog.leaders_changed()
-        return end_offset
-
-    def _leader_elected(self, partition: Partition) -> None:
-        if partition.topic == GROUP_METADATA_TOPIC:
-            self._elect_coordinator(partition)
-
-    def _elect_coordinators(self) -> None:
-        """Let the leaders of the offsets topic's partitions coordinate the groups in them."""
-        topic = self.topic(GROUP_METADATA_TOPIC)
-        for partition in () if topic is None else topic.partitions:
-            self._elect_coordinator(partition)
-
-    def _elect_coordinator(self, partition: Partition) -> None:
-        for node in self.nodes.values():
-            if node.id != partition.leader_id:
-                node.groups.resign(partition.index)
-        leader = self.nodes.get(partition.leader_id)
-        if leader is not None:
-            leader.groups.elect(partition.index)
-
-    # Topics
-
-    @property
-    def cluster_id(self) -> str:
-        return self.catalog.cluster_id
-
-    @property
-    def topics(self) -> Mapping[str, Topic]:
-        """Every topic by name, internal ones included; a live view."""
-        return self.catalog.topics
-
-    def topic(self, name: str) -> Topic | None:
-        return self.catalog.by_name(name)
-
-    def topic_by_id(self, topic_id: bytes) -> Topic | None:
-        return self.catalog.by_id(topic_id)
-
-    def has_topic(self, name: str) -> bool:
-        return self.catalog.by_name(name) is not None
-
-    def partition(self, topic: str, index: int) -> Partition:
-        """Return a partition.
-
-        Raises:
-            UnknownTopicOrPartitionError: There is none.
-        """
-        known = self.topic(topic)
-        partition = None if known is None else known.partition(index)
-        if partition is None:
-            raise UnknownTopicOrPartitionError(f"there is no partition {topic}-{index}")
-        return partition
-
-    def create_topic(
-        self,
-        name: str,
-        partitions: int | None = None,
-        configs: Mapping[str, str] | None = None,
-        *,
-        replication_factor: int | None = None,
-    ) -> Topic:
-        """Create a topic at once. Must be called in the broker's event loop.
-
-        Raises:
-            InvalidTopicError: The name is not allowed.
-            TopicAlreadyExistsError: There is one of that name.
-            InvalidPartitionsError: The number of partitions is not positive, or too large.
-            InvalidReplicationFactorError: There are not so many nodes.
-            InvalidConfigurationError: A configuration is unknown or has a wrong value.
-        """
-        count = self.config.num_partitions if partitions is None else partitions
-        self.catalog.check_name(name)
-        if self.has_topic(name):
-            raise TopicAlreadyExistsError(f"topic {name!r} exists")
-        replicas = self.place_replicas(count, replication_factor)
-        return self.catalog.create(
-            NewTopic(name, replicas, self.catalog.parse_config(configs or {}))
-        )
-
-    def place_replicas(
-        self, partitions: int, replication_factor: int | None = None
-    ) -> Sequence[Sequence[int]]:
-        """Return on which nodes the replicas of new partitions go, the leader first.
-
-        Raises:
-            InvalidPartitionsError: The number of partitions is not positive.
-            PolicyViolationError: There would be too many partitions.
-            InvalidReplicationFactorError: There are not so many nodes.
-        """
-        self.catalog.check_growth(partitions)
-        replication = self.config.replication if replication_factor is None else replication_factor
-        return self._leadership.place(partitions, replication, self.catalog.partition_count)
-
-    def add_partitions(self, name: str, total: int) -> None:
-        """Add partitions to a topic until it has `total`.
-
-        Raises:
-            UnknownTopicOrPartitionError: There is no such topic.
-            InvalidPartitionsError: It has as many already.
-        """
-        topic = self._known(name)
-        replication = len(topic.partitions[0].replicas)
-        more = total - topic.partition_count
-        self.catalog.add_partitions(topic, self.place_replicas(more, replication))
-
-    async def open_offsets_topic(self) -> Topic:
-        """Return the topic of committed offsets and groups; it is made when there is none yet.
-
-        Raises:
-            KafkaStorageError: The disk did not take it: then nothing is promised to any group.
-        """
-        topic = self.topic(GROUP_METADATA_TOPIC) or self.create_topic(
-            GROUP_METADATA_TOPIC, self.config.offsets_topic_partitions, OFFSETS_TOPIC_CONFIG
-        )
-        await self.disk.settled()
-        self._elect_coordinators()
-        return topic
-
-    def delete_topic(self, topic: Topic | str) -> None:
-        """Delete a topic, its records and the offsets committed for it.
-
-        Raises:
-            UnknownTopicOrPartitionError: There is no topic of that name.
-        """
-        known = self._known(topic) if isinstance(topic, str) else topic
-        self.catalog.delete(known)
-        for node in self.nodes.values():
-            node.groups.topic_deleted(known.name, known.topic_id)
-
-    def recreate_topic(self, name: str, partitions: int | None = None) -> Topic:
-        """Delete a topic and create it anew, empty and with another id; return the new one.
-
-        Raises:
-            UnknownTopicOrPartitionError: There is no topic of that name.
-        """
-        old = self._known(name)
-        self.delete_topic(old)
-        return self.create_topic(
-            name,
-            old.partition_count if partitions is None else partitions,
-            old.config.overrides,
-            replication_factor=len(old.partitions[0].replicas),
-        )
-
-    def _known(self, name: str) -> Topic:
-        topic = self.topic(name)
-        if topic is None:
-            raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
-        return topic
-
     def _partition_changed(self, key: object) -> None:
         self.purgatory.touch(key)
 
@@ -559,12 +288,6 @@ class Broker(DirectAccess):
             max_size=config.group_max_size,
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         )
-
-    @property
-    def offsets_topic_partitions(self) -> int:
-        """What there are: groups are assigned to partitions by it, so the stored number counts."""
-        topic = self.topic(GROUP_METADATA_TOPIC)
-        return self.config.offsets_topic_partitions if topic is None else topic.partition_count
 
 
 def _addresses(config: BrokerConfig) -> Iterator[Node]:

@@ -279,6 +279,10 @@ class BrokerThread:
         """Have another node coordinate a group; return which."""
         return self.call(lambda broker: broker.move_coordinator(group_id, node_id))
 
+    def truncate(self, tp: TopicPartition, offset: int) -> int:
+        """Lose a partition's newest records; see `Broker.truncate`."""
+        return self.call(lambda broker: broker.truncate(tp, offset))
+
     def expire_session(self, group_id: str, member_id: str) -> None:
         """Do now what happens when a member was not heard of for its session timeout."""
         self.call(lambda broker: broker.expire_session(group_id, member_id))
