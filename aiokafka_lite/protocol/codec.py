@@ -10,28 +10,30 @@ from typing import Final, TypeVar, cast
 
 from aiokafka_lite._compat import Buffer
 from aiokafka_lite.errors import IllegalArgumentError, KafkaProtocolError, UnsupportedVersionError
-from aiokafka_lite.protocol.decoding import Decoder, compile_decoder
+from aiokafka_lite.protocol.decoding import Decoder, Head, compile_decoder
 from aiokafka_lite.protocol.encoding import Encoder, Part, compile_encoder
 from aiokafka_lite.protocol.schema import Blob, Message
 
 M = TypeVar("M", bound=Message)
 B = TypeVar("B", bound=Blob)
 
-_decoders: Final[dict[tuple[type[Message], int], Decoder[Message]]] = {}
+_decoders: Final[dict[tuple[type[Message], int, Head], Decoder[Message]]] = {}
 _encoders: Final[dict[tuple[type[Message], int], Encoder[Message]]] = {}
 _INT16: Final = struct.Struct(">h")
 
 
-def decoder(cls: type[M], version: int) -> Decoder[M]:
+def decoder(cls: type[M], version: int, head: Head = Head.NONE) -> Decoder[M]:
     """Return the compiled decoder: it takes a view of bytes and uses them up, or raises.
+
+    With a `head`, it takes a view of both.
 
     Raises:
         UnsupportedVersionError: The class has no such version.
     """
-    compiled = _decoders.get((cls, version))
+    compiled = _decoders.get((cls, version, head))
     if compiled is None:
         _check_version(cls, version)
-        compiled = _decoders[cls, version] = compile_decoder(cls, version)
+        compiled = _decoders[cls, version, head] = compile_decoder(cls, version, head)
     return cast("Decoder[M]", compiled)
 
 

@@ -16,6 +16,7 @@ Whatever the bytes, the outcome is a message or KafkaProtocolError:
 from __future__ import annotations
 
 import contextlib
+import enum
 from collections.abc import Iterator
 from struct import Struct as Layout
 from struct import error as struct_error
@@ -49,9 +50,20 @@ class Decoder(Protocol[M_co]):
         """Decode a message that ends where the view ends, or with `has_rest` before that."""
 
 
-def compile_decoder(cls: type[M], version: int) -> Decoder[M]:
+class Head(enum.Enum):
+    """What is ahead of a message: a response's header, skipped along with it."""
+
+    NONE = enum.auto()
+    PLAIN = enum.auto()  # a correlation id
+    TAGGED = enum.auto()  # and tagged fields, none of which is known
+
+
+_CORRELATION_ID_BYTES: Final = 4
+
+
+def compile_decoder(cls: type[M], version: int, head: Head = Head.NONE) -> Decoder[M]:
     """Compile the decoder of `cls` in `version`; it must be one of `cls.versions`."""
-    source = _DecoderSource(cls, version)
+    source = _DecoderSource(cls, version, head)
     return compile_function(f"decode {cls.__name__} v{version}", source.lines, source.constants)
 
 
@@ -105,18 +117,20 @@ _GLOBALS: Final[dict[str, object]] = {
 class _DecoderSource(SourceWriter):
     """The source of one decoder."""
 
-    def __init__(self, cls: type[Message], version: int) -> None:
+    def __init__(self, cls: type[Message], version: int, head: Head) -> None:
         super().__init__(f"def decode_{cls.__name__}(view, has_rest=False):", _GLOBALS)
         self.version = version
         self.is_flexible = cls.flexible.covers(version)
         self.run: list[tuple[str, str]] = []  # (code in the struct module, assignment target)
-        self.write(cls)
+        self.write(cls, head)
 
-    def write(self, cls: type[Message]) -> None:
+    def write(self, cls: type[Message], head: Head) -> None:
         name = f"{cls.__name__} v{self.version}"
         self.line("end = len(view)")
-        self.line("pos = 0")
+        self.line(f"pos = {0 if head is Head.NONE else _CORRELATION_ID_BYTES}")
         with self.block("try:"):
+            if head is Head.TAGGED:
+                self.read_unknown_tags()
             message = self.read_struct(cls, cls.__name__)
             self.flush()
         with self.block("except (struct_error, IndexError):"):
@@ -174,15 +188,20 @@ class _DecoderSource(SourceWriter):
             value = self.constant("default", field.default)
         self.line(f"{target}.{field.slot} = {value}")
 
+    def read_unknown_tags(self) -> None:
+        self.read_fixed("B", "n")
+        self.flush()
+        with self.block("if n:"):
+            self.line("pos = skip_tagged_fields(view, pos - 1)")
+
     def read_tags(self, fields: list[Field], target: str, path: str) -> None:
         for field in fields:
             self.set_default(field, target)
+        if not fields:
+            self.read_unknown_tags()
+            return
         self.read_fixed("B", "n")
         self.flush()
-        if not fields:
-            with self.block("if n:"):
-                self.line("pos = skip_tagged_fields(view, pos - 1)")
-            return
         tag, stop = self.fresh("tag"), self.fresh("stop")
         with self.block("if n:"):
             self.line("n, pos = read_uvarint(view, pos - 1)")

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol import codec, varint
+from aiokafka_lite.protocol.decoding import Head
 from aiokafka_lite.protocol.encoding import Part
 from aiokafka_lite.protocol.registry import REQUESTS, request_class
 from aiokafka_lite.protocol.schema import Message, Request, Response
@@ -172,34 +173,28 @@ def response_decoder(request_cls: type[Request[R]], version: int) -> ResponseDec
         UnsupportedVersionError: The class has no such version.
     """
     cls = cast("type[R]", request_cls.response)
-    decode_body = codec.decoder(cls, version)
-    has_tagged_header = _has_tagged_header(cls, version)
-    is_rearranged = cls.from_version is not Message.from_version
+    decode = _frame_decoder(cls, version)
+    if not cls.has_plain_header:
+        return decode
+    decode_oldest = _frame_decoder(cls, 0)
 
-    def decode(frame: memoryview) -> R:
-        pos = _CORRELATION_ID.size
-        if has_tagged_header:
-            try:
-                pos = varint.skip_tagged_fields(frame, pos) if frame[pos] else pos + 1
-            except IndexError:
-                raise _no_header(frame) from None
-        elif len(frame) < pos:
-            raise _no_header(frame)
-        body = frame[pos:]
-        if cls.has_plain_header and _is_unsupported_version(body):
-            return codec.decode(cls, 0, body).from_version(0)
-        response = decode_body(body)
-        return response.from_version(version) if is_rearranged else response
+    def decode_whichever(frame: memoryview) -> R:
+        return decode_oldest(frame) if _is_unsupported_version(frame) else decode(frame)
 
-    return decode
+    return decode_whichever
 
 
-def _no_header(frame: memoryview) -> KafkaProtocolError:
-    return KafkaProtocolError(f"a response of {len(frame)} bytes has no header")
+def _frame_decoder(cls: type[R], version: int) -> ResponseDecoder[R]:
+    head = Head.TAGGED if _has_tagged_header(cls, version) else Head.PLAIN
+    decode = codec.decoder(cls, version, head)
+    if cls.from_version is Message.from_version:  # nothing is rearranged
+        return decode
+    return lambda frame: decode(frame).from_version(version)
 
 
-def _is_unsupported_version(api_versions_body: memoryview) -> bool:
+def _is_unsupported_version(frame: memoryview) -> bool:
     """Every version of the answer to ApiVersions starts with its error code."""
-    if len(api_versions_body) < _ERROR_CODE.size:
+    if len(frame) < _CORRELATION_ID.size + _ERROR_CODE.size:
         return False
-    return bool(_ERROR_CODE.unpack_from(api_versions_body)[0] == UnsupportedVersionError.errno)
+    error_code = _ERROR_CODE.unpack_from(frame, _CORRELATION_ID.size)[0]
+    return bool(error_code == UnsupportedVersionError.errno)

@@ -118,10 +118,11 @@ def test_a_response_without_a_header_is_refused(size: int) -> None:
     with pytest.raises(KafkaProtocolError):
         framing.response_correlation_id(frame)
     for version in (0, 4):
-        with pytest.raises(KafkaProtocolError, match="has no header"):
+        with pytest.raises(KafkaProtocolError, match=f"HeartbeatResponse v{version} ends"):
             framing.decode_response(HeartbeatRequest, version, frame)
-    with pytest.raises(KafkaProtocolError, match="has no header"):
-        framing.decode_response(ListGroupsRequest, 5, memoryview(bytes(4)))
+    for version in (0, 5):
+        with pytest.raises(KafkaProtocolError, match=f"ListGroupsResponse v{version} ends"):
+            framing.decode_response(ListGroupsRequest, version, memoryview(bytes(4)))
 
 
 def test_large_record_sets_are_handed_on_uncopied_between_small_buffers() -> None:
