@@ -28,6 +28,7 @@ References: https://kafka.apache.org/protocol (requests, in order on one connect
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias, TypeVar, cast
@@ -48,6 +49,7 @@ from aiokafka_lite.errors import (
     RequestTimedOutError,
 )
 from aiokafka_lite.protocol import framing
+from aiokafka_lite.protocol.framing import read_correlation_id
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
@@ -107,6 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight: dict[int, Exchange[Response]] = {}
         self._last_correlation_id = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
 
     # --- Opening and closing ---------------------------------------------------------------
     @classmethod
@@ -154,11 +157,14 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _negotiate(self, timeout_s: float) -> None:
         async def ask(request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
+            # Nothing can be negotiated yet.
             decode = framing.response_decoder(ApiVersionsRequest, version)
-            return await self._send(prepared(request), version, decode, timeout_s)
+            self._choices[ApiVersionsRequest, request.usable_max_version] = version, decode
+            return await self.send(request, timeout_s=timeout_s)
 
         try:
             self.api_versions = await ask_api_versions(ask, self.peer)
+            self._choices.clear()
         except (KafkaConnectionError, RequestTimedOutError) as error:
             raise KafkaConnectionError(
                 f"{error.args[0]} while versions were negotiated: check that this is a Kafka "
@@ -268,22 +274,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         if choice is None:
             choice = self._choose(request.request_class, newest)
-        return self._send(request, *choice, timeout_s, on_done)
-
-    def _choose(self, request_class: type[Request[R]], newest: int) -> _Choice[R]:
-        version = self.api_versions.choose(request_class, newest)
-        choice = version, framing.response_decoder(request_class, version)
-        self._choices[request_class, newest] = choice
-        return choice
-
-    def _send(
-        self,
-        request: PreparedRequest[R],
-        version: int,
-        decode: framing.ResponseDecoder[R],
-        timeout_s: float,
-        on_done: Callable[[Exchange[R]], None] | None = None,
-    ) -> Exchange[R]:
+        version, decode = choice
         transport = self._transport
         if self.error is not None:
             raise own_copy(self.error)
@@ -301,13 +292,20 @@ class Connection(asyncio.BufferedProtocol):
             self, request.request_class, version, decode, timeout_s, deadline, on_done
         )
         self._in_flight[correlation_id] = exchange
-        if self._timer is None or self._timer.when() > deadline:
+        if deadline < self._timer_at:
             self._set_timer(deadline)
         try:
             transport.write(encoded)
         except (OSError, RuntimeError) as error:  # uvloop: RuntimeError once the transport closed
             self._fail(_lost(self.peer, error))
         return exchange
+
+    def _choose(self, request_class: type[Request[R]], newest: int) -> _Choice[R]:
+        """Choose the version to use, once for each of these."""
+        version = self.api_versions.choose(request_class, newest)
+        choice = version, framing.response_decoder(request_class, version)
+        self._choices[request_class, newest] = choice
+        return choice
 
     def throttle(self, duration_s: float) -> None:
         """Note that the broker asks us to hold back; a broker is believed up to a minute."""
@@ -337,9 +335,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.loop.call_at(when, self._check_deadlines)
+        self._timer_at = when
 
     def _check_deadlines(self) -> None:
         self._timer = None
+        self._timer_at = math.inf
         now = self.loop.time()
         oldest = next(iter(self._in_flight.values()), None)
         for exchange in self._in_flight.values():
@@ -378,7 +378,7 @@ class Connection(asyncio.BufferedProtocol):
                     if self._reader.wanted_bytes != self._low_water.wanted_bytes:
                         self._low_water.want(self._reader.wanted_bytes)
                     return
-                exchange = self._in_flight.pop(framing.response_correlation_id(frame), None)
+                exchange = self._in_flight.pop(read_correlation_id(frame)[0], None)
                 if exchange is None:
                     raise self._out_of_step(frame)
             except KafkaProtocolError as error:

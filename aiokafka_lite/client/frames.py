@@ -21,7 +21,7 @@ from typing import Final
 
 from aiokafka_lite.errors import FrameTooLargeError, KafkaProtocolError
 
-SIZE: Final = struct.Struct(">i")
+SIZE_BYTES: Final = 4
 SMALLEST_FRAME_BYTES: Final = 4  # a correlation id
 # What is read at once where a frame may begin, and so the largest frame that is copied.
 HEAD_BYTES: Final = 64 * 1024
@@ -32,6 +32,8 @@ PIECE_BYTES: Final = 256 * 1024
 PIECES_FROM_BYTES: Final = 128 * 1024
 REUSE_FROM_BYTES: Final = 256 * 1024
 FORGET_AFTER_SMALL_FRAMES: Final = 8
+
+_read_size: Final = struct.Struct(">i").unpack_from
 
 
 class FrameBuffers:
@@ -132,17 +134,17 @@ class FrameReader:
         head, start = self._head, self._start
         self._end = end = self._end + count
         there = end - start
-        if there >= SIZE.size:
-            size: int = SIZE.unpack_from(head, start)[0]
+        if there >= SIZE_BYTES:
+            size: int = _read_size(head, start)[0]
             if not SMALLEST_FRAME_BYTES <= size <= UNCHECKED_BYTES:
                 self._check_size(size)
-            begin = start + SIZE.size
-            if there >= SIZE.size + size:
-                self._start = end = begin + size
+            stop = start + SIZE_BYTES + size
+            if stop <= end:
+                self._start = stop
                 if self._buffers.large:
                     self._buffers.note_small()
-                return memoryview(bytes(head[begin:end]))
-            if size > HEAD_BYTES - SIZE.size:
+                return memoryview(bytes(head[stop - size : stop]))
+            if size > HEAD_BYTES - SIZE_BYTES:
                 self._receive_in_place(size)
                 return None
         if there == 0:
@@ -168,7 +170,7 @@ class FrameReader:
 
     def _receive_in_place(self, size: int) -> None:
         """Get memory for a frame that does not fit the head, and move there what came of it."""
-        came = self._head[self._start + SIZE.size : self._end]
+        came = self._head[self._start + SIZE_BYTES : self._end]
         frame = self._large = self._buffers.take(size)
         frame[: len(came)] = came
         self.missing = frame[len(came) :]
@@ -192,7 +194,7 @@ class FrameReader:
             )
         limit_bytes = self._limit_bytes()
         if size > limit_bytes:
-            prefix = bytes(self._head[self._start : self._start + SIZE.size])
+            prefix = bytes(self._head[self._start : self._start + SIZE_BYTES])
             if guess := guess_peer(prefix):
                 raise FrameTooLargeError(f"{self._peer} does not answer as a Kafka broker: {guess}")
             raise FrameTooLargeError(

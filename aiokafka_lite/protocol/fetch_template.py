@@ -27,6 +27,9 @@ TopicToFetch: TypeAlias = tuple[str, bytes, Sequence[PartitionToFetch]]
 TopicToForget: TypeAlias = tuple[str, bytes, Sequence[int]]
 """Name, id, and indexes of partitions to drop from the session."""
 
+TemplateKey: TypeAlias = tuple[int, str | None, str, bool]
+"""What templates differ by: version, client id, rack id, and whether one partition is named."""
+
 _VARYING: Final[Varying] = {
     FetchRequest: ("max_bytes", "session_id", "session_epoch", "topics", "forgotten_topics_data"),
     FetchTopic: ("topic", "topic_id", "partitions"),
@@ -45,7 +48,7 @@ class FetchTemplate:
         self._max_wait_ms = max_wait_ms
         self._min_bytes = min_bytes
         self._isolation_level = isolation_level
-        self._templates: dict[tuple[int, str | None, str, bool], Template] = {}
+        self._templates: dict[TemplateKey, Template] = {}
 
     def request(
         self,
@@ -60,24 +63,12 @@ class FetchTemplate:
         """Return a request; nothing of it is copied before it is sent."""
         return PreparedFetch(self, session_id, session_epoch, max_bytes, topics, forgotten, rack_id)
 
-    def encode(
-        self, request: PreparedFetch, version: int, correlation_id: int, client_id: str | None
-    ) -> bytes:
-        """Encode one of these requests."""
-        topics, forgotten = request.topics, request.forgotten
-        is_one = len(topics) == 1 and not forgotten and len(topics[0][2]) == 1
-        key = (version, client_id, request.rack_id, is_one)
+    def compiled(self, key: TemplateKey) -> Template:
+        """Return what encodes requests, compiled on first use."""
         template = self._templates.get(key)
         if template is None:
             template = self._templates[key] = self._compile(*key)
-        return template(
-            correlation_id,
-            request.max_bytes,
-            request.session_id,
-            request.session_epoch,
-            topics,
-            forgotten,
-        )
+        return template
 
     def _compile(self, version: int, client_id: str | None, rack_id: str, is_one: bool) -> Template:
         fixed = FetchRequest(
@@ -136,4 +127,14 @@ class PreparedFetch(PreparedRequest[FetchResponse]):
 
     @override
     def encode(self, version: int, correlation_id: int, client_id: str | None) -> bytes:
-        return self._template.encode(self, version, correlation_id, client_id)
+        topics, forgotten = self.topics, self.forgotten
+        is_one = len(topics) == 1 and not forgotten and len(topics[0][2]) == 1
+        encode = self._template.compiled((version, client_id, self.rack_id, is_one))
+        return encode(
+            correlation_id,
+            self.max_bytes,
+            self.session_id,
+            self.session_epoch,
+            topics,
+            forgotten,
+        )

@@ -142,6 +142,10 @@ def encode_response_parts(response: Response, version: int, correlation_id: int)
     return buffers
 
 
+read_correlation_id: Final = _CORRELATION_ID.unpack_from
+"""Take a response of 4 bytes or more; return the correlation id in a tuple."""
+
+
 def response_correlation_id(frame: memoryview) -> int:
     """Return the correlation id of a response.
 
