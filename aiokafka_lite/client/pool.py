@@ -17,14 +17,14 @@ import asyncio
 import enum
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.connection import Authenticate, Connection
-from aiokafka_lite.client.exchange import Exchange, own_copy
+from aiokafka_lite.client.exchange import own_copy
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import KafkaConnectionError, KafkaError, NodeNotReadyError
 from aiokafka_lite.protocol.prepared import AnyRequest
@@ -200,7 +200,9 @@ class Pool:
         if state is None:
             return None
         connection = self._usable(state, state.slots[lane])
-        if connection is None or self._mute_s(connection.muted_until, lane) > 0:
+        if connection is None:
+            return None
+        if connection.muted_until and self._mute_s(connection.muted_until, lane) > 0:
             return None
         return connection
 
@@ -231,31 +233,6 @@ class Pool:
         if connection is None:
             connection = await self.connect(node_id, lane)
         return await connection.request(request, timeout_s=timeout_s, max_version=max_version)
-
-    def send(
-        self,
-        node_id: int,
-        request: AnyRequest[R],
-        *,
-        lane: Lane = Lane.GENERAL,
-        timeout_s: float,
-        max_version: int | None = None,
-        on_done: Callable[[Exchange[R]], None] | None = None,
-    ) -> Exchange[R]:
-        """Send a request on a connection that `is_ready`, and return its exchange.
-
-        ``on_done`` is called with the outcome; for its rules see exchange.py.
-
-        Raises:
-            NodeNotReadyError: There is none that takes a request at once: await `connect` first.
-            KafkaError: See Connection.send.
-        """
-        connection = self.usable(node_id, lane)
-        if connection is None:
-            raise NodeNotReadyError(f"{self.describe(node_id)} is not connected")
-        return connection.send(
-            request, timeout_s=timeout_s, max_version=max_version, on_done=on_done
-        )
 
     def send_nowait(self, node_id: int, request: Request[Response]) -> bool:
         """Send a request whose answer nobody waits for; whether it was sent.

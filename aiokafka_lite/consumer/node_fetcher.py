@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite.client import Exchange, Lane, Node
+from aiokafka_lite.client import Connection, Exchange, Lane, Node
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.budget import Reservation
 from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse
@@ -220,12 +220,13 @@ class NodeFetcher:
         self._retry_at = self._apply_touched()
         if not len(self._session):
             return Step.WAIT if self._partitions else Step.END
-        if not self._fetcher.cluster.pool.is_ready(self.node_id, Lane.FETCH):
+        connection = self._fetcher.cluster.pool.ready_connection(self.node_id, Lane.FETCH)
+        if connection is None:
             return Step.CONNECT
         reservation = self._reserve()
         if reservation is None:
             return Step.MAKE_ROOM
-        self._send(reservation)
+        self._send(connection, reservation)
         return Step.WAIT
 
     def _apply_touched(self) -> float | None:
@@ -263,7 +264,7 @@ class NodeFetcher:
         self.is_short_of_bytes = reservation is None
         return reservation
 
-    def _send(self, reservation: Reservation) -> None:
+    def _send(self, connection: Connection, reservation: Reservation) -> None:
         config = self._fetcher.config
         asked = self._session.request()
         request = self._fetcher.template.request(
@@ -277,10 +278,8 @@ class NodeFetcher:
         self._reservation = reservation
         self._asked_epoch = asked.session_epoch
         try:
-            self._exchange = self._fetcher.cluster.pool.send(
-                self.node_id,
+            self._exchange = connection.send(
                 request,
-                lane=Lane.FETCH,
                 timeout_s=config.fetch_max_wait_s + FETCH_STALL_S,
                 max_version=asked.max_version,
                 on_done=self._answered,

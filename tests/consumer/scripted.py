@@ -139,6 +139,27 @@ class ScriptedExchange:
         self._response.cancel()
 
 
+class ScriptedConnection:
+    """Stands in for Connection: what it sends is the pool's to keep."""
+
+    def __init__(self, pool: ScriptedPool, node_id: int) -> None:
+        self._pool = pool
+        self._node_id = node_id
+
+    def send(
+        self,
+        request: PreparedFetch,
+        *,
+        timeout_s: float,
+        max_version: int | None,
+        on_done: Callable[[ScriptedExchange], None],
+    ) -> ScriptedExchange:
+        sent = Sent(self._node_id, request, max_version)
+        self._pool.sent.append(sent)
+        self._pool.sent_event.set()
+        return ScriptedExchange(sent, on_done)
+
+
 class ScriptedPool:
     """Stands in for Pool: knows which nodes are muted, keeps what was sent in passing."""
 
@@ -154,24 +175,11 @@ class ScriptedPool:
         now = asyncio.get_running_loop().time()
         return max(0.0, self.muted_until.get(node_id, 0.0) - now)
 
-    def is_ready(self, node_id: int, lane: object = None) -> bool:
+    def ready_connection(self, node_id: int, lane: object = None) -> ScriptedConnection | None:
         now = asyncio.get_running_loop().time()
-        return self.muted_until.get(node_id, 0.0) <= now
-
-    def send(
-        self,
-        node_id: int,
-        request: PreparedFetch,
-        *,
-        lane: object = None,
-        timeout_s: float | None = None,
-        max_version: int | None = None,
-        on_done: Callable[[ScriptedExchange], None],
-    ) -> ScriptedExchange:
-        sent = Sent(node_id, request, max_version)
-        self.sent.append(sent)
-        self.sent_event.set()
-        return ScriptedExchange(sent, on_done)
+        if self.muted_until.get(node_id, 0.0) > now:
+            return None
+        return ScriptedConnection(self, node_id)
 
     def send_nowait(self, node_id: int, request: Request[Response]) -> bool:
         self.sent_in_passing.append((node_id, request))
