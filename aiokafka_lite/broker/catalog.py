@@ -22,6 +22,7 @@ from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.disk import DiskQueue
 from aiokafka_lite.broker.files import replace_file
 from aiokafka_lite.broker.log import PartitionLog
+from aiokafka_lite.broker.settings import ResourceType, Settings, StoredSettings
 from aiokafka_lite.broker.storage import FolderStore, LogStore, MemoryStore
 from aiokafka_lite.broker.topic_config import TopicConfig
 from aiokafka_lite.broker.topics import (
@@ -32,6 +33,7 @@ from aiokafka_lite.broker.topics import (
     check_topic_name,
 )
 from aiokafka_lite.errors import (
+    InvalidConfigurationError,
     InvalidPartitionsError,
     InvalidTopicError,
     KafkaStorageError,
@@ -62,11 +64,15 @@ class _StoredTopic(TypedDict):
     partitions: list[_StoredPartition]
 
 
-class _StoredCatalog(TypedDict):
+class _FirstStoredCatalog(TypedDict):
     format: int
     cluster_id: str
     next_producer_id: int
     topics: dict[str, _StoredTopic]
+
+
+class _StoredCatalog(_FirstStoredCatalog, total=False):
+    settings: list[StoredSettings]
 
 
 class TopicCatalog:
@@ -93,6 +99,7 @@ class TopicCatalog:
         # Topics that a crash might take, or some of their partitions: the save that keeps them.
         self._unsaved: dict[bytes, int] = {}
         self.cluster_id = uuid_to_str(rng.randbytes(16))
+        self.settings = Settings(config)
 
     # Looking up
 
@@ -118,11 +125,7 @@ class TopicCatalog:
         Raises:
             InvalidConfigurationError: A name or a value is not one of Kafka's.
         """
-        return TopicConfig.parse(
-            overrides,
-            message_max_bytes=self._config.message_max_bytes,
-            segment_bytes=self._config.segment_bytes,
-        )
+        return TopicConfig.parse(overrides, self.settings.topic_defaults())
 
     def check_name(self, name: str) -> None:
         """Check that a topic of this name may be created, whether or not it exists.
@@ -135,7 +138,7 @@ class TopicCatalog:
         if plain != name or "_" in name:
             for other in self._topics:
                 if other != name and other.replace(".", "_") == plain:
-                    raise InvalidTopicError(f"topic {name!r} collides with topic {other!r}")
+                    raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
 
     def check_growth(self, more: int) -> None:
         """Check that so many partitions may be created.
@@ -205,6 +208,42 @@ class TopicCatalog:
         """Keep who leads what, and in which epoch."""
         self._save()
 
+    def configure_topic(self, topic: Topic, config: TopicConfig) -> None:
+        """Let another configuration apply to a topic, its open logs included."""
+        self._apply(topic, config)
+        self._save()
+
+    def configure(
+        self, kind: ResourceType, name: str, settings: Mapping[str, str], *, validate_only: bool
+    ) -> None:
+        """Replace what is set for a resource that is no topic; topics follow their defaults.
+
+        Raises:
+            InvalidConfigurationError: It does not go with the configuration of a topic.
+        """
+        before = self.settings.overrides(kind, name)
+        self.settings.put(kind, name, settings)
+        try:
+            configs = [
+                (topic, self.parse_config(topic.config.overrides))
+                for topic in self._topics.values()
+            ]
+        except InvalidConfigurationError:
+            validate_only = True
+            raise
+        finally:
+            if validate_only:
+                self.settings.put(kind, name, before)
+        if not validate_only:
+            for topic, config in configs:
+                self._apply(topic, config)
+            self._save()
+
+    def _apply(self, topic: Topic, config: TopicConfig) -> None:
+        topic.config = config
+        for partition in topic.partitions:
+            partition.log.set_segment_bytes(config.segment_bytes)
+
     def next_producer_id(self) -> int:
         """Return an id that no producer ever had."""
         if self._next_producer_id == self._producer_ids_end:
@@ -265,6 +304,7 @@ class TopicCatalog:
             format=FORMAT,
             cluster_id=self.cluster_id,
             next_producer_id=self._producer_ids_end,
+            settings=self.settings.stored(),
             topics={
                 topic.name: _StoredTopic(
                     id=uuid_to_str(topic.topic_id),
@@ -329,6 +369,7 @@ class TopicCatalog:
             )
         self.cluster_id = stored["cluster_id"]
         self._next_producer_id = self._producer_ids_end = stored["next_producer_id"]
+        self.settings.restore(stored.get("settings", []))
         for name, told in stored["topics"].items():
             topic = Topic(name, uuid_from_str(told["id"]), self.parse_config(told["configs"]))
             for index, stored_partition in enumerate(told["partitions"]):

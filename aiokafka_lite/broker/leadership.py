@@ -46,7 +46,9 @@ class Leadership:
         nodes = self._node_ids
         if not 1 <= replication <= len(nodes):
             raise InvalidReplicationFactorError(
-                f"{replication} replicas need as many brokers, and there are {len(nodes)}"
+                f"Unable to replicate the partition {replication} time(s): The target replication "
+                f"factor of {replication} cannot be reached because only {len(nodes)} broker(s) "
+                f"are registered or some brokers have all their log directories cordoned."
             )
         return [
             [nodes[(first + partition + replica) % len(nodes)] for replica in range(replication)]
@@ -91,6 +93,22 @@ class Leadership:
         in_sync = [n for n in partition.replicas if n in partition.isr or n == node_id]
         self._elect(partition, node_id, in_sync)
         return node_id
+
+    def reassign(self, partition: Partition, replicas: Sequence[int]) -> None:
+        """Put a partition on other nodes, where it is in sync at once if they are up.
+
+        The leader stays if it still has a replica.
+        """
+        partition.replicas = [*replicas]
+        for node_id in tuple(partition.held):
+            if node_id not in replicas:
+                del partition.held[node_id]
+        in_sync = [n for n in replicas if self._is_up(n) and n not in partition.held]
+        if partition.leader_id in in_sync:
+            partition.isr = in_sync
+        else:
+            leader = in_sync[0] if in_sync else NO_LEADER
+            self._elect(partition, leader, in_sync or replicas[:1])
 
     def node_down(self, partitions: Iterable[Partition], node_id: int) -> None:
         """Have others lead what the node led; the last replica in sync stays one."""

@@ -158,6 +158,10 @@ class PartitionLog:
         self._base_offsets.append(segment.base_offset)
         return segment
 
+    def set_segment_bytes(self, segment_bytes: int) -> None:
+        """Give segments that are begun from now on another size."""
+        self._store.segment_bytes = segment_bytes
+
     def begin_epoch(self, leader_epoch: int) -> None:
         """Note that a leader took over at the end of the log."""
         self.epochs.begin(leader_epoch, self._end_offset)

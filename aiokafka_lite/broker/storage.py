@@ -75,7 +75,13 @@ class LoadedLog:
 
 
 class LogStore(ABC):
-    """Makes, keeps and finds the segments of one log."""
+    """Makes, keeps and finds the segments of one log.
+
+    Attributes:
+        segment_bytes: The size of segments to be begun.
+    """
+
+    segment_bytes: int
 
     @abstractmethod
     def load(self) -> LoadedLog:
@@ -94,14 +100,14 @@ class MemoryStore(LogStore):
     """Keeps nothing beyond the process."""
 
     def __init__(self, segment_bytes: int) -> None:
-        self._segment_bytes = segment_bytes
+        self.segment_bytes = segment_bytes
 
     def load(self) -> LoadedLog:
         return LoadedLog()
 
     def new_segment(self, base_offset: int, size: int, segments_before: int) -> Segment:
         growing = FIRST_MEMORY_SEGMENT_BYTES << min(segments_before, 32)
-        return MemorySegment(base_offset, max(size, min(growing, self._segment_bytes)))
+        return MemorySegment(base_offset, max(size, min(growing, self.segment_bytes)))
 
     def save(self, state: LogState) -> None:
         pass
@@ -112,7 +118,7 @@ class FolderStore(LogStore):
 
     def __init__(self, folder: Path, segment_bytes: int) -> None:
         self._folder = folder
-        self._segment_bytes = segment_bytes
+        self.segment_bytes = segment_bytes
         # Most states are saved by the disk's thread, some by the loop, which is ahead of it.
         self._save_lock = threading.Lock()
         self._saved_serial = -1
@@ -120,7 +126,7 @@ class FolderStore(LogStore):
     def new_segment(self, base_offset: int, size: int, segments_before: int) -> Segment:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            return FileSegment(self._folder, base_offset, self._segment_bytes)
+            return FileSegment(self._folder, base_offset, self.segment_bytes)
         except OSError as error:
             raise KafkaStorageError(f"cannot start a segment in {self._folder}: {error}") from error
 
@@ -134,7 +140,7 @@ class FolderStore(LogStore):
     def load(self) -> LoadedLog:
         state = self._load_state()
         segments = [
-            FileSegment(self._folder, int(path.stem), self._segment_bytes)
+            FileSegment(self._folder, int(path.stem), self.segment_bytes)
             for path in sorted(self._folder.glob(f"*{LOG_SUFFIX}"))
         ]
         recovery = _Recovery(state)

@@ -52,18 +52,22 @@ def check_topic_name(name: str) -> None:
     Raises:
         InvalidTopicError: Saying which rule it breaks.
     """
+    reason = ""
     if not name:
-        raise InvalidTopicError("a topic's name must not be empty")
-    if name in (".", ".."):
-        raise InvalidTopicError(f"a topic cannot be named {name!r}")
-    if len(name) > MAX_TOPIC_NAME_LENGTH:
-        raise InvalidTopicError(
-            f"a topic's name has at most {MAX_TOPIC_NAME_LENGTH} characters, not {len(name)}"
+        reason = "the empty string is not allowed"
+    elif name in (".", ".."):
+        reason = f"'{name}' is not allowed"
+    elif len(name) > MAX_TOPIC_NAME_LENGTH:
+        reason = (
+            f"the length of '{name}' is longer than the max allowed length {MAX_TOPIC_NAME_LENGTH}"
         )
-    if not _LEGAL_NAME.fullmatch(name):
-        raise InvalidTopicError(
-            f"topic name {name!r} holds something else than letters, digits, '.', '_' and '-'"
+    elif not _LEGAL_NAME.fullmatch(name):
+        reason = (
+            f"'{name}' contains one or more characters other than ASCII alphanumerics, "
+            "'.', '_' and '-'"
         )
+    if reason:
+        raise InvalidTopicError(f"Topic name is invalid: {reason}")
 
 
 @dataclass

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.handlers.create_topics import check_replicas
+from aiokafka_lite.broker.handlers.create_topics import check_as_many, check_replicas
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
 from aiokafka_lite.errors import (
@@ -33,11 +33,13 @@ async def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> Creat
     named = Counter(topic.name for topic in request.topics)
     results = []
     for wanted in {topic.name: topic for topic in request.topics}.values():
-        result = CreatePartitionsTopicResult(name=wanted.name)
+        result = CreatePartitionsTopicResult(name=wanted.name, error_message=None)
         try:
             if named[wanted.name] > 1:
-                raise InvalidRequestError(f"topic {wanted.name!r} is in the request twice")
+                raise InvalidRequestError("Duplicate topic name.")
             _add(ctx, wanted, validate_only=request.validate_only)
+        except UnknownTopicOrPartitionError as error:
+            result.error_code = error.errno  # Kafka says no more, either
         except KafkaError as error:
             result.error_code, result.error_message = code_of(error), text_of(error)
         results.append(result)
@@ -48,12 +50,15 @@ async def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> Creat
 def _add(ctx: RequestContext, wanted: CreatePartitionsTopic, *, validate_only: bool) -> None:
     topic = ctx.broker.topic(wanted.name)
     if topic is None:
-        raise UnknownTopicOrPartitionError(f"there is no topic {wanted.name!r}")
-    more = wanted.count - topic.partition_count
-    if more <= 0:
+        raise UnknownTopicOrPartitionError
+    count = topic.partition_count
+    more = wanted.count - count
+    if more == 0:
+        raise InvalidPartitionsError(f"Topic already has {count} partition(s).")
+    if more < 0:
         raise InvalidPartitionsError(
-            f"topic {wanted.name!r} has {topic.partition_count} partitions, which is not less "
-            f"than {wanted.count}"
+            f"The topic {wanted.name} currently has {count} partition(s); "
+            f"{wanted.count} would not be an increase."
         )
     ctx.broker.catalog.check_growth(more)
     replicas = _replicas(ctx, wanted, more, len(topic.partitions[0].replicas))
@@ -69,11 +74,9 @@ def _replicas(
     replicas = [assignment.broker_ids for assignment in wanted.assignments]
     if len(replicas) != more:
         raise InvalidReplicationAssignmentError(
-            f"{more} new partitions need as many assignments, not {len(replicas)}"
+            f"Attempted to add {more} additional partition(s), but only {len(replicas)} "
+            "assignment(s) were specified."
         )
     check_replicas(ctx, replicas)
-    if any(len(nodes) != replication for nodes in replicas):
-        raise InvalidReplicationAssignmentError(
-            f"the topic's partitions have {replication} replicas each"
-        )
+    check_as_many(replicas, replication)
     return replicas

@@ -33,13 +33,11 @@ from aiokafka_lite.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from aiokafka_lite.protocol.schema import ZERO_UUID
 
 DEFAULT: Final = -1
 
-# org.apache.kafka.common.requests.DescribeConfigsResponse.ConfigSource
-TOPIC_CONFIG: Final = 1
-DEFAULT_CONFIG: Final = 5
+# The topic of a controller's log: there is none here, and the name stays reserved.
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
 
 @handler(CreateTopicsRequest)
@@ -50,15 +48,16 @@ async def handle(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTop
     for wanted in {topic.name: topic for topic in request.topics}.values():
         try:
             if named[wanted.name] > 1:
-                raise InvalidRequestError(f"topic {wanted.name!r} is in the request twice")
+                raise InvalidRequestError("Duplicate topic name.")
             new = _validated(ctx, wanted)
         except KafkaError as error:
             results.append(_refused(wanted.name, error))
             continue
-        topic_id = ZERO_UUID
-        if not request.validate_only:
+        if request.validate_only:
+            topic_id = ctx.broker.rng.randbytes(16)  # Kafka tells one that nobody gets, too
+        else:
             topic_id = ctx.broker.catalog.create(new).topic_id
-        results.append(_created(new, topic_id))
+        results.append(_created(ctx, new, topic_id))
     await ctx.broker.disk.settled()
     return CreateTopicsResponse(topics=results)
 
@@ -71,8 +70,10 @@ def _validated(ctx: RequestContext, wanted: CreatableTopic) -> NewTopic:
     """
     catalog = ctx.broker.catalog
     catalog.check_name(wanted.name)
+    if wanted.name == CLUSTER_METADATA_TOPIC:
+        raise InvalidRequestError(f"Creation of internal topic {wanted.name} is prohibited.")
     if ctx.broker.has_topic(wanted.name):
-        raise TopicAlreadyExistsError(f"topic {wanted.name!r} exists")
+        raise TopicAlreadyExistsError(f"Topic '{wanted.name}' already exists.")
     replicas = _assigned(ctx, wanted) if wanted.assignments else _spread(ctx, wanted)
     catalog.check_growth(len(replicas))
     return NewTopic(wanted.name, replicas, _config(ctx, wanted))
@@ -80,20 +81,27 @@ def _validated(ctx: RequestContext, wanted: CreatableTopic) -> NewTopic:
 
 def _config(ctx: RequestContext, wanted: CreatableTopic) -> TopicConfig:
     overrides = {}
+    without_value = [setting.name for setting in wanted.configs if setting.value is None]
+    if without_value:
+        raise InvalidConfigurationError(
+            f"Null value not supported for topic configs: {', '.join(without_value)}"
+        )
     for setting in wanted.configs:
-        if setting.value is None:
-            raise InvalidConfigurationError(f"{setting.name} has no value")
-        overrides[setting.name] = setting.value
+        overrides[setting.name] = setting.value or ""
     return ctx.broker.catalog.parse_config(overrides)
 
 
 def _spread(ctx: RequestContext, wanted: CreatableTopic) -> Sequence[Sequence[int]]:
-    """Put the replicas of each partition on nodes, one after the other."""
+    """Have the replicas of each partition put on nodes."""
     count, replication = wanted.num_partitions, wanted.replication_factor
     if replication != DEFAULT and replication < 1:
-        raise InvalidReplicationFactorError(f"there cannot be {replication} replicas")
+        raise InvalidReplicationFactorError(
+            "Replication factor must be larger than 0, or -1 to use the default value."
+        )
     if count != DEFAULT and count < 1:
-        raise InvalidPartitionsError(f"a topic needs at least 1 partition, not {count}")
+        raise InvalidPartitionsError(
+            "Number of partitions was set to an invalid non-positive value."
+        )
     return ctx.broker.place_replicas(
         ctx.broker.config.num_partitions if count == DEFAULT else count,
         None if replication == DEFAULT else replication,
@@ -102,19 +110,28 @@ def _spread(ctx: RequestContext, wanted: CreatableTopic) -> Sequence[Sequence[in
 
 def _assigned(ctx: RequestContext, wanted: CreatableTopic) -> Sequence[Sequence[int]]:
     """Check replicas that were chosen by hand."""
-    if wanted.replication_factor != DEFAULT:
-        raise InvalidRequestError("with assignments, the replication factor must be -1")
-    if wanted.num_partitions != DEFAULT:
-        raise InvalidRequestError("with assignments, the number of partitions must be -1")
-    by_partition = {item.partition_index: item.broker_ids for item in wanted.assignments}
-    if len(by_partition) < len(wanted.assignments) or sorted(by_partition) != list(
-        range(len(by_partition))
+    for what, value in (
+        ("replication factor", wanted.replication_factor),
+        ("numPartitions", wanted.num_partitions),
     ):
-        raise InvalidReplicationAssignmentError("partitions must be numbered from 0, each once")
+        if value != DEFAULT:
+            raise InvalidRequestError(
+                f"A manual partition assignment was specified, but {what} was not set to -1."
+            )
+    by_partition: dict[int, list[int]] = {}
+    for item in wanted.assignments:
+        if item.partition_index in by_partition:
+            raise InvalidReplicationAssignmentError(
+                f"Found multiple manual partition assignments for partition {item.partition_index}"
+            )
+        by_partition[item.partition_index] = item.broker_ids
+        check_replicas(ctx, [item.broker_ids])
+    if sorted(by_partition) != list(range(len(by_partition))):
+        raise InvalidReplicationAssignmentError(
+            "partitions should be a consecutive 0-based integer sequence"
+        )
     replicas = [by_partition[partition] for partition in range(len(by_partition))]
-    check_replicas(ctx, replicas)
-    if len({len(nodes) for nodes in replicas}) > 1:
-        raise InvalidReplicationAssignmentError("all partitions must have as many replicas")
+    check_as_many(replicas, len(replicas[0]))
     return replicas
 
 
@@ -126,19 +143,41 @@ def check_replicas(ctx: RequestContext, replicas: Sequence[Sequence[int]]) -> No
     """
     for nodes in replicas:
         if not nodes:
-            raise InvalidReplicationAssignmentError("a partition needs at least one replica")
-        if len(set(nodes)) < len(nodes):
-            raise InvalidReplicationAssignmentError(f"replicas {nodes} name a broker twice")
-        unknown = [node for node in nodes if node not in ctx.broker.nodes]
-        if unknown:
-            raise InvalidReplicationAssignmentError(f"there are no brokers {unknown}")
+            raise InvalidReplicationAssignmentError(
+                "The manual partition assignment includes an empty replica list."
+            )
+        for node in nodes:
+            if node not in ctx.broker.nodes:
+                raise InvalidReplicationAssignmentError(
+                    f"The manual partition assignment includes broker {node}, "
+                    "but no such broker is registered."
+                )
+            if nodes.count(node) > 1:
+                raise InvalidReplicationAssignmentError(
+                    f"The manual partition assignment includes the broker {node} more than once."
+                )
+
+
+def check_as_many(replicas: Sequence[Sequence[int]], replication: int) -> None:
+    """Check that all partitions have so many replicas.
+
+    Raises:
+        InvalidReplicationAssignmentError: One has not.
+    """
+    for nodes in replicas:
+        if len(nodes) != replication:
+            raise InvalidReplicationAssignmentError(
+                "The manual partition assignment includes a partition with "
+                f"{len(nodes)} replica(s), but this is not consistent with previous partitions, "
+                f"which have {replication} replica(s)."
+            )
 
 
 def _refused(name: str, error: KafkaError) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=code_of(error), error_message=text_of(error))
 
 
-def _created(new: NewTopic, topic_id: bytes) -> CreatableTopicResult:
+def _created(ctx: RequestContext, new: NewTopic, topic_id: bytes) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=new.name,
         topic_id=topic_id,
@@ -148,10 +187,8 @@ def _created(new: NewTopic, topic_id: bytes) -> CreatableTopicResult:
         replication_factor=len(new.replicas[0]),
         configs=[
             CreatableTopicConfigs(
-                name=name,
-                value=value,
-                config_source=TOPIC_CONFIG if is_override else DEFAULT_CONFIG,
+                name=setting.definition.name, value=setting.value, config_source=setting.source
             )
-            for name, value, is_override in new.config.effective()
+            for setting in ctx.broker.catalog.settings.of_topic(new.config.overrides)
         ],
     )

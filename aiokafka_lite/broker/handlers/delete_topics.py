@@ -30,9 +30,8 @@ async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTop
     results = []
     for (name, topic_id), times in asked.items():
         if times > 1:
-            results.append(
-                _refused(name, topic_id, InvalidRequestError, "it is in the request twice")
-            )
+            twice = "Duplicate topic id." if name is None else "Duplicate topic name."
+            results.append(_refused(name, topic_id, InvalidRequestError, twice))
         else:
             results.append(_delete(ctx, name, topic_id))
     await ctx.broker.disk.settled()
@@ -41,15 +40,20 @@ async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTop
 
 def _delete(ctx: RequestContext, name: str | None, topic_id: bytes) -> DeletableTopicResult:
     if name is not None and topic_id != ZERO_UUID:
-        return _refused(name, topic_id, InvalidRequestError, "give its name or its id, not both")
+        both = "You may not specify both topic name and topic id."
+        return _refused(name, topic_id, InvalidRequestError, both)
     if name is None and topic_id == ZERO_UUID:
-        return _refused(name, topic_id, InvalidRequestError, "give its name or its id")
+        neither = "Neither topic name nor id were specified."
+        return _refused(name, topic_id, InvalidRequestError, neither)
     topic = ctx.broker.topic_by_id(topic_id) if name is None else ctx.broker.topic(name)
     if topic is None:
-        error = UnknownTopicIdError if name is None else UnknownTopicOrPartitionError
-        return _refused(name, topic_id, error, "there is no such topic")
+        if name is None:
+            unknown = "This server does not host this topic ID."
+            return _refused(name, topic_id, UnknownTopicIdError, unknown)
+        unknown = "This server does not host this topic-partition."
+        return _refused(name, topic_id, UnknownTopicOrPartitionError, unknown)
     ctx.broker.delete_topic(topic)
-    return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
+    return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_message=None)
 
 
 def _refused(

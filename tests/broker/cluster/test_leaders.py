@@ -41,7 +41,7 @@ async def test_leaders_and_replicas_are_spread_over_the_nodes(cluster: Broker) -
     assert all(sorted(partition.replicas) == [1, 2, 3] for partition in topic.partitions)
     single = cluster.create_topic("single", partitions=3, replication_factor=1)
     assert [partition.replicas for partition in single.partitions] == [[1], [2], [3]]
-    with pytest.raises(InvalidReplicationFactorError, match="4 replicas need as many brokers"):
+    with pytest.raises(InvalidReplicationFactorError, match="4 time"):
         cluster.create_topic("four", replication_factor=4)
 
 

@@ -1,0 +1,176 @@
+"""What a setting is: its name, the type and range of its values, its default.
+
+Reference: org.apache.kafka.common.config.ConfigDef, whose messages these checks give, since people
+search for them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from aiokafka_lite.errors import InvalidConfigurationError
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+DOUBLE_MAX: Final = "1.7976931348623157E308"
+
+Value: TypeAlias = "int | float | bool | str | list[str]"
+
+
+class ConfigType(enum.IntEnum):
+    """The type of a setting's values, as DescribeConfigs tells it."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class ConfigSource(enum.IntEnum):
+    """Where a value comes from (DescribeConfigsResponse.ConfigSource)."""
+
+    TOPIC = 1
+    NODE = 2  # set for one node at run time
+    CLUSTER = 3  # set for all nodes at run time
+    STATIC = 4
+    DEFAULT = 5
+    CLIENT_METRICS = 7
+    GROUP = 8
+
+
+class Complaint(NamedTuple):
+    """What is wrong with which value, or with which item of a list."""
+
+    value: Value
+    text: str
+
+
+class Check(Protocol):
+    """What values must be besides being of the type."""
+
+    def complaint(self, value: Value) -> Complaint | None:
+        """Return what is wrong with a value, None when nothing is."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from the lowest to the highest, None for no bound; `also` is legal, too."""
+
+    lowest: float | None
+    highest: float | None = None
+    also: int | None = None
+
+    def complaint(self, value: Value) -> Complaint | None:
+        if not isinstance(value, int | float):
+            return Complaint(value, "Not a number")
+        if self.also is not None:
+            if value == self.also or (self.lowest or 0) <= value <= (self.highest or 0):
+                return None
+            legal = f"between {self.lowest} and {self.highest} or equal to {self.also}"
+            return Complaint(value, f"Value must be {legal}")
+        if self.lowest is not None and value < self.lowest:
+            return Complaint(value, f"Value must be at least {self.lowest}")
+        if self.highest is not None and value > self.highest:
+            return Complaint(value, f"Value must be no more than {self.highest}")
+        return None
+
+
+class OneOf:
+    """One of these words; of a list, each item."""
+
+    def __init__(self, *words: str) -> None:
+        self._words = words
+
+    def complaint(self, value: Value) -> Complaint | None:
+        for item in value if isinstance(value, list) else [value]:
+            if item not in self._words:
+                return Complaint(item, f"String must be one of: {', '.join(self._words)}")
+        return None
+
+
+@dataclass(frozen=True)
+class ConfigDef:
+    """One setting.
+
+    Attributes:
+        default: None where there is none.
+        documentation: A sentence for who asks for it.
+        broker_name: Of a topic's or group's setting: the broker's setting it defaults to.
+        is_dynamic: It can be changed while brokers run.
+        is_per_node: It makes no sense for all nodes at once.
+    """
+
+    name: str
+    kind: ConfigType
+    default: str | None
+    check: Check | None = None
+    documentation: str = ""
+    broker_name: str | None = None
+    is_dynamic: bool = True
+    is_per_node: bool = False
+
+    @property
+    def is_sensitive(self) -> bool:
+        """The value is told to nobody."""
+        return self.kind is ConfigType.PASSWORD
+
+    def parse(self, text: str) -> Value:
+        """Return what a value means.
+
+        Raises:
+            InvalidConfigurationError: It is not of the type, or not allowed.
+        """
+        value = _parsed(self.name, self.kind, text.strip())
+        complaint = None if self.check is None else self.check.complaint(value)
+        if complaint is not None:
+            raise _invalid(self.name, *complaint)
+        return value
+
+
+def by_name(defs: Iterable[ConfigDef]) -> Mapping[str, ConfigDef]:
+    """Make a table of settings, in the order of their names."""
+    return {each.name: each for each in sorted(defs, key=lambda each: each.name)}
+
+
+def split_list(text: str) -> list[str]:
+    """Return the items of a setting that is a list."""
+    return [item.strip() for item in text.split(",")] if text.strip() else []
+
+
+def _parsed(name: str, kind: ConfigType, text: str) -> Value:
+    match kind:
+        case ConfigType.BOOLEAN:
+            if text.lower() not in ("true", "false"):
+                raise _invalid(name, text, "Expected value to be either true or false")
+            return text.lower() == "true"
+        case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
+            bits = {ConfigType.SHORT: 15, ConfigType.INT: 31, ConfigType.LONG: 63}[kind]
+            try:
+                number = int(text)
+            except ValueError:
+                number = 1 << bits
+            if not -(1 << bits) <= number < 1 << bits or "_" in text:
+                raise _invalid(name, text, f"Not a number of type {kind.name}")
+            return number
+        case ConfigType.DOUBLE:
+            try:
+                return float(text)
+            except ValueError:
+                raise _invalid(name, text, f"Not a number of type {kind.name}") from None
+        case ConfigType.LIST:
+            return split_list(text)
+        case _:
+            return text
+
+
+def _invalid(name: str, value: Value, complaint: str) -> InvalidConfigurationError:
+    shown = f"[{', '.join(value)}]" if isinstance(value, list) else value
+    return InvalidConfigurationError(f"Invalid value {shown} for configuration {name}: {complaint}")
