@@ -182,6 +182,7 @@ class TopicCatalog:
 
     def _open(self, topic: Topic, index: int, stored: _StoredPartition) -> Partition:
         log = PartitionLog(self._store(topic, index), run_slowly=self._run_slowly)
+        log.configure(topic.config)
         log.begin_epoch(stored["leader_epoch"])
         return Partition(
             topic=topic.name,
@@ -242,7 +243,7 @@ class TopicCatalog:
     def _apply(self, topic: Topic, config: TopicConfig) -> None:
         topic.config = config
         for partition in topic.partitions:
-            partition.log.set_segment_bytes(config.segment_bytes)
+            partition.log.configure(config)
 
     def next_producer_id(self) -> int:
         """Return an id that no producer ever had."""

@@ -36,6 +36,10 @@ class BrokerConfig:
         max_fetch_sessions: Incremental fetch sessions kept at most.
         fetch_max_bytes: Most a Fetch answer may hold, whatever the client asks for.
         stop_timeout_s: How long stopping waits for connections to take their last bytes.
+        log_retention_check_interval_ms: How often old segments are looked for and deleted.
+        log_cleaner_backoff_ms: How often logs are looked for that are worth compacting.
+        offsets_retention_minutes: How long committed offsets outlive their group's last member.
+        offsets_retention_check_interval_ms: How often expired offsets are looked for.
     """
 
     nodes: int = 1
@@ -65,6 +69,10 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 10_000
     offset_metadata_max_bytes: int = 4_096
+    log_retention_check_interval_ms: int = 300_000
+    log_cleaner_backoff_ms: int = 15_000
+    offsets_retention_minutes: int = 10_080
+    offsets_retention_check_interval_ms: int = 600_000
 
     def __post_init__(self) -> None:
         for name in (
@@ -77,6 +85,10 @@ class BrokerConfig:
             "max_connections",
             "max_partitions",
             "offsets_topic_partitions",
+            "log_retention_check_interval_ms",
+            "log_cleaner_backoff_ms",
+            "offsets_retention_minutes",
+            "offsets_retention_check_interval_ms",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")

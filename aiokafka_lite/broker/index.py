@@ -28,6 +28,11 @@ class BatchIndex:
         return len(self._positions)
 
     @property
+    def first_timestamp(self) -> int:
+        """The newest timestamp of the first batch, -1 without records."""
+        return self._newest_timestamps[0] if self._newest_timestamps else -1
+
+    @property
     def newest_timestamp(self) -> int:
         """The newest timestamp in the segment, -1 without records."""
         return self._newest_timestamps[-1] if self._newest_timestamps else -1

@@ -8,19 +8,21 @@ and none waits for anything but the page cache.
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
-from collections.abc import Callable
-from typing import NamedTuple
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import Buffer
 from aiokafka_lite.broker.epochs import EpochEnd, LeaderEpochs
 from aiokafka_lite.broker.producers import ProducerStates
 from aiokafka_lite.broker.segment import Segment
 from aiokafka_lite.broker.storage import LogState, LogStore
+from aiokafka_lite.broker.topic_config import TopicConfig
 from aiokafka_lite.errors import OffsetOutOfRangeError
 from aiokafka_lite.records import BatchHeader, decode_all, iter_batches, patch_batch
 
-NO_TIMESTAMP = -1
+NO_TIMESTAMP: Final = -1
+NEVER_MS: Final = 2**63 - 1
 
 
 class AppendResult(NamedTuple):
@@ -67,6 +69,20 @@ class PartitionLog:
         self.was_clean = loaded.was_clean
         self._is_saved = loaded.was_clean
         self._states = itertools.count()
+        self._segment_ms = NEVER_MS
+        # The timestamp that starts a new segment.
+        self._roll_at_ms = NEVER_MS
+        # The newest timestamp up to each segment but the last; None until it is asked for.
+        self._newest_timestamps: list[int] | None = None
+
+    def configure(self, config: TopicConfig) -> None:
+        """Roll segments by a topic's configuration from now on."""
+        self._store.segment_bytes, self._segment_ms = config.segment_bytes, config.segment_ms
+        self._reckon_roll()
+
+    def _reckon_roll(self) -> None:
+        first = self._segments[-1].index.first_timestamp if self._segments else NO_TIMESTAMP
+        self._roll_at_ms = NEVER_MS if first < 0 else first + self._segment_ms + 1
 
     # Offsets
 
@@ -95,6 +111,11 @@ class PartitionLog:
     def size(self) -> int:
         """Bytes in all segments."""
         return sum(segment.size for segment in self._segments)
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """The segments, oldest first; only the last one grows. A live view: do not change it."""
+        return self._segments
 
     # Writing
 
@@ -135,7 +156,7 @@ class PartitionLog:
             append_time_ms=append_time_ms,
         )
         newest = header.max_timestamp if append_time_ms is None else append_time_ms
-        self._segment_for(len(writable)).append(base_offset, newest, writable)
+        self._segment_for(len(writable), newest).append(base_offset, newest, writable)
         self._end_offset = base_offset + header.last_offset_delta + 1
         self._is_saved = False
         self.epochs.begin(leader_epoch, base_offset)
@@ -144,23 +165,26 @@ class PartitionLog:
         stamp = NO_TIMESTAMP if append_time_ms is None else append_time_ms
         return AppendResult(base_offset, self._end_offset - 1, stamp, False)
 
-    def _segment_for(self, size: int) -> Segment:
+    def _segment_for(self, size: int, newest: int) -> Segment:
         if self._segments:
             last = self._segments[-1]
-            if last.has_room(size):
+            if newest < self._roll_at_ms and last.has_room(size):
                 return last
-            last.seal()
-            state = self.state()
-            self._run_slowly(last.checkpoint)
-            self._run_slowly(lambda: self._store.save(state))
+            self._seal(last)
         segment = self._store.new_segment(self._end_offset, size, len(self._segments))
+        self._roll_at_ms = NEVER_MS if newest < 0 else newest + self._segment_ms + 1
         self._segments.append(segment)
         self._base_offsets.append(segment.base_offset)
         return segment
 
-    def set_segment_bytes(self, segment_bytes: int) -> None:
-        """Give segments that are begun from now on another size."""
-        self._store.segment_bytes = segment_bytes
+    def _seal(self, last: Segment) -> None:
+        last.seal()
+        if self._newest_timestamps is not None:
+            before = self._newest_timestamps[-1] if self._newest_timestamps else NO_TIMESTAMP
+            self._newest_timestamps.append(max(before, last.index.newest_timestamp))
+        state = self.state()
+        self._run_slowly(last.checkpoint)
+        self._run_slowly(lambda: self._store.save(state))
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """Note that a leader took over at the end of the log."""
@@ -177,19 +201,32 @@ class PartitionLog:
                 f"cannot delete up to {offset}: the log ends at {self.high_watermark}"
             )
         if offset > self._start_offset:
-            self._start_offset = offset
-            self._is_saved = False
-            # The last segment stays: with it the log remembers where it ends.
+            # The last segment stays, as in Kafka, which would have to roll it first.
             keep = max(bisect_right(self._base_offsets, offset) - 1, 0)
-            gone = self._segments[:keep]
-            del self._segments[:keep], self._base_offsets[:keep]
-            self.epochs.trim_before(offset)
-            self.producers.transactions.trim_before(offset)
-            state = self.state()
-            self._run_slowly(lambda: self._store.save(state))
-            for segment in gone:
-                self._run_slowly(segment.delete)
+            self._start_at(offset, keep)
         return self._start_offset
+
+    def expire_segments(self, count: int) -> None:
+        """Delete the oldest segments (retention); without any left, the log starts at its end."""
+        is_all = count >= len(self._segments)
+        self._start_at(
+            self._end_offset if is_all else max(self._base_offsets[count], self._start_offset),
+            count,
+        )
+
+    def _start_at(self, offset: int, segments_gone: int) -> None:
+        gone = self._segments[:segments_gone]
+        del self._segments[:segments_gone], self._base_offsets[:segments_gone]
+        self._start_offset = offset
+        self._newest_timestamps = None
+        self.epochs.trim_before(offset)
+        self.producers.transactions.trim_before(offset)
+        state = self.state()
+        # In this order: without the state, a log without segments would start over at 0.
+        self._run_slowly(lambda: self._store.save(state))
+        for segment in gone:
+            self._run_slowly(segment.delete)
+        self._is_saved = False
 
     def truncate_to(self, offset: int) -> int:
         """Drop the batch that holds an offset and all behind it, as a follower that diverged does.
@@ -226,6 +263,8 @@ class PartitionLog:
         if cut is not None:
             cut.truncate(row)
         self._is_saved = True
+        self._newest_timestamps = None
+        self._reckon_roll()
         return self._end_offset
 
     def _forget_producers_behind(self, cut: Segment | None, row: int) -> None:
@@ -306,14 +345,23 @@ class PartitionLog:
 
     def offset_at_time(self, timestamp: int) -> TimedOffset | None:
         """Return the first record that is not older than a timestamp, None when all are."""
-        for segment in self._segments:
+        for segment in self._segments[self._first_segment_reaching(timestamp) :]:
             row = segment.index.first_row_reaching(timestamp)
-            while row is not None and row < len(segment.index):
-                found = self._first_record(segment, row, timestamp)
+            if row is None:
+                continue
+            for later in range(
+                max(row, segment.index.row_of(self._start_offset)), len(segment.index)
+            ):
+                found = self._first_record(segment, later, timestamp)
                 if found is not None:
-                    return found
-                row += 1  # all that is so new in this batch was deleted
+                    return found  # at the first try, unless what is so new was deleted
         return None
+
+    def _first_segment_reaching(self, timestamp: int) -> int:
+        if self._newest_timestamps is None:
+            newest = (segment.index.newest_timestamp for segment in self._segments[:-1])
+            self._newest_timestamps = list(itertools.accumulate(newest, max))
+        return bisect_left(self._newest_timestamps, timestamp)
 
     def offset_of_newest(self) -> TimedOffset | None:
         """Return the first record that has the newest timestamp of the log (KIP-734)."""
@@ -321,6 +369,8 @@ class PartitionLog:
         return None if newest == NO_TIMESTAMP else self.offset_at_time(newest)
 
     def _first_record(self, segment: Segment, row: int, timestamp: int) -> TimedOffset | None:
+        if segment.header(row).max_timestamp < timestamp:
+            return None
         for record in decode_all(segment.view(*segment.index.span(row))):
             if record.timestamp >= timestamp and record.offset >= self._start_offset:
                 return TimedOffset(record.offset, record.timestamp)
@@ -356,6 +406,7 @@ class PartitionLog:
         for segment in self._segments:
             self._run_slowly(segment.delete)
         self._segments, self._base_offsets = [], []
+        self._newest_timestamps = None
         self._start_offset = self._end_offset
         self._is_saved = True
 

@@ -26,8 +26,10 @@ from aiokafka_lite.broker import handlers
 from aiokafka_lite.broker.cluster import Cluster
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.group_values import GroupSettings
+from aiokafka_lite.broker.maintenance import Job, Maintenance
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.purgatory import Purgatory
+from aiokafka_lite.broker.retention import delete_expired
 from aiokafka_lite.broker.topics import (
     Node,
 )
@@ -121,6 +123,7 @@ class Broker(Cluster):
         self.loop: asyncio.AbstractEventLoop
         self.scope: TaskScope
         self.purgatory: Purgatory[Response]
+        self._maintenance: Maintenance
 
     # Starting and stopping
 
@@ -142,6 +145,7 @@ class Broker(Cluster):
         self.loop = loop = asyncio.get_running_loop()
         self.scope = TaskScope("broker", on_failure=functools.partial(self._bug, "a task died"))
         self.purgatory = Purgatory(loop)
+        self._maintenance = Maintenance(self._jobs())
         opened: list[BrokerNode] = []
         try:
             if self.config.data_dir is not None:
@@ -153,6 +157,7 @@ class Broker(Cluster):
             self._elect_coordinators()
             for node in opened:
                 await node.start()
+            self.scope.spawn(self._maintenance.run(), name="maintenance")
         except BaseException:
             for node in opened:
                 await node.kill()
@@ -198,6 +203,25 @@ class Broker(Cluster):
         self.loop.call_exception_handler(
             {"message": f"embedded broker: {what}", "exception": error, "broker": self}
         )
+
+    # Maintenance
+
+    def _jobs(self) -> Iterator[Job]:
+        yield Job(
+            self.config.log_retention_check_interval_ms / 1000,
+            lambda: delete_expired(self.topics.values(), self.clock()),
+        )
+
+    async def clean_logs(self) -> None:
+        """Do now what is else done from time to time: delete what retention does not keep.
+
+        Returns when it is done and on the disk. Cancelled, it has done some of it.
+
+        Raises:
+            KafkaStorageError: The disk failed.
+        """
+        await self._maintenance.run_once()
+        await self.disk.settled()
 
     # Nodes
 

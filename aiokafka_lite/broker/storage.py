@@ -78,10 +78,12 @@ class LogStore(ABC):
     """Makes, keeps and finds the segments of one log.
 
     Attributes:
-        segment_bytes: The size of segments to be begun.
+        segment_bytes: Most that a segment may have, unless one batch is larger; may be changed
+            for the segments to come.
     """
 
-    segment_bytes: int
+    def __init__(self, segment_bytes: int) -> None:
+        self.segment_bytes = segment_bytes
 
     @abstractmethod
     def load(self) -> LoadedLog:
@@ -99,9 +101,6 @@ class LogStore(ABC):
 class MemoryStore(LogStore):
     """Keeps nothing beyond the process."""
 
-    def __init__(self, segment_bytes: int) -> None:
-        self.segment_bytes = segment_bytes
-
     def load(self) -> LoadedLog:
         return LoadedLog()
 
@@ -117,8 +116,8 @@ class FolderStore(LogStore):
     """Keeps a log in a folder of its own."""
 
     def __init__(self, folder: Path, segment_bytes: int) -> None:
+        super().__init__(segment_bytes)
         self._folder = folder
-        self.segment_bytes = segment_bytes
         # Most states are saved by the disk's thread, some by the loop, which is ahead of it.
         self._save_lock = threading.Lock()
         self._saved_serial = -1

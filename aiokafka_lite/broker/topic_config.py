@@ -21,7 +21,14 @@ class TopicConfig:
         overrides: What was set for this topic, as it was written.
         is_log_append_time: Records get the broker's time instead of the producer's.
         timestamp_after_max_ms: How far ahead of the broker's clock a record's time may be.
-        is_compacted: Records must have keys.
+        is_compacted: Records must have keys; of each key the newest record is kept.
+        is_deleted_by_retention: Old records are deleted, by age and size.
+        retention_ms: Age of records to delete, -1 for none.
+        retention_bytes: Size of a partition's log beyond which they are deleted, -1 for none.
+        segment_ms: After so long the next record starts a new segment; with compaction no later
+            than max.compaction.lag.ms.
+        min_cleanable_dirty_ratio: Share of a log that compaction has not seen, to start it.
+        delete_retention_ms: How long tombstones stay once compaction has seen them.
     """
 
     overrides: Mapping[str, str]
@@ -32,6 +39,13 @@ class TopicConfig:
     timestamp_after_max_ms: int
     is_compacted: bool
     is_deleted_by_retention: bool
+    retention_ms: int
+    retention_bytes: int
+    segment_ms: int
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    delete_retention_ms: int
 
     @classmethod
     def parse(cls, overrides: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig:
@@ -60,6 +74,8 @@ class TopicConfig:
                 f"conflict topic config setting min.compaction.lag.ms ({lags_ms[0]}) > "
                 f"max.compaction.lag.ms ({lags_ms[1]})"
             )
+        is_compacted = "compact" in policies
+        segment_ms, max_lag_ms = int(value_of("segment.ms")), lags_ms[1]
         return cls(
             overrides=dict(overrides),
             max_message_bytes=int(value_of("max.message.bytes")),
@@ -67,8 +83,15 @@ class TopicConfig:
             min_insync_replicas=int(value_of("min.insync.replicas")),
             is_log_append_time=value_of("message.timestamp.type") == LOG_APPEND_TIME,
             timestamp_after_max_ms=int(value_of("message.timestamp.after.max.ms")),
-            is_compacted="compact" in policies,
+            is_compacted=is_compacted,
             is_deleted_by_retention="delete" in policies,
+            retention_ms=int(value_of("retention.ms")),
+            retention_bytes=int(value_of("retention.bytes")),
+            segment_ms=min(segment_ms, max_lag_ms) if is_compacted else segment_ms,
+            min_cleanable_dirty_ratio=float(value_of("min.cleanable.dirty.ratio")),
+            min_compaction_lag_ms=lags_ms[0],
+            max_compaction_lag_ms=max_lag_ms,
+            delete_retention_ms=int(value_of("delete.retention.ms")),
         )
 
 

@@ -169,6 +169,11 @@ class Partition:
         self.on_change(self.key)
         return low_watermark
 
+    def expire_segments(self, count: int) -> None:
+        """Delete the oldest segments and wake who waits; see `PartitionLog.expire_segments`."""
+        self.log.expire_segments(count)
+        self.on_change(self.key)
+
     def truncate_to(self, offset: int) -> int:
         """Cut the log's end off and wake who waits; see `PartitionLog.truncate_to`."""
         end_offset = self.log.truncate_to(offset)
