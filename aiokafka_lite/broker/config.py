@@ -35,6 +35,7 @@ class BrokerConfig:
         max_partitions: All topics together; creating more is refused.
         max_fetch_sessions: Incremental fetch sessions kept at most.
         fetch_max_bytes: Most a Fetch answer may hold, whatever the client asks for.
+        request_log_size: The latest requests, so many, can be looked at (`Broker.requests`).
         stop_timeout_s: How long stopping waits for connections to take their last bytes.
         log_retention_check_interval_ms: How often old segments are looked for and deleted.
         log_cleaner_backoff_ms: How often logs are looked for that are worth compacting.
@@ -62,6 +63,7 @@ class BrokerConfig:
     max_fetch_sessions: int = 1_000
     fetch_session_eviction_s: float = 120.0
     fetch_max_bytes: int = 55 << 20
+    request_log_size: int = 1_000
     stop_timeout_s: float = 1.0
     offsets_topic_partitions: int = 50
     group_initial_rebalance_delay_ms: int = 0

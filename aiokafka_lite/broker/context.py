@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.group import GroupCoordinator
     from aiokafka_lite.broker.node import BrokerNode
     from aiokafka_lite.broker.server import Broker
+    from aiokafka_lite.errors import BrokerResponseError
+
+Refuses: TypeAlias = "Callable[[str, int], type[BrokerResponseError] | None]"
+"""Takes a topic's name and a partition; returns the error that a fault has for it."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,7 @@ class RequestContext:
             changed the meaning of a message and not its fields.
         client_id: As the client names itself; None when it does not.
         client_host: The peer's address, written as Kafka writes it ("/127.0.0.1").
+        refuses: Only in a Fetch that a fault is for: which partitions are not served.
     """
 
     broker: Broker
@@ -29,6 +35,7 @@ class RequestContext:
     api_version: int
     client_id: str | None
     client_host: str
+    refuses: Refuses | None = None
 
     @property
     def groups(self) -> GroupCoordinator:

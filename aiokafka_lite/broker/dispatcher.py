@@ -9,6 +9,7 @@ from typing import Final
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.channel import RequestChannel
+from aiokafka_lite.broker.faults import Faults
 from aiokafka_lite.broker.handlers.registry import Answer
 from aiokafka_lite.broker.processor import Work
 from aiokafka_lite.broker.purgatory import Delayed, Purgatory
@@ -27,6 +28,7 @@ class Dispatcher:
     way the next request is taken: waiting holds up its own connection only.
 
     Args:
+        faults: What is to happen to requests instead, if anything.
         on_bug: Told of an exception that a handler should not have let out; the connection is
             closed, since there is no answer.
     """
@@ -36,11 +38,13 @@ class Dispatcher:
         channel: RequestChannel[Work],
         purgatory: Purgatory[Response],
         scope: TaskScope,
+        faults: Faults,
         on_bug: Callable[[str, BaseException], None],
     ) -> None:
         self._channel = channel
         self._purgatory = purgatory
         self._scope = scope
+        self._faults = faults
         self._on_bug = on_bug
 
     async def run(self) -> None:
@@ -51,13 +55,28 @@ class Dispatcher:
             if not len(self._channel):
                 slice_ends = 0.0
             work = await self._channel.take()
-            self._handle(work)
+            if self._faults.is_armed:
+                self._suffer(work)
+            else:
+                self._handle(work)
             now = loop.time()
             if not slice_ends:
                 slice_ends = now + TIME_SLICE_S
             elif now >= slice_ends:
                 await asyncio.sleep(0)
                 slice_ends = 0.0
+
+    def _suffer(self, work: Work) -> None:
+        """Handle a request, or let the rule for it do what it does."""
+        try:
+            work.rule = rule = self._faults.take(work)
+            if rule is not None:
+                rule.handle(work, partial(self._handle, work))
+        except Exception as error:  # noqa: BLE001 — reported: the test's own functions may fail
+            self._failed(work, error)
+            return
+        if rule is None:
+            self._handle(work)
 
     def _handle(self, work: Work) -> None:
         try:

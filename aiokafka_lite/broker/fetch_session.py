@@ -262,6 +262,11 @@ class FetchSessionCache:
         self._touch(session, now)
         return IncrementalContext(session)
 
+    def keys_of(self, session_id: int) -> Sequence[FetchKey]:
+        """Return the partitions of a session, none if there is no such session."""
+        session = self._sessions.get(session_id)
+        return () if session is None else tuple(session.targets)
+
     def create(self, size: int, uses_topic_ids: bool, now: float) -> FetchSession | None:
         """Return a new session, or None when there is no room for one of this size."""
         if len(self._sessions) >= self._capacity and not self._evict_for(size, now):

@@ -47,6 +47,8 @@ class BrokerNode:
     def __init__(self, cluster: Broker, address: Node) -> None:
         self.cluster = cluster
         self.address = address
+        self.faults: Final = cluster.faults
+        self.requests: Final = cluster.requests
         self._processors: dict[Processor, None] = {}
         self._server: asyncio.Server | None = None
         self._closed_server: asyncio.Server | None = None
@@ -85,7 +87,9 @@ class BrokerNode:
         )
         self.groups = GroupCoordinator(cluster)
         self.channel = RequestChannel(config.queued_max_requests, self._loop)
-        dispatcher = Dispatcher(self.channel, cluster.purgatory, cluster.scope, on_bug)
+        dispatcher = Dispatcher(
+            self.channel, cluster.purgatory, cluster.scope, cluster.faults, on_bug
+        )
         cluster.scope.spawn(dispatcher.run(), name=f"dispatcher-{self.id}")
 
     async def start(self) -> None:

@@ -13,14 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from aiokafka_lite.broker.channel import RequestChannel
 from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.faults import Faults, Rule
+from aiokafka_lite.broker.faults.connections import ConnectionFault
 from aiokafka_lite.broker.handlers.registry import HANDLERS, HandlerEntry
 from aiokafka_lite.broker.receive import FrameReceiver
+from aiokafka_lite.broker.request_log import RequestLog, SeenRequest
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol import codec, framing
 from aiokafka_lite.protocol.encoding import Part
@@ -29,7 +34,7 @@ from aiokafka_lite.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
-from aiokafka_lite.protocol.schema import Message, Response
+from aiokafka_lite.protocol.schema import Request, Response
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +46,30 @@ JOIN_BYTES: Final = 16 << 10
 
 NEWEST_UNDERSTOOD_BY_ALL: Final = 0
 
+# SO_LINGER, on, for no time: the kernel resets the connection when it is closed.
+_LINGER_NOT: Final = struct.pack("ii", 1, 0)
+
 
 class Work:
-    """A request on its way through the broker."""
+    """A request on its way through the broker.
 
-    __slots__ = ("context", "correlation_id", "entry", "processor", "request")
+    Attributes:
+        seen: Its entry in the log of requests, if there is a log.
+        rule: The fault that it was chosen for, if any.
+        refused: What the fault has refused of it, while the rest is being handled.
+    """
+
+    __slots__ = (
+        "context",
+        "correlation_id",
+        "entry",
+        "processor",
+        "refused",
+        "request",
+        "rule",
+        "seen",
+        "size_bytes",
+    )
 
     def __init__(
         self,
@@ -53,13 +77,18 @@ class Work:
         entry: HandlerEntry,
         context: RequestContext,
         correlation_id: int,
-        request: Message,
+        request: Request[Response],
+        size_bytes: int,
     ) -> None:
         self.processor = processor
         self.entry = entry
         self.context = context
         self.correlation_id = correlation_id
         self.request = request
+        self.size_bytes = size_bytes
+        self.seen: SeenRequest | None = None
+        self.rule: Rule | None = None
+        self.refused: Response | None = None
 
 
 class Acceptor(Protocol):
@@ -70,6 +99,15 @@ class Acceptor(Protocol):
 
     @property
     def max_frame_bytes(self) -> int: ...
+
+    @property
+    def faults(self) -> Faults: ...
+
+    @property
+    def requests(self) -> RequestLog: ...
+
+    @property
+    def id(self) -> int: ...
 
     def admit(self, processor: Processor) -> bool:
         """Count a new connection in, unless there are too many."""
@@ -95,6 +133,10 @@ class Processor(asyncio.BufferedProtocol):
         self._is_waiting_for_room = False
         self._is_writable = True
         self._on_gone: Callable[[], None] | None = None
+        self._throttle_s = 0.0
+        self._unmute_timer: asyncio.TimerHandle | None = None
+        # After how many more bytes the connection is closed, if a fault says so.
+        self._bytes_left: int | None = None
         self.peer_host = ""
         self.peer = ""
         self.last_active_at = loop.time()
@@ -110,10 +152,27 @@ class Processor(asyncio.BufferedProtocol):
         if not self._acceptor.admit(self):
             log.warning("%s is turned away: there are too many connections", self.peer)
             self.abort()
+        elif self._acceptor.faults.is_armed_for_connections:
+            self._suffer()
+
+    def _suffer(self) -> None:
+        rule = self._acceptor.faults.take_for_connection(self, self._acceptor.id)
+        if rule is None:
+            return
+        match rule.fault:
+            case ConnectionFault.REFUSE:
+                self.reset()
+            case ConnectionFault.SILENCE:
+                self._is_muted = True
+            case ConnectionFault.CLOSE_AFTER:
+                self._bytes_left = rule.after_bytes
+                self._write_more()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._outgoing.clear()
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
         on_gone, self._on_gone = self._on_gone, None
         if on_gone is not None:
             on_gone()
@@ -142,6 +201,11 @@ class Processor(asyncio.BufferedProtocol):
         self._next()
 
     # Reading
+
+    @property
+    def is_open(self) -> bool:
+        """The client has not gone."""
+        return self._transport is not None
 
     @property
     def is_idle(self) -> bool:
@@ -190,10 +254,14 @@ class Processor(asyncio.BufferedProtocol):
             return
         # Bytes behind the request are left alone, as Kafka does: librdkafka sends some.
         request = codec.decoder(entry.request, header.version)(header.body, True)
+        request = request.from_version(header.version)
         context = self._acceptor.context(self, header.version, header.client_id)
-        work = Work(
-            self, entry, context, header.correlation_id, request.from_version(header.version)
-        )
+        work = Work(self, entry, context, header.correlation_id, request, len(frame))
+        requests = self._acceptor.requests
+        if requests.is_on:
+            work.seen = requests.arrived(
+                context, self.peer, request, work.size_bytes, self.last_active_at
+            )
         self._is_muted = True
         self._acceptor.channel.put(work)
 
@@ -219,10 +287,19 @@ class Processor(asyncio.BufferedProtocol):
         self._on_gone = callback
 
     def answer(self, work: Work, response: Response | None) -> None:
-        """Send the answer to the request in flight; None when none is expected."""
+        """Answer the request in flight; None when no answer is expected."""
         self._on_gone = None
         if self._transport is None:
             return
+        if work.rule is not None:
+            work.rule.answer(work, response)
+        else:
+            self.send(work, response)
+
+    def send(self, work: Work, response: Response | None) -> None:
+        """Send the answer to the request in flight as it is, and go on to the next."""
+        if work.seen is not None:
+            self._acceptor.requests.answered(work.seen, response, self._loop.time())
         if response is None:
             self._unmute()
             return
@@ -238,12 +315,25 @@ class Processor(asyncio.BufferedProtocol):
         transport, outgoing = self._transport, self._outgoing
         if transport is None:
             return
+        if self._bytes_left is not None:
+            self._write_last(transport)
+            return
         while outgoing and self._is_writable:
             transport.write(outgoing.popleft())
         if self._is_muted and not outgoing and self._is_writable:
             self._unmute()
 
+    def mute_for(self, throttle_s: float) -> None:
+        """Leave the connection muted for so long after the answer in flight (KIP-219)."""
+        self._throttle_s = max(self._throttle_s, throttle_s)
+
     def _unmute(self) -> None:
+        if self._unmute_timer is not None:
+            return
+        if self._throttle_s:
+            self._unmute_timer = self._loop.call_later(self._throttle_s, self._throttled)
+            self._throttle_s = 0.0
+            return
         self._is_muted = False
         self.last_active_at = self._loop.time()
         if self._receiver.has_frame:
@@ -251,11 +341,49 @@ class Processor(asyncio.BufferedProtocol):
             # them handled without a system call in between. Nothing is handled right here.
             self._next()
 
+    def _throttled(self) -> None:
+        self._unmute_timer = None
+        self._unmute()
+
     def _next(self) -> None:
         try:
             self._advance()
         except KafkaProtocolError as error:
             self.refuse(error)
+
+    # Answering as faults do
+
+    def encode(self, work: Work, response: Response) -> bytes:
+        """Return what `send` would write, its size first."""
+        return framing.encode_response(response, work.context.api_version, work.correlation_id)
+
+    def write_now(self, piece: bytes) -> None:
+        """Write a piece of the answer in flight; more is to follow."""
+        if self._transport is not None:
+            self._outgoing.append(piece)
+            is_muted, self._is_muted = self._is_muted, False
+            self._write_more()
+            self._is_muted = is_muted
+
+    def write_rest(self, work: Work, response: Response, rest: bytes) -> None:
+        """Write the rest of the answer in flight, which says this, and go on to the next."""
+        if self._transport is None:
+            return
+        if work.seen is not None:
+            self._acceptor.requests.answered(work.seen, response, self._loop.time())
+        self._write([rest])
+
+    def _write_last(self, transport: asyncio.Transport) -> None:
+        """Write what a fault lets through, then close."""
+        outgoing = self._outgoing
+        while outgoing and self._bytes_left:
+            part = outgoing.popleft()[: self._bytes_left]
+            self._bytes_left -= len(part)
+            transport.write(part)
+        if self._bytes_left:
+            self._unmute()
+        else:
+            transport.close()
 
     # The end
 
@@ -268,6 +396,13 @@ class Processor(asyncio.BufferedProtocol):
         """Close after what is being written was taken by the client."""
         if self._transport is not None:
             self._transport.close()
+
+    def reset(self) -> None:
+        """Close at once, and have the client told so by a TCP reset."""
+        if self._transport is not None:
+            sock = self._transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+            self._transport.abort()
 
     def abort(self) -> None:
         """Close at once."""

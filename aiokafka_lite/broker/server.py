@@ -25,10 +25,16 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker import handlers
 from aiokafka_lite.broker.cluster import Cluster
 from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.broker.faults import ConnectionRule, Faults, Rule
+from aiokafka_lite.broker.faults.builder import Leaders
+from aiokafka_lite.broker.faults.connections import ConnectionFault, ConnectionMatch
+from aiokafka_lite.broker.faults.methods import FaultMethods
+from aiokafka_lite.broker.faults.rules import Action, Match
 from aiokafka_lite.broker.group_values import GroupSettings
 from aiokafka_lite.broker.maintenance import Job, Maintenance
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.purgatory import Purgatory
+from aiokafka_lite.broker.request_log import RequestLog
 from aiokafka_lite.broker.retention import delete_expired
 from aiokafka_lite.broker.topics import (
     Node,
@@ -46,7 +52,7 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Broker(Cluster):
+class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
     """An embedded Kafka broker: a cluster of one node or more, for tests and laptops.
 
     ::
@@ -110,6 +116,8 @@ class Broker(Cluster):
             allow_remote=allow_remote,
             **settings,  # type: ignore[arg-type]  # dataclass checks names, __post_init__ values
         )
+        self.faults = Faults()
+        self.requests = RequestLog(config.request_log_size)
         super().__init__(
             config,
             {address.id: BrokerNode(self, address) for address in _addresses(config)},
@@ -180,6 +188,7 @@ class Broker(Cluster):
         if not self._is_running:
             return
         self._is_running = False
+        self.faults.close()
         for node in self.nodes.values():
             await node.stop_listening()
             await node.groups.close()
@@ -196,6 +205,26 @@ class Broker(Cluster):
                 self.catalog.close()
             else:
                 await self.loop.run_in_executor(None, self.catalog.close)
+
+    # Faults (see faults/methods.py for `on` and `on_connect`)
+
+    def _put_rule(self, match: Match, action: Action, times: int | None) -> Rule:
+        rule = Rule(self.faults, match, action, times)
+        self.faults.put(rule)
+        return rule
+
+    def _put_connection_rule(
+        self, match: ConnectionMatch, fault: ConnectionFault, times: int | None, after_bytes: int
+    ) -> ConnectionRule:
+        rule = ConnectionRule(self.faults, match, fault, times, after_bytes)
+        self.faults.put_for_connections(rule)
+        return rule
+
+    def _leaders(self) -> Leaders:
+        return {
+            (partition.topic, partition.index): (partition.leader_id, partition.leader_epoch)
+            for partition in self._partitions()
+        }
 
     def _bug(self, what: str, error: BaseException) -> None:
         """Make an exception that nobody expected visible: it is a bug in this package."""

@@ -66,6 +66,21 @@ class RawClient:
         writer.write(data)
         await writer.drain()
 
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """The host and the port of this end."""
+        assert self._streams is not None
+        host, port = self._streams[1].get_extra_info("sockname")[:2]
+        return host, port
+
+    async def read(self, count: int) -> bytes:
+        """Return so many bytes as they come, fewer when the broker closes the connection."""
+        assert self._streams is not None
+        try:
+            return await self._streams[0].readexactly(count)
+        except asyncio.IncompleteReadError as error:
+            return error.partial
+
     async def receive(self) -> memoryview:
         """Return the next frame, without its size."""
         assert self._streams is not None

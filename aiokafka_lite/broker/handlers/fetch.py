@@ -108,7 +108,8 @@ def _forgotten(topics: Sequence[ForgottenTopic], uses_topic_ids: bool) -> list[F
 def _find(ctx: RequestContext, target: FetchTarget) -> Partition | type[BrokerResponseError]:
     partition = _find_key(ctx, target.key)
     if partition is not None:
-        return partition
+        refused = ctx.refuses and ctx.refuses(partition.topic, partition.index)
+        return refused or partition
     is_unknown_id = isinstance(target.key.topic, bytes) and not ctx.broker.topic_by_id(
         target.key.topic
     )
@@ -124,7 +125,8 @@ def _find_key(ctx: RequestContext, key: FetchKey) -> Partition | None:
 def _response(ctx: RequestContext, context: FetchContext, findings: Findings) -> FetchResponse:
     session_id, partitions = context.to_send(findings.results)
     hints: list[BrokerNode] = []
-    if findings.is_final and ctx.api_version >= FIRST_WITH_LEADER_HINTS:
+    has_errors = findings.is_final or ctx.refuses is not None
+    if has_errors and ctx.api_version >= FIRST_WITH_LEADER_HINTS:
         hints = _hint_at_leaders(ctx, partitions)
     return FetchResponse(
         error_code=context.error.errno,

@@ -1,0 +1,256 @@
+"""What rules do to answers: to the message, to its bytes, and to how these are sent."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from aiokafka_lite.broker.faults.rules import AnswerAction, topic_names
+from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
+from aiokafka_lite.protocol.messages.metadata import MetadataResponse
+from aiokafka_lite.protocol.schema import Response
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.broker.context import RequestContext
+    from aiokafka_lite.broker.processor import Work
+
+SIZE: Final = struct.Struct(">i")
+CORRELATION_ID: Final = struct.Struct(">ii")  # behind the size
+HEAD_BYTES: Final = CORRELATION_ID.size
+
+# Offsets within a batch; see records/batch.py for the whole.
+_MAGIC_AT: Final = 16
+_CRC_AT: Final = {0: 12, 1: 12, 2: 17}
+_BATCH_LENGTH_AT: Final = 8
+_BATCH_PREFIX_BYTES: Final = 12
+
+# Pieces of a trickle leave this often.
+TRICKLE_INTERVAL_S: Final = 0.05
+
+
+class FrameFate(enum.Enum):
+    """What a byte hook may return instead of bytes."""
+
+    DROP = "the answer is not sent; the connection stays open, and takes the next request"
+    CLOSE = "the connection is closed"
+
+
+OnFrame: TypeAlias = "Callable[[RequestContext, bytes], bytes | FrameFate]"
+"""Takes an answer as it would be sent, its size first, and returns what is sent instead."""
+
+RewriteBatches: TypeAlias = Callable[[TopicPartition, bytes], bytes]
+"""Takes a partition's record set and returns the one that is sent instead."""
+
+Damage: TypeAlias = Literal["crc", "bytes", "length", "records"]
+
+
+class Throttle(AnswerAction):
+    """Answers say that the client is throttled; its connection is muted if that is meant."""
+
+    def __init__(self, throttle_s: float, *, is_muting: bool) -> None:
+        self._throttle_s = throttle_s
+        self._is_muting = is_muting
+
+    def __repr__(self) -> str:
+        return f"throttle for {self._throttle_s} s"
+
+    def answer(self, work: Work, response: Response | None) -> bool:
+        if response is None or not hasattr(response, "throttle_time_ms"):
+            return False
+        response.throttle_time_ms = round(self._throttle_s * 1000)
+        if self._is_muting:
+            work.processor.mute_for(self._throttle_s)
+        work.processor.send(work, response)
+        return True
+
+
+class RewriteRecords(AnswerAction):
+    """Record sets of Fetch's answers are replaced; an answer without any is not counted."""
+
+    def __init__(self, rewrite: RewriteBatches) -> None:
+        self._rewrite = rewrite
+
+    def __repr__(self) -> str:
+        return f"rewrite record sets with {self._rewrite!r}"
+
+    def answer(self, work: Work, response: Response | None) -> bool:
+        chosen = [] if response is None else self._with_records(work.context, response)
+        for tp, partition in chosen:
+            partition.records = self._rewrite(tp, bytes(partition.records or b""))
+        if not chosen:
+            return False
+        work.processor.send(work, response)
+        return True
+
+    def _with_records(
+        self, context: RequestContext, response: Response
+    ) -> list[tuple[TopicPartition, PartitionData]]:
+        if not isinstance(response, FetchResponse):
+            return []
+        name_of = topic_names(context)
+        found = [
+            (
+                TopicPartition(topic.topic or name_of(topic.topic_id) or "", data.partition_index),
+                data,
+            )
+            for topic in response.responses
+            for data in topic.partitions
+            if data.records
+        ]
+        return [(tp, data) for tp, data in found if self.rule.match.concerns(*tp)]
+
+
+def flip_crc(tp: TopicPartition, records: bytes) -> bytes:
+    """Break the checksum of a record set's first batch."""
+    broken = bytearray(records)
+    broken[_CRC_AT[records[_MAGIC_AT]]] ^= 0xFF
+    return bytes(broken)
+
+
+def cut_records(tp: TopicPartition, records: bytes) -> bytes:
+    """Cut a record set in the middle of its first batch."""
+    (length,) = SIZE.unpack_from(records, _BATCH_LENGTH_AT)
+    return records[: _BATCH_PREFIX_BYTES + length // 2]
+
+
+class FrameHook(AnswerAction):
+    """An answer's bytes pass through a function."""
+
+    def __init__(self, hook: OnFrame) -> None:
+        self._hook = hook
+
+    def __repr__(self) -> str:
+        return f"pass frames through {self._hook!r}"
+
+    def answer(self, work: Work, response: Response | None) -> bool:
+        if response is None:
+            return False
+        processor = work.processor
+        sent = self._hook(work.context, processor.encode(work, response))
+        if sent is FrameFate.CLOSE:
+            processor.close()
+        elif isinstance(sent, FrameFate):
+            processor.send(work, None)
+        else:
+            processor.write_rest(work, response, sent)
+        return True
+
+
+def flip_bytes(count: int) -> OnFrame:
+    """Return a hook that inverts so many bytes behind an answer's correlation id."""
+
+    def flip(context: RequestContext, frame: bytes) -> bytes:
+        broken = bytearray(frame)
+        places = range(HEAD_BYTES, len(frame))
+        for place in context.broker.rng.sample(places, min(count, len(places))):
+            broken[place] ^= 0xFF
+        return bytes(broken)
+
+    return flip
+
+
+def misstate_length(by: int) -> OnFrame:
+    """Return a hook that announces a frame so many bytes longer than it is."""
+
+    def lie(context: RequestContext, frame: bytes) -> bytes:
+        return SIZE.pack(len(frame) - SIZE.size + by) + frame[SIZE.size :]
+
+    return lie
+
+
+def wrong_correlation_id(context: RequestContext, frame: bytes) -> bytes:
+    """Answer a request that was not asked."""
+    size, correlation_id = CORRELATION_ID.unpack_from(frame)
+    wrong = (correlation_id + 1) & 0x7FFFFFFF
+    return CORRELATION_ID.pack(size, wrong) + frame[HEAD_BYTES:]
+
+
+class Pieces(AnswerAction):
+    """An answer leaves in pieces, with a pause between; the connection is muted meanwhile."""
+
+    def __init__(self, cut: Callable[[bytes], Sequence[bytes]], pause_s: float) -> None:
+        self._cut = cut
+        self._pause_s = pause_s
+
+    def __repr__(self) -> str:
+        return f"send in pieces, every {self._pause_s} s"
+
+    def answer(self, work: Work, response: Response | None) -> bool:
+        if response is None:
+            return False
+        pieces = iter(self._cut(work.processor.encode(work, response)))
+        self._send(work, response, pieces, next(pieces))
+        return True
+
+    def _send(self, work: Work, response: Response, pieces: Iterator[bytes], piece: bytes) -> None:
+        following = next(pieces, None)
+        if following is None:
+            work.processor.write_rest(work, response, piece)
+            return
+        work.processor.write_now(piece)
+        if work.processor.is_open:
+            self.rule.faults.call_later(
+                self._pause_s, lambda: self._send(work, response, pieces, following)
+            )
+
+
+def cut_into(count: int) -> Callable[[bytes], Sequence[bytes]]:
+    """Return what cuts a frame into so many pieces."""
+    return lambda frame: cut_every(max(1, -(-len(frame) // count)))(frame)
+
+
+def cut_every(size: int) -> Callable[[bytes], Sequence[bytes]]:
+    """Return what cuts a frame into pieces of so many bytes."""
+    return lambda frame: [frame[at : at + size] for at in range(0, len(frame), size)]
+
+
+def cut_at(positions: Sequence[int]) -> Callable[[bytes], Sequence[bytes]]:
+    """Return what cuts a frame at these positions, of which its size takes 0 to 4."""
+
+    def cut(frame: bytes) -> Sequence[bytes]:
+        bounds = [0, *sorted({at for at in positions if 0 < at < len(frame)}), len(frame)]
+        return [frame[start:end] for start, end in itertools.pairwise(bounds)]
+
+    return cut
+
+
+class StaleMetadata(AnswerAction):
+    """Metadata says who led, and in which epoch, when the rule was made.
+
+    Topics that were created since are not known.
+
+    Args:
+        leaders: For each (topic, partition) its leader and leader epoch.
+        unknown_code: The code for topics that are missing there.
+    """
+
+    def __init__(self, leaders: dict[tuple[str, int], tuple[int, int]], unknown_code: int) -> None:
+        self._leaders = leaders
+        self._topics = {topic for topic, _ in leaders}
+        self._unknown_code = unknown_code
+
+    def __repr__(self) -> str:
+        return f"stale metadata of {len(self._topics)} topics"
+
+    def answer(self, work: Work, response: Response | None) -> bool:
+        if not isinstance(response, MetadataResponse):
+            return False
+        for topic in response.topics:
+            if topic.name not in self._topics:
+                topic.error_code, topic.partitions = self._unknown_code, []
+                continue
+            topic.partitions = [
+                partition
+                for partition in topic.partitions
+                if (topic.name, partition.partition_index) in self._leaders
+            ]
+            for partition in topic.partitions:
+                leader = self._leaders[topic.name, partition.partition_index]
+                partition.leader_id, partition.leader_epoch = leader
+                partition.error_code = 0
+        work.processor.send(work, response)
+        return True

@@ -1,0 +1,125 @@
+"""What connections meet before their first request, or whatever they ask."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from aiokafka_lite._compat import Self
+from aiokafka_lite.broker.faults.rules import Faults
+
+if TYPE_CHECKING:
+    from aiokafka_lite.broker.processor import Processor
+
+RuleT_co = TypeVar("RuleT_co", covariant=True)
+
+
+class ConnectionFault(enum.Enum):
+    """What happens to a connection."""
+
+    REFUSE = "it is reset as soon as it is accepted"
+    SILENCE = "it stays open, and nothing is ever answered"
+    CLOSE_AFTER = "it is closed when it was sent so many bytes"
+
+
+@dataclass(frozen=True)
+class ConnectionMatch:
+    """Which connections; None is any.
+
+    Attributes:
+        node: The id of the node that is connected to.
+        when: Told the client's address, "host:port".
+    """
+
+    node: int | None = None
+    when: Callable[[str], bool] | None = None
+
+    def covers(self, processor: Processor, node_id: int) -> bool:
+        """Say whether a connection is one of these."""
+        return (self.node is None or self.node == node_id) and (
+            self.when is None or self.when(processor.peer)
+        )
+
+
+class ConnectionRule:
+    """A fault of connections; ends when it was applied often enough, removed, or left.
+
+    Attributes:
+        hits: To how many connections it has applied.
+    """
+
+    def __init__(
+        self,
+        faults: Faults,
+        match: ConnectionMatch,
+        fault: ConnectionFault,
+        times: int | None,
+        after_bytes: int = 0,
+    ) -> None:
+        if times is not None and times < 1:
+            raise ValueError(f"times must be at least 1, or None for ever, not {times}")
+        self.hits = 0
+        self.fault = fault
+        self.after_bytes = after_bytes
+        self._faults = faults
+        self._match = match
+        self._left = times
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+    @property
+    def is_over(self) -> bool:
+        """It applies to no more connections."""
+        return self not in self._faults.connection_rules
+
+    def remove(self) -> None:
+        """End the rule; connections that it has silenced stay as they are. Idempotent."""
+        self._faults.drop_for_connections(self)
+
+    def covers(self, processor: Processor, node_id: int) -> bool:
+        """Say whether a connection is to be treated so."""
+        return self._match.covers(processor, node_id)
+
+    def take(self) -> None:
+        """Count, and end the rule when it was applied often enough."""
+        self.hits += 1
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                self.remove()
+
+
+class ConnectionRuleBuilder(Generic[RuleT_co]):
+    """Connections that were chosen with `on_connect`; its methods say what happens to them."""
+
+    def __init__(self, put: Callable[[ConnectionFault, int | None, int], RuleT_co]) -> None:
+        self._put = put
+
+    def refuse(self, times: int | None = 1) -> RuleT_co:
+        """Reset connections as soon as they are accepted.
+
+        One that is refused before, as by a port where nobody listens, takes a stopped node.
+        """
+        return self._put(ConnectionFault.REFUSE, times, 0)
+
+    def silence(self, times: int | None = 1) -> RuleT_co:
+        """Accept connections and never answer on them; they stay open until the broker stops."""
+        return self._put(ConnectionFault.SILENCE, times, 0)
+
+    def close_after(self, sent_bytes: int, times: int | None = 1) -> RuleT_co:
+        """Close connections when they were sent so many bytes, in the middle of an answer."""
+        if sent_bytes < 0:
+            raise ValueError(f"sent_bytes must not be negative, not {sent_bytes}")
+        return self._put(ConnectionFault.CLOSE_AFTER, times, sent_bytes)

@@ -1,0 +1,188 @@
+"""What rules do to requests: before they are handled, or instead."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from aiokafka_lite.broker.faults.refusals import Place, Refusal
+from aiokafka_lite.broker.faults.rules import Error, RequestAction, topic_names
+from aiokafka_lite.errors import BrokerResponseError, for_code
+from aiokafka_lite.protocol.messages.fetch import FetchRequest
+from aiokafka_lite.protocol.schema import Request, Response
+
+if TYPE_CHECKING:
+    from aiokafka_lite.broker.context import RequestContext
+    from aiokafka_lite.broker.processor import Work
+
+Replacement: TypeAlias = "Response | Callable[[RequestContext, Request[Response]], Response | None]"
+"""An answer, or a plain function that makes one; None has the request handled as usual."""
+
+# Errors of Fetch that are about the session: Kafka puts them at the top, never to a partition.
+_ABOUT_THE_SESSION = frozenset({70, 71, 106})
+
+
+class Fail(RequestAction):
+    """Refuses requests, or the partitions of theirs that the rule is about; nothing is handled."""
+
+    def __init__(self, error: Error, at: Place | None) -> None:
+        self._code, self._text = _code_and_text(error)
+        self._at = at
+
+    def __repr__(self) -> str:
+        return f"fail with {for_code(self._code).message} ({self._code})"
+
+    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+        request, context = work.request, work.context
+        if isinstance(request, FetchRequest) and self._is_for_partitions:
+            # Which partitions those are depends on the session: the handler looks them up.
+            impatient = copy.copy(request)
+            impatient.max_wait_ms = 0
+            work.request = impatient
+            concerns, error = self.rule.match.concerns, for_code(self._code)
+            work.context = replace(
+                context,
+                refuses=lambda topic, index: error if concerns(topic, index) else None,
+            )
+            go_on()
+            return
+        refusal = self._refusal(work)
+        if not refusal.is_listed(request):
+            go_on()  # everything is asked for: what that is, the answer tells
+            return
+        refused, rest = refusal.split(
+            request, self._code, self._text, self.rule.match.concerns, topic_names(context)
+        )
+        if rest is not None:
+            work.refused = refused
+            work.request = rest
+            go_on()
+        elif request.expects_response:
+            work.processor.answer(work, refused)
+        else:
+            work.processor.close()  # acks=0: as Kafka tells such a producer
+
+    def answer(self, work: Work, response: Response | None) -> bool:
+        if response is not None:
+            self._complete(work, response)
+        work.processor.send(work, response)
+        return True
+
+    def _complete(self, work: Work, response: Response) -> None:
+        refusal, request = self._refusal(work), work.request
+        if work.refused is not None:
+            refusal.merge(response, work.refused)
+            return
+        if isinstance(request, FetchRequest) and self._is_for_partitions:
+            needs_marks = self._code not in BrokerResponseError.by_code
+        else:
+            needs_marks = not refusal.is_listed(request)
+        if needs_marks:
+            concerns, topic_name = self.rule.match.concerns, topic_names(work.context)
+            refusal.mark(response, self._code, self._text, concerns, topic_name)
+
+    @property
+    def _is_for_partitions(self) -> bool:
+        return self._at != "answer" and self._code not in _ABOUT_THE_SESSION
+
+    def _refusal(self, work: Work) -> Refusal:
+        at = self._at
+        if isinstance(work.request, FetchRequest) and not self._is_for_partitions:
+            at = "answer"
+        return Refusal(type(work.request), work.context.api_version, at)
+
+
+def _code_and_text(error: Error) -> tuple[int, str]:
+    if isinstance(error, int):
+        return error, for_code(error).description
+    code = error.errno
+    text = str(error.args[0]) if isinstance(error, BrokerResponseError) and error.args else ""
+    return code, text or error.description
+
+
+class Delay(RequestAction):
+    """Requests are handled later; meanwhile their connections are muted."""
+
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+
+    def __repr__(self) -> str:
+        return f"delay by {self._delay_s} s"
+
+    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+        self.rule.faults.call_later(self._delay_s, go_on)
+
+
+class Disconnect(RequestAction):
+    """Connections end instead of an answer."""
+
+    def __init__(self, *, is_handled: bool, is_reset: bool, after_bytes: int | None) -> None:
+        self._is_handled = is_handled or after_bytes is not None
+        self._is_reset = is_reset
+        self._after_bytes = after_bytes
+
+    def __repr__(self) -> str:
+        way = "reset" if self._is_reset else "disconnect"
+        return f"{way} {'after' if self._is_handled else 'before'} handling"
+
+    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+        if self._is_handled:
+            go_on()
+        else:
+            self._end(work)
+
+    def answer(self, work: Work, response: Response | None) -> bool:
+        if self._after_bytes is not None and response is not None:
+            frame = work.processor.encode(work, response)
+            work.processor.write_now(frame[: self._after_bytes])
+        self._end(work)
+        return True
+
+    def _end(self, work: Work) -> None:
+        if self._is_reset:
+            work.processor.reset()
+        else:
+            work.processor.close()
+
+
+class Silence(RequestAction):
+    """Requests are never answered, and their connections stay open and muted."""
+
+    def __init__(self, *, is_handled: bool) -> None:
+        self._is_handled = is_handled
+
+    def __repr__(self) -> str:
+        return f"silence {'after' if self._is_handled else 'before'} handling"
+
+    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+        if self._is_handled:
+            go_on()
+
+    def answer(self, work: Work, response: Response | None) -> bool:
+        return True
+
+
+class TakeOver(RequestAction):
+    """Requests are answered by the test."""
+
+    def __init__(self, replacement: Replacement) -> None:
+        self._replacement = replacement
+
+    def __repr__(self) -> str:
+        return f"answer with {self._replacement!r}"
+
+    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+        replacement = self._replacement
+        if isinstance(replacement, Response):
+            answer: Response | None = replacement
+        else:
+            answer = replacement(work.context, work.request)
+            if inspect.isawaitable(answer):
+                raise TypeError("answer() takes a plain function, not a coroutine function")
+        if answer is None:
+            go_on()
+        else:
+            work.processor.answer(work, answer)

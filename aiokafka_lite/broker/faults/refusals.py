@@ -1,0 +1,412 @@
+"""The answer that refuses a request: an error code where that API has its error codes.
+
+Where that is follows from the declarations. A request names things in lists (topics, their
+partitions; groups; keys), its answer has lists of the same shape, and on one or more of these
+levels an `error_code`:
+
+    level 0   the answer itself                 JoinGroup, Heartbeat, Fetch (KIP-227) …
+    level 1   elements of its list              topics of Metadata, groups of OffsetFetch …
+    level 2   elements of these elements' lists partitions of Produce, Fetch, OffsetCommit …
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from aiokafka_lite.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from aiokafka_lite.protocol.messages.fetch import FetchRequest
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.offset_fetch import OffsetFetchRequest
+from aiokafka_lite.protocol.schema import ZERO_UUID, Message, Request, Response, Struct
+from aiokafka_lite.protocol.wire import Array, Field, Nested
+
+Place: TypeAlias = Literal["answer", "topic", "partition"]
+"""Where an error goes: into the answer itself, its outermost list (topics, groups, keys, …), or
+its innermost list (partitions). APIs that have no such place refuse with a ValueError."""
+
+Concerns: TypeAlias = Callable[["str | None", "int | None"], bool]
+"""Says whether a rule is about a partition; None where a name or a number is not given."""
+
+TopicName: TypeAlias = Callable[[bytes], "str | None"]
+"""Returns the name of a topic id."""
+
+_TOPIC_NAMES: Final = ("name", "topic", "topic_name")
+_INDEX_NAMES: Final = ("partition_index", "partition", "index")
+_COPIED: Final = frozenset(
+    {"group_id", "key", "member_id", "group_instance_id", "transactional_id", "topic_id"}
+    | {"resource_type", "resource_name", *_TOPIC_NAMES}
+)
+
+FIRST_OFFSET_FETCH_WITH_AN_ERROR: Final = 2
+
+# Where an error of most requests of an API goes, if not to the outermost place.
+_USUAL_PLACE: Final[Mapping[type[Message], Place]] = {
+    AddPartitionsToTxnRequest: "partition",
+    FetchRequest: "partition",
+    MetadataRequest: "topic",
+}
+
+# What Kafka fills in beside an error, where that is not the field's default.
+_BESIDE_ERROR: Final[Mapping[str, object]] = {
+    "base_offset": -1,
+    "committed_offset": -1,
+    "generation_id": -1,
+    "high_watermark": -1,
+    "leader_id": -1,
+    "low_watermark": -1,
+    "node_id": -1,
+    "port": -1,
+    "producer_epoch": -1,
+}
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level of an answer.
+
+    Attributes:
+        struct: The class of its elements.
+        asked_in: The list of the request's element that it answers; None if there is none.
+        answered_in: The list of the answer's element that it is in; None for the answer itself.
+        error: The field for the error code, None where the level has none.
+    """
+
+    struct: type[Struct]
+    asked_in: str | None
+    answered_in: str | None
+    error: str | None
+
+
+class Refusal:
+    """How requests of one class and version are refused.
+
+    Raises (on construction):
+        ValueError: The API has no error in such a place, in this version.
+    """
+
+    def __init__(self, request: type[Request[Response]], version: int, at: Place | None) -> None:
+        self._levels = _levels(request, version)
+        self._version = _layout_of(request.response, version)
+        self._depth = self._place(at or _usual_place(request, version), request, version)
+
+    def _place(self, at: Place | None, request: type[Message], version: int) -> int:
+        levels = self._levels
+        usable = [depth for depth, level in enumerate(levels) if level.error is not None]
+        wanted = {None: usable, "answer": [0], "topic": [1], "partition": [len(levels) - 1]}[at]
+        for depth in wanted:
+            if depth in usable:
+                return depth
+        raise ValueError(
+            f"{request.__name__} v{version} has no error code in its {at or 'answer'}: name "
+            f"another place (at=), or write the answer yourself (.answer())"
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """The error is of the answer itself."""
+        return self._depth == 0
+
+    def split(
+        self,
+        request: Request[Response],
+        code: int,
+        message: str,
+        concerns: Concerns,
+        topic_name: TopicName,
+    ) -> tuple[Response, Request[Response] | None]:
+        """Return an answer that refuses what a rule is about, and a request for the rest.
+
+        The rest is None when everything is refused.
+        """
+        splitter = self._splitter(code, message, concerns, topic_name)
+        answer = request.response()
+        _copy_names(request, answer)
+        if self.is_whole:
+            splitter.put_error(answer, 0)
+            return answer, None
+        refused, rest = splitter.split(request, 1, None)
+        level = self._levels[1]
+        setattr(answer, level.answered_in or "", refused)
+        if not rest:
+            return answer, None
+        remaining = copy.copy(request)
+        setattr(remaining, level.asked_in or "", rest)
+        return answer, remaining
+
+    def is_listed(self, request: Request[Response]) -> bool:
+        """Say whether the request lists what it asks for (null stands for everything)."""
+        if self.is_whole:
+            return True
+        items: Sequence[object] = [request]
+        for level in self._levels[1 : self._depth + 1]:
+            lists = [getattr(item, level.asked_in or "", None) for item in items]
+            if not all(isinstance(each, list) for each in lists):
+                return False
+            items = [element for each in lists for element in each or ()]
+        return True
+
+    def mark(
+        self,
+        answer: Response,
+        code: int,
+        message: str,
+        concerns: Concerns,
+        topic_name: TopicName,
+    ) -> bool:
+        """Put the error into an answer that was given; return whether there was a place."""
+        splitter = self._splitter(code, message, concerns, topic_name)
+        return splitter.mark(answer, 0, None)
+
+    def _splitter(
+        self, code: int, message: str, concerns: Concerns, topic_name: TopicName
+    ) -> _Splitter:
+        error = _Error(code, message, self._version)
+        return _Splitter(self._levels, self._depth, error, concerns, topic_name)
+
+    def merge(self, answer: Response, refused: Response) -> None:
+        """Add what was refused to the answer to the rest of the request."""
+        self._merge(answer, refused, 1)
+
+    def _merge(self, into: Struct, other: Struct, depth: int) -> None:
+        if depth == len(self._levels):
+            return
+        name = self._levels[depth].answered_in or ""
+        known: list[Struct] = getattr(into, name) or []
+        by_name = {_identity(element): element for element in known}
+        for element in getattr(other, name) or ():
+            same = by_name.get(_identity(element))
+            if same is None:
+                known.append(element)
+            else:
+                self._merge(same, element, depth + 1)
+        setattr(into, name, known)
+
+
+class _Error(NamedTuple):
+    """What is put where an error goes, and the version of the answer as it is filled in."""
+
+    code: int
+    message: str
+    version: int
+
+
+class _Splitter:
+    """Goes through a request, or an answer, level by level."""
+
+    def __init__(
+        self,
+        levels: Sequence[Level],
+        depth: int,
+        error: _Error,
+        concerns: Concerns,
+        topic_name: TopicName,
+    ) -> None:
+        self._levels = levels
+        self._depth = depth
+        self._error = error
+        self._concerns = concerns
+        self._topic_name = topic_name
+
+    def split(
+        self, parent: Struct, depth: int, topic: str | None
+    ) -> tuple[list[Struct], list[object]]:
+        """Return the refusing elements and the request's elements that are not refused."""
+        level = self._levels[depth]
+        refused: list[Struct] = []
+        rest: list[object] = []
+        for item in getattr(parent, level.asked_in or "") or ():
+            item_topic = self._topic(item) or topic
+            element = level.struct()
+            _copy_names(item, element)
+            if depth == self._depth:
+                if self._concerns(item_topic, _index(item)):
+                    self.put_error(element, depth)
+                    refused.append(element)
+                else:
+                    rest.append(item)
+                continue
+            inner, inner_rest = self.split(item, depth + 1, item_topic)
+            below = self._levels[depth + 1]
+            if inner:
+                setattr(element, below.answered_in or "", inner)
+                refused.append(element)
+            if inner_rest:
+                remaining = copy.copy(item)
+                setattr(remaining, below.asked_in or "", inner_rest)
+                rest.append(remaining)
+        return refused, rest
+
+    def mark(self, element: Struct, depth: int, topic: str | None) -> bool:
+        topic = self._topic(element) or topic
+        if depth == self._depth:
+            if not self._concerns(topic, _index(element)):
+                return False
+            self.put_error(element, depth)
+            if depth > 0:
+                for below in self._levels[depth + 1 : depth + 2]:
+                    setattr(element, below.answered_in or "", [])
+            return True
+        below = self._levels[depth + 1]
+        inner = getattr(element, below.answered_in or "") or ()
+        marked = [self.mark(each, depth + 1, topic) for each in inner]
+        return any(marked)
+
+    def put_error(self, element: Struct, depth: int) -> None:
+        """Set the error code, and what Kafka sets with it."""
+        code, message, version = self._error
+        setattr(element, self._levels[depth].error or "", code)
+        names = {field.name for field in element.schema if field.versions.covers(version)}
+        for name, value in _BESIDE_ERROR.items():
+            if name in names:
+                setattr(element, name, value)
+        if "error_message" in names:
+            setattr(element, "error_message", message)  # noqa: B010 — of any struct
+
+    def _topic(self, item: object) -> str | None:
+        topic_id = getattr(item, "topic_id", ZERO_UUID)
+        for name in _TOPIC_NAMES:
+            if isinstance(known := getattr(item, name, None), str) and known:
+                return known
+        return self._topic_name(topic_id) if topic_id != ZERO_UUID else None
+
+
+def named_partitions(
+    request: Request[Response], version: int, topic_name: TopicName
+) -> list[tuple[str | None, int | None]]:
+    """Return what a request names: topics, and their partitions where it names these."""
+    found: list[tuple[str | None, int | None]] = []
+
+    def note(topic: str | None, index: int | None) -> bool:
+        found.append((topic, index))
+        return False
+
+    levels = _levels(type(request), version)
+    depth = sum(level.asked_in is not None for level in levels)
+    if depth:
+        _Splitter(levels, depth, _Error(0, "", version), note, topic_name).split(request, 1, None)
+    return found
+
+
+def error_codes(element: Struct) -> set[int]:
+    """Return the error codes other than 0 that an answer holds."""
+    return {code for code in _codes(element) if code}
+
+
+def _codes(element: Struct) -> list[int]:
+    fields, lists = _error_places(type(element))
+    codes = [getattr(element, name) for name in fields]
+    for name in lists:
+        for each in getattr(element, name) or ():
+            codes += _codes(each)
+    return codes
+
+
+@functools.cache
+def _error_places(cls: type[Struct]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the fields of a struct that are error codes, and the lists that hold more."""
+    fields = tuple(field.name for field in cls.schema if field.name.endswith("error_code"))
+    lists = tuple(
+        field.name
+        for field in cls.schema
+        if (inner := _struct_of(field)) is not None and _has_errors(inner)
+    )
+    return fields, lists
+
+
+def _struct_of(field: Field) -> type[Struct] | None:
+    if isinstance(field.wire, Array) and isinstance(field.wire.element, Nested):
+        return field.wire.element.struct
+    return None
+
+
+def _has_errors(cls: type[Struct]) -> bool:
+    fields, lists = _error_places(cls)
+    return bool(fields or lists)
+
+
+@functools.cache
+def _levels(request: type[Request[Response]], version: int) -> tuple[Level, ...]:
+    """Return the levels of an answer, as far as lists of request and answer correspond."""
+    asked_version = _layout_of(request, version)
+    version = _layout_of(request.response, version)
+    asked: type[Struct] = request
+    answered: type[Struct] = request.response
+    levels = [Level(answered, None, None, _error_field(answered, version))]
+    while True:
+        asked_list = next(iter(_lists(asked, asked_version)), None)
+        answered_list = next(
+            (f for f in _lists(answered, version) if _has_errors(_struct_of(f) or Struct)), None
+        )
+        if answered_list is None:
+            return tuple(levels)
+        answered = _struct_of(answered_list) or Struct
+        asked_in = None if asked_list is None else asked_list.name
+        error = _error_field(answered, version)
+        levels.append(Level(answered, asked_in, answered_list.name, error))
+        asked = Struct if asked_list is None else _struct_of(asked_list) or Struct
+
+
+def _layout_of(cls: type[Message], version: int) -> int:
+    """Return the version in whose layout a message is filled in: the newest if fields moved."""
+    is_rearranged = (
+        cls.for_version is not Message.for_version or cls.from_version is not Message.from_version
+    )
+    return cls.versions.last if is_rearranged else version
+
+
+def _usual_place(request: type[Message], version: int) -> Place | None:
+    if request is OffsetFetchRequest and version < FIRST_OFFSET_FETCH_WITH_AN_ERROR:
+        return "partition"
+    return _USUAL_PLACE.get(request)
+
+
+def _lists(cls: type[Struct], version: int) -> list[Field]:
+    return [f for f in cls.schema if isinstance(f.wire, Array) and f.versions.covers(version)]
+
+
+def _error_field(cls: type[Struct], version: int) -> str | None:
+    for field in cls.schema:
+        if field.name.endswith("error_code") and field.versions.covers(version):
+            return field.name
+    return None
+
+
+def _copy_names(item: object, element: Struct) -> None:
+    """Give an element of the answer the names of what it answers for."""
+    names = {field.name for field in element.schema}
+    if not isinstance(item, Struct):
+        own = _INDEX_NAMES if isinstance(item, int) else ("group_id", "key", *_TOPIC_NAMES)
+        for name in own:
+            if name in names:
+                setattr(element, name, item)
+                return
+        return
+    for name in _COPIED & names:
+        if hasattr(item, name):
+            setattr(element, name, getattr(item, name))
+    index = _index(item)
+    for name in _INDEX_NAMES:
+        if index is not None and name in names:
+            setattr(element, name, index)
+            return
+
+
+def _index(item: object) -> int | None:
+    if isinstance(item, int):
+        return item
+    for name in _INDEX_NAMES:
+        if isinstance(index := getattr(item, name, None), int):
+            return index
+    return None
+
+
+def _identity(element: Struct) -> tuple[object, ...]:
+    return tuple(
+        getattr(element, field.name)
+        for field in element.schema
+        if field.name in _COPIED or field.name in _INDEX_NAMES
+    )

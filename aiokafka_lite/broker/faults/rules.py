@@ -1,0 +1,395 @@
+"""Rules: which requests they are for, how often they apply, and what they do.
+
+    broker.on("Fetch", topic="orders").fail(NotLeaderForPartitionError, times=2)
+           └─ Match ─────────────────┘ └─ Action ────────────────────┘
+
+Rules are looked at in the order in which they were made, and at most one applies to a request.
+A rule that has applied `times` times is gone. Everything here runs on the broker's loop;
+`BrokerThread.on` makes rules from other threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from aiokafka_lite import _compat
+from aiokafka_lite._compat import Self
+from aiokafka_lite.broker.faults import refusals
+from aiokafka_lite.errors import BrokerResponseError
+from aiokafka_lite.protocol.registry import API_KEYS, API_NAMES
+from aiokafka_lite.protocol.schema import Request, Response
+
+if TYPE_CHECKING:
+    from aiokafka_lite.broker.context import RequestContext
+    from aiokafka_lite.broker.faults.connections import ConnectionRule
+    from aiokafka_lite.broker.processor import Processor, Work
+
+Api: TypeAlias = "type[Request[Response]] | str | int | None"
+"""A request's class, the API's name ("Fetch"), its key; None stands for every API."""
+
+Error: TypeAlias = "type[BrokerResponseError] | BrokerResponseError | int"
+"""An error class, an error whose text is sent where the API has room for it, or a code."""
+
+When: TypeAlias = "Callable[[RequestContext, Request[Response]], bool]"
+
+
+def api_key_of(api: Api) -> int | None:
+    """Return an API's key.
+
+    Raises:
+        ValueError: There is no API of that name or key.
+    """
+    if api is None:
+        return None
+    if isinstance(api, type):
+        return api.api_key
+    key = API_KEYS.get(api.removesuffix("Request")) if isinstance(api, str) else api
+    if key is None or key not in API_NAMES:
+        raise ValueError(f"{api!r} is no API of Kafka's that is known here; known are: {API_KEYS}")
+    return key
+
+
+def topic_names(context: RequestContext) -> refusals.TopicName:
+    """Return what names the cluster's topics by their ids."""
+
+    def name_of(topic_id: bytes) -> str | None:
+        topic = context.broker.topic_by_id(topic_id)
+        return None if topic is None else topic.name
+
+    return name_of
+
+
+# --- Which requests ---------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Match:
+    """Which requests a rule is for; None is any. See `Broker.on` for the fields."""
+
+    api_key: int | None = None
+    node: int | None = None
+    client_id: str | Container[str] | None = None
+    peer: str | None = None
+    version: int | Container[int] | None = None
+    topic: str | Container[str] | None = None
+    partition: int | Container[int] | None = None
+    when: When | None = None
+
+    def covers(self, work: Work) -> bool:
+        """Say whether a request is one of these."""
+        context, request = work.context, work.request
+        return (
+            (self.api_key is None or self.api_key == request.api_key)
+            and (self.node is None or self.node == context.node.id)
+            and (self.peer is None or self.peer == work.processor.peer)
+            and _is_one_of(self.client_id, context.client_id)
+            and _is_one_of(self.version, context.api_version)
+            and (not self.is_about_partitions or self._covers_any_partition(work))
+            and (self.when is None or self.when(context, request))
+        )
+
+    @property
+    def is_about_partitions(self) -> bool:
+        """Only some topics or partitions are meant."""
+        return self.topic is not None or self.partition is not None
+
+    def concerns(self, topic: str | None, partition: int | None) -> bool:
+        """Say whether a partition is meant; of a topic alone, only its name counts."""
+        return _is_one_of(self.topic, topic) and (
+            partition is None or _is_one_of(self.partition, partition)
+        )
+
+    def _covers_any_partition(self, work: Work) -> bool:
+        context = work.context
+        topic_name = topic_names(context)
+        named = refusals.named_partitions(work.request, context.api_version, topic_name)
+        # A request in a fetch session names only what has changed since the one before.
+        session_id: int = getattr(work.request, "session_id", 0)
+        for key in context.node.fetch_sessions.keys_of(session_id) if session_id else ():
+            asked = key.topic
+            name = topic_name(asked) if isinstance(asked, bytes) else asked
+            named.append((name, key.partition))
+        return any(self.concerns(*each) for each in named)
+
+
+def _is_one_of(wanted: object, value: str | int | None) -> bool:
+    if wanted is None:
+        return True
+    if isinstance(wanted, str | int) or not isinstance(wanted, Container):
+        return wanted == value
+    return value in wanted
+
+
+# --- What to do -------------------------------------------------------------------------------
+class Action(ABC):
+    """What a rule does to each request that it applies to.
+
+    Attributes:
+        rule: The rule; set by it, before anything else.
+    """
+
+    rule: Rule
+
+    @abstractmethod
+    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+        """Take a request that is about to be handled; `go_on` has it handled."""
+
+    @abstractmethod
+    def answer(self, work: Work, response: Response | None) -> bool:
+        """Take the answer to that request; return False to have it sent as if there were no rule.
+
+        The rule has not applied then.
+        """
+
+
+class RequestAction(Action):
+    """An action on requests; answers are sent as they are."""
+
+    def answer(self, work: Work, response: Response | None) -> bool:
+        work.processor.send(work, response)
+        return True
+
+
+class AnswerAction(Action):
+    """An action on answers; requests are handled as they are."""
+
+    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+        go_on()
+
+
+class Rule:
+    """A fault that was asked for; ends when it was applied often enough, removed, or left.
+
+    Attributes:
+        hits: To how many requests it has applied.
+    """
+
+    def __init__(self, faults: Faults, match: Match, action: Action, times: int | None) -> None:
+        if times is not None and times < 1:
+            raise ValueError(f"times must be at least 1, or None for ever, not {times}")
+        self.hits = 0
+        self.match: Final = match
+        self.action: Final = action
+        self.number: Final = faults.next_number()
+        self.faults: Final = faults
+        self._left = times
+        self._is_removed = False
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        action.rule = self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.action} on {self.match}: {self.hits} hits>"
+
+    @property
+    def is_over(self) -> bool:
+        """It applies to no more requests."""
+        return self._is_removed or self._left == 0
+
+    def remove(self) -> None:
+        """End the rule; requests that are held go on. Idempotent."""
+        self._is_removed = True
+        self.faults.drop(self)
+        self.release()
+
+    def release(self) -> None:
+        """Have the requests that `hold()` holds handled, in the order they came, and end the rule.
+
+        Of other rules it does nothing.
+        """
+        if isinstance(self.action, Holding):
+            self._is_removed = True
+            self.faults.drop(self)
+            self.action.release()
+
+    async def reached(self, hits: int = 1, timeout_s: float | None = 10.0) -> None:
+        """Wait until the rule has applied to so many requests.
+
+        Raises:
+            asyncio.TimeoutError: It has not within `timeout_s`.
+        """
+        if self.hits >= hits:
+            return
+        entry = (hits, asyncio.get_running_loop().create_future())
+        self._waiting.append(entry)
+        try:
+            async with _compat.timeout(timeout_s):
+                await entry[1]
+        except asyncio.TimeoutError:
+            raise asyncio.TimeoutError(
+                f"{self!r} has not reached {hits} hits within {timeout_s} s"
+            ) from None
+        finally:
+            self._waiting.remove(entry)
+
+    # The reactor's side
+
+    def take(self) -> None:
+        """Use the rule up by one."""
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                self.faults.drop(self)
+
+    def give_back(self) -> None:
+        """Undo `take`: there was nothing to do."""
+        if self._left is not None:
+            self._left += 1
+            if not self._is_removed:
+                self.faults.put(self)
+
+    def note_hit(self) -> None:
+        """Count, and wake who waits for the number."""
+        self.hits += 1
+        for wanted, future in self._waiting:
+            if self.hits >= wanted and not future.done():
+                future.set_result(None)
+
+    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+        """Apply to a request, before it is handled."""
+        if not isinstance(self.action, AnswerAction):
+            self.note_hit()
+        self.action.handle(work, go_on)
+
+    def answer(self, work: Work, response: Response | None) -> None:
+        """Apply to its answer."""
+        is_applied = self.action.answer(work, response)
+        if not is_applied:
+            self.give_back()
+            work.processor.send(work, response)
+        elif isinstance(self.action, AnswerAction):
+            self.note_hit()
+
+
+class Holding(RequestAction):
+    """Requests wait until they are released."""
+
+    def __init__(self) -> None:
+        self._held: list[Callable[[], None]] = []
+
+    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+        self._held.append(go_on)
+
+    def release(self) -> None:
+        held, self._held = self._held, []
+        for go_on in held:
+            go_on()
+
+    def forget(self) -> None:
+        self._held.clear()
+
+    def __repr__(self) -> str:
+        return f"hold (of {len(self._held)} requests)"
+
+
+# --- All of them ------------------------------------------------------------------------------
+class Faults:
+    """All rules of a broker, in order. Written only from its loop.
+
+    Attributes:
+        is_armed: There is a rule for requests: what the reactor tests for each of them.
+        is_armed_for_connections: There is a rule for connections.
+    """
+
+    def __init__(self) -> None:
+        self.is_armed = False
+        self.is_armed_for_connections = False
+        self._rules: list[Rule] = []
+        self._connection_rules: list[ConnectionRule] = []
+        self._numbers = itertools.count(1)
+        self._timers: dict[asyncio.TimerHandle, None] = {}
+
+    @property
+    def rules(self) -> Sequence[Rule]:
+        """The rules that still apply, in order."""
+        return tuple(self._rules)
+
+    @property
+    def connection_rules(self) -> Sequence[ConnectionRule]:
+        """The rules for connections that still apply, in order."""
+        return tuple(self._connection_rules)
+
+    def next_number(self) -> int:
+        """Return where the next rule stands in the order."""
+        return next(self._numbers)
+
+    def clear(self) -> None:
+        """End all rules; requests that are held go on."""
+        for rule in self.rules:
+            rule.remove()
+        for connection_rule in self.connection_rules:
+            connection_rule.remove()
+
+    def close(self) -> None:
+        """Forget all rules, and the requests that they delay or hold: the broker stops."""
+        for rule in self._rules:
+            if isinstance(rule.action, Holding):
+                rule.action.forget()
+        self.clear()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    def put(self, rule: Rule) -> None:
+        """Add a rule where it belongs by its number. Idempotent."""
+        if rule not in self._rules:
+            self._rules.append(rule)
+            self._rules.sort(key=lambda each: each.number)
+        self.is_armed = True
+
+    def drop(self, rule: Rule) -> None:
+        """Take a rule out. Idempotent."""
+        if rule in self._rules:
+            self._rules.remove(rule)
+        self.is_armed = bool(self._rules)
+
+    def put_for_connections(self, rule: ConnectionRule) -> None:
+        """Add a rule for connections."""
+        self._connection_rules.append(rule)
+        self.is_armed_for_connections = True
+
+    def drop_for_connections(self, rule: ConnectionRule) -> None:
+        """Take a rule for connections out. Idempotent."""
+        if rule in self._connection_rules:
+            self._connection_rules.remove(rule)
+        self.is_armed_for_connections = bool(self._connection_rules)
+
+    def take(self, work: Work) -> Rule | None:
+        """Return the first rule that is for a request, used up by one."""
+        for rule in self._rules:
+            if rule.match.covers(work):
+                rule.take()
+                return rule
+        return None
+
+    def take_for_connection(self, processor: Processor, node_id: int) -> ConnectionRule | None:
+        """Return the first rule that is for a connection, used up by one."""
+        for rule in self._connection_rules:
+            if rule.covers(processor, node_id):
+                rule.take()
+                return rule
+        return None
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        """Call back after a time, unless the broker stops before."""
+
+        def ring() -> None:
+            del self._timers[timer]
+            callback()
+
+        timer = asyncio.get_running_loop().call_later(delay_s, ring)
+        self._timers[timer] = None

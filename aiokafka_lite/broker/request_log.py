@@ -1,0 +1,245 @@
+"""What a broker was asked, for assertions of tests and for whoever looks at a running one.
+
+The latest requests only: a ring. A request is noted when it arrives, so that those in a long
+poll, or left unanswered by a fault, are there too; its answer is noted when it is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite import _compat
+from aiokafka_lite.broker.faults.refusals import error_codes
+from aiokafka_lite.broker.faults.rules import Api, api_key_of
+from aiokafka_lite.errors import BrokerResponseError
+from aiokafka_lite.protocol.messages.produce import ProduceRequest
+from aiokafka_lite.protocol.registry import API_NAMES
+from aiokafka_lite.protocol.schema import Request, Response
+
+if TYPE_CHECKING:
+    from aiokafka_lite.broker.context import RequestContext
+
+NO_ERRORS: Final[frozenset[int]] = frozenset()
+
+# Requests that were longer are kept without their record sets: the log must not pin megabytes.
+KEPT_BYTES: Final = 16 << 10
+
+
+class SeenRequest:
+    """A request that arrived.
+
+    Attributes:
+        number: Counts all requests of the broker, from 1.
+        node_id: The node that was asked.
+        peer: The client's address, "host:port".
+        client_id: As the client names itself, None when it does not.
+        api_version: The version it came in.
+        request: The request, without its record sets if these are large.
+        size_bytes: What it took on the wire, without the 4 bytes of its size.
+        arrived_at: The loop's time when its last byte was there.
+        answered_at: When its answer was handed to the socket; None before, and for ever when it
+            got none. A request that expects no answer is answered when it is done.
+        error_codes: Those of its answer, other than 0, wherever in it.
+    """
+
+    __slots__ = (
+        "answered_at",
+        "api_version",
+        "arrived_at",
+        "client_id",
+        "error_codes",
+        "node_id",
+        "number",
+        "peer",
+        "request",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        context: RequestContext,
+        peer: str,
+        request: Request[Response],
+        size_bytes: int,
+        arrived_at: float,
+    ) -> None:
+        self.number = number
+        self.node_id = context.node.id
+        self.peer = peer
+        self.client_id = context.client_id
+        self.api_version = context.api_version
+        self.request = request
+        self.size_bytes = size_bytes
+        self.arrived_at = arrived_at
+        self.answered_at: float | None = None
+        self.error_codes = NO_ERRORS
+
+    @property
+    def api(self) -> str:
+        """The API's name, as Kafka calls it: "Fetch"."""
+        return API_NAMES[self.request.api_key]
+
+    def __repr__(self) -> str:
+        answered = "" if self.answered_at is None else f", answered at {self.answered_at:.6f}"
+        errors = f", errors {sorted(self.error_codes)}" if self.error_codes else ""
+        return (
+            f"<{self.number}: {self.api} v{self.api_version} from {self.client_id!r} ({self.peer}) "
+            f"to node {self.node_id} at {self.arrived_at:.6f}{answered}{errors}>"
+        )
+
+
+class RequestLog:
+    """The latest requests that all nodes of a broker got. Written only from the broker's loop.
+
+    Args:
+        capacity: How many are kept; 0 keeps none.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._entries: deque[SeenRequest] = deque(maxlen=capacity)
+        self._waiting: dict[asyncio.Event, None] = {}
+        self.is_on: Final = capacity > 0
+        self.total = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[SeenRequest]:
+        """Iterate over the requests that are kept, the oldest first."""
+        return iter(tuple(self._entries))
+
+    def of(
+        self,
+        api: Api = None,
+        *,
+        since: int = 0,
+        node: int | None = None,
+        client_id: str | None = None,
+        error: type[BrokerResponseError] | int | None = None,
+        when: Callable[[SeenRequest], bool] | None = None,
+    ) -> list[SeenRequest]:
+        """Return requests that are kept, the oldest first.
+
+        ::
+
+            mark = broker.requests.total
+            ...
+            assert not broker.requests.of("OffsetCommit", since=mark)
+
+        Args:
+            api: A request's class, the API's name, its key, or None for all.
+            since: A `total` of before: only requests that came later.
+            node: Only those to one node.
+            client_id: Only those of one client.
+            error: Only those whose answer holds this error.
+            when: Decides about each.
+
+        Raises:
+            ValueError: There is no such API.
+        """
+        api_key = api_key_of(api)
+        code = error.errno if isinstance(error, type) else error
+        return [
+            seen
+            for seen in self._entries
+            if seen.number > since
+            and (api_key is None or seen.request.api_key == api_key)
+            and (node is None or seen.node_id == node)
+            and (client_id is None or seen.client_id == client_id)
+            and (code is None or code in seen.error_codes)
+            and (when is None or when(seen))
+        ]
+
+    async def wait_for(
+        self,
+        api: Api = None,
+        *,
+        count: int = 1,
+        timeout_s: float | None = 10.0,
+        since: int = 0,
+        node: int | None = None,
+        client_id: str | None = None,
+        error: type[BrokerResponseError] | int | None = None,
+        when: Callable[[SeenRequest], bool] | None = None,
+    ) -> list[SeenRequest]:
+        """Wait until the log holds so many such requests, and return them; see `of`.
+
+        With `error` they are those that were answered so.
+
+        Raises:
+            asyncio.TimeoutError: There were fewer within `timeout_s`.
+            ValueError: There is no such API.
+        """
+        found: list[SeenRequest] = []
+        changed = asyncio.Event()
+        self._waiting[changed] = None
+        try:
+            async with _compat.timeout(timeout_s):
+                while True:
+                    changed.clear()
+                    found = self.of(
+                        api, since=since, node=node, client_id=client_id, error=error, when=when
+                    )
+                    if len(found) >= count:
+                        return found
+                    await changed.wait()
+        except asyncio.TimeoutError:
+            raise asyncio.TimeoutError(
+                f"{len(found)} requests of {api or 'any API'} within {timeout_s} s, not {count}; "
+                f"the latest: {list(self)[-10:]}"
+            ) from None
+        finally:
+            del self._waiting[changed]
+
+    def clear(self) -> None:
+        """Forget the requests; `total` goes on."""
+        self._entries.clear()
+
+    # The reactor's side
+
+    def arrived(
+        self,
+        context: RequestContext,
+        peer: str,
+        request: Request[Response],
+        size_bytes: int,
+        now: float,
+    ) -> SeenRequest:
+        """Note a request."""
+        self.total += 1
+        seen = SeenRequest(self.total, context, peer, request, size_bytes, now)
+        self._entries.append(seen)
+        if self._waiting:
+            self._wake()
+        return seen
+
+    def answered(self, seen: SeenRequest, response: Response | None, now: float) -> None:
+        """Note the answer to a request, or that it is done and expects none."""
+        seen.answered_at = now
+        if response is not None and (codes := error_codes(response)):
+            seen.error_codes = frozenset(codes)
+        if seen.size_bytes > KEPT_BYTES:
+            seen.request = _without_records(seen.request)
+        if self._waiting:
+            self._wake()
+
+    def _wake(self) -> None:
+        for event in self._waiting:
+            event.set()
+
+
+def _without_records(request: Request[Response]) -> Request[Response]:
+    if not isinstance(request, ProduceRequest):
+        return request
+    slim = copy.copy(request)
+    slim.topic_data = [copy.copy(topic) for topic in request.topic_data]
+    for topic in slim.topic_data:
+        topic.partition_data = [copy.copy(each) for each in topic.partition_data]
+        for partition in topic.partition_data:
+            partition.records = None
+    return slim

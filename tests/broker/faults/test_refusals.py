@@ -1,0 +1,179 @@
+"""An error goes where each API has its errors, in each of its versions."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiokafka_lite.broker.faults.refusals import (
+    Place,
+    Refusal,
+    error_codes,
+    named_partitions,
+)
+from aiokafka_lite.protocol import codec
+from aiokafka_lite.protocol.messages.fetch import FetchRequest
+from aiokafka_lite.protocol.messages.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
+from aiokafka_lite.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from aiokafka_lite.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from aiokafka_lite.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from aiokafka_lite.protocol.messages.produce import ProduceRequest
+from aiokafka_lite.protocol.schema import Request, Response
+from tests.protocol.samples import REQUEST_CLASSES, filled, name_of
+
+CODE = 42
+
+
+def concerns_all(topic: str | None, partition: int | None) -> bool:
+    return True
+
+
+def no_topic(topic_id: bytes) -> str | None:
+    return None
+
+
+EVERY_REQUEST = [
+    (cls, version)
+    for cls in REQUEST_CLASSES
+    for version in range(cls.min_version, cls.max_version + 1)
+]
+
+
+@pytest.mark.parametrize(("cls", "version"), EVERY_REQUEST, ids=name_of)
+def test_every_api_can_be_refused_in_every_version(
+    cls: type[Request[Response]], version: int
+) -> None:
+    request = filled(cls, version).from_version(version)
+    refusal = Refusal(cls, version, None)
+    answer, rest = refusal.split(request, CODE, "why", concerns_all, no_topic)
+    assert rest is None
+    frame = codec.encode(answer.for_version(version), version)
+    decoded = codec.decode(cls.response, version, memoryview(frame)).from_version(version)
+    assert error_codes(decoded) == {CODE}
+
+
+@pytest.mark.parametrize(
+    ("cls", "version", "at"),
+    [(HeartbeatRequest, 4, "topic"), (ProduceRequest, 9, "answer"), (FetchRequest, 6, "answer")],
+    ids=name_of,
+)
+def test_a_place_that_an_api_lacks_is_refused(
+    cls: type[Request[Response]], version: int, at: Place
+) -> None:
+    with pytest.raises(ValueError, match=rf"{cls.__name__} v{version} has no error code"):
+        Refusal(cls, version, at)
+
+
+def commit(*topics: tuple[str, list[int]]) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
+        group_id="g",
+        topics=[
+            OffsetCommitRequestTopic(
+                name=name,
+                partitions=[
+                    OffsetCommitRequestPartition(partition_index=index, committed_offset=7)
+                    for index in indexes
+                ],
+            )
+            for name, indexes in topics
+        ],
+    )
+
+
+def test_partitions_that_are_not_meant_are_left_to_be_handled() -> None:
+    request = commit(("a", [0, 1]), ("b", [0]))
+    refusal = Refusal(OffsetCommitRequest, 9, None)
+    refused, rest = refusal.split(
+        request, CODE, "", lambda topic, partition: (topic, partition) == ("a", 1), no_topic
+    )
+    assert isinstance(rest, OffsetCommitRequest)
+    assert isinstance(refused, OffsetCommitResponse)
+    assert named_partitions(rest, 9, no_topic) == [("a", 0), ("b", 0)]
+    assert named_partitions(request, 9, no_topic) == [("a", 0), ("a", 1), ("b", 0)]
+    answer = OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=each.partition_index)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in rest.topics
+        ]
+    )
+    refusal.merge(answer, refused)
+    assert {
+        (topic.name, each.partition_index): each.error_code
+        for topic in answer.topics
+        for each in topic.partitions
+    } == {("a", 0): 0, ("b", 0): 0, ("a", 1): CODE}
+    assert [topic.name for topic in answer.topics] == ["a", "b"]
+
+
+def test_offset_fetch_is_refused_by_group_or_by_partition() -> None:
+    group = OffsetFetchRequestGroup(
+        group_id="g", topics=[OffsetFetchRequestTopics(name="a", partition_indexes=[3])]
+    )
+    request = OffsetFetchRequest(groups=[group])
+    whole, _ = Refusal(OffsetFetchRequest, 8, None).split(request, CODE, "", concerns_all, no_topic)
+    assert isinstance(whole, OffsetFetchResponse)
+    assert [(each.group_id, each.error_code, each.topics) for each in whole.groups] == [
+        ("g", CODE, [])
+    ]
+    single, _ = Refusal(OffsetFetchRequest, 8, "partition").split(
+        request, CODE, "", concerns_all, no_topic
+    )
+    assert isinstance(single, OffsetFetchResponse)
+    ((partition,),) = (topic.partitions for topic in single.groups[0].topics)
+    assert (partition.partition_index, partition.error_code) == (3, CODE)
+    assert partition.committed_offset == -1
+    assert single.groups[0].error_code == 0
+
+
+@pytest.mark.parametrize("version", [3, 6])
+def test_find_coordinator_says_why_and_names_no_node(version: int) -> None:
+    request = FindCoordinatorRequest(coordinator_keys=["g"])
+    answer, _ = Refusal(FindCoordinatorRequest, version, None).split(
+        request, CODE, "why", concerns_all, no_topic
+    )
+    frame = codec.encode(answer.for_version(version), version)
+    decoded = codec.decode(FindCoordinatorResponse, version, memoryview(frame))
+    (found,) = decoded.from_version(version).coordinators
+    assert (found.error_code, found.error_message, found.node_id) == (CODE, "why", -1)
+
+
+def test_an_answer_about_everything_is_marked() -> None:
+    request = MetadataRequest(topics=None)
+    topics = [
+        MetadataResponseTopic(name=name, partitions=[MetadataResponsePartition(leader_id=1)])
+        for name in ("a", "b")
+    ]
+    answer = MetadataResponse(topics=topics)
+    refusal = Refusal(MetadataRequest, 12, "partition")
+    assert not refusal.is_listed(request)
+    assert refusal.mark(answer, CODE, "", lambda topic, _: topic == "b", no_topic)
+    a, b = ((topic.error_code, topic.partitions[0]) for topic in topics)
+    assert (a[0], a[1].error_code, a[1].leader_id) == (0, 0, 1)
+    assert (b[0], b[1].error_code, b[1].leader_id) == (0, CODE, -1)
+    assert not refusal.mark(answer, CODE, "", lambda topic, _: False, no_topic)
