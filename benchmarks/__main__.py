@@ -124,6 +124,7 @@ def _choose(options: argparse.Namespace) -> list[Scenario]:
     size = replace(
         size,
         records=options.records or size.records,
+        broker_records=options.records or size.broker_records,
         seconds=options.seconds or size.seconds,
         rounds=options.rounds or size.rounds,
         timed_rounds=options.rounds or size.timed_rounds,
@@ -133,7 +134,8 @@ def _choose(options: argparse.Namespace) -> list[Scenario]:
     chosen = []
     missing: dict[str, str] = {}
     for scenario in scenarios(size):
-        if wanted and not wanted & {scenario.name, scenario.family}:
+        kin = scenario.family.partition("-")[0]  # "broker" is "broker-drain" too
+        if wanted and not wanted & {scenario.name, scenario.family, kin}:
             continue
         present = tuple(_present(scenario.contestants, options.only, missing))
         if present:

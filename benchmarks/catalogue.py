@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from benchmarks.broker_scenarios import broker_scenarios
 from benchmarks.contestants import (
     AIOKAFKA_ASYNC_FOR,
     AIOKAFKA_GETMANY,
@@ -51,6 +52,7 @@ class Size:
         settle_s: How long a client has to get 3,000 partitions under way.
         memory_seconds: How long the memory is looked at.
         scaling_records: The most that one run reads.
+        broker_records: What clients write to, or read from, each broker that is compared.
         has_all: Whether contestants take part that are seldom the best of their client.
     """
 
@@ -61,6 +63,7 @@ class Size:
     settle_s: float
     memory_seconds: float
     scaling_records: int
+    broker_records: int
     has_all: bool
 
     def contestants(
@@ -78,6 +81,7 @@ FULL: Final = Size(
     settle_s=5,
     memory_seconds=16,
     scaling_records=10_000_000,
+    broker_records=1_500_000,
     has_all=True,
 )
 QUICK: Final = Size(
@@ -88,9 +92,10 @@ QUICK: Final = Size(
     settle_s=3,
     memory_seconds=8,
     scaling_records=1_000_000,
+    broker_records=600_000,
     has_all=False,
 )
-QUICK_FAMILIES: Final = ("bulk", "trickle", "idle", "import")
+QUICK_FAMILIES: Final = ("bulk", "trickle", "idle", "import", "broker-drain", "broker-footprint")
 """What `--quick` runs unless scenarios are named."""
 BATCH_AXIS: Final = "records a batch"
 
@@ -105,6 +110,7 @@ def scenarios(size: Size) -> tuple[Scenario, ...]:
         *_memory(size),
         _import(size),
         *scaling(size),
+        *broker_scenarios(size.broker_records, size.rounds, has_all=size.has_all),
     )
 
 

@@ -20,7 +20,7 @@ def main(task: str, subject: str, loop_module: str, workload_json: str) -> None:
     new_event_loop = importlib.import_module(loop_module).new_event_loop
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
-    workload = Workload(**json.loads(workload_json))
+    workload = Workload.from_json(workload_json)
     measurement = loop.run_until_complete(measure(subject, workload))
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
+from benchmarks.broker_scenarios import RATES
 from benchmarks.catalogue import BATCH_AXIS, FULL, scaling
 from benchmarks.contestants import (
     AIOKAFKA_ASYNC_FOR,
@@ -16,12 +17,15 @@ from benchmarks.contestants import (
     CONFLUENT_LEAST_CPU,
     CONFLUENT_LEAST_WALL,
     CONFLUENT_POLL,
+    FOOTPRINT_DIRECTORY,
+    FOOTPRINT_MEMORY,
     IMPORT_LITE,
     JAVA_PERFORMANCE,
     LITE_ASYNC_FOR,
     LITE_BATCHES,
     LITE_GETMANY,
     LITE_POLL,
+    RAW_DRAIN,
     Contestant,
 )
 from benchmarks.figures import (
@@ -34,11 +38,13 @@ from benchmarks.figures import (
     LATE_P99,
     RSS,
     SLICE,
+    WALL_BYTE,
     WALL_MS,
     WALL_NS,
     Figure,
 )
 from benchmarks.results import Summaries, Verdict
+from benchmarks.servers import DIRECTORY, KAFKA, MEMORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +214,25 @@ def _scaling() -> Iterable[Goal]:
         yield Flat(axis, judged, LITE_POLL, CPU_NS, 2)
 
 
-GOALS: Final[tuple[Goal, ...]] = (*_bulk(), *_paced(), *_hold(), *_footprint(), *_scaling())
+def _broker() -> Iterable[Goal]:
+    for rate in RATES:
+        for server in (MEMORY, DIRECTORY):
+            kafka = rate.client.on(KAFKA)
+            yield NotAbove(rate.name, rate.client.on(server), WALL_NS, 1 / 0.8, (kafka,))
+    for server in (MEMORY, DIRECTORY):
+        yield Limit("broker-drain", RAW_DRAIN.on(server), WALL_BYTE, 1)
+    for ours in (FOOTPRINT_MEMORY, FOOTPRINT_DIRECTORY):
+        yield Limit("broker-footprint", ours, RSS, 190)  # 200 MB
+
+
+GOALS: Final[tuple[Goal, ...]] = (
+    *_bulk(),
+    *_paced(),
+    *_hold(),
+    *_footprint(),
+    *_scaling(),
+    *_broker(),
+)
 
 
 def judge(summaries: Summaries, goals: Iterable[Goal] = GOALS) -> list[Verdict]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
@@ -75,6 +78,27 @@ def drop_topics(bootstrap_servers: str, names: Sequence[str]) -> None:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
+
+
+@contextmanager
+def written_topic(bootstrap_servers: str, topic: Topic) -> Iterator[Topic]:
+    """Give an empty topic of this shape, under a name of its own, and drop it in the end.
+
+    Raises:
+        TopicError: The cluster cannot be reached, or does not make it.
+    """
+    written = replace(topic, use=f"written-{uuid.uuid4().hex[:8]}")
+    try:
+        _create(AdminClient({"bootstrap.servers": bootstrap_servers, **QUIET}), written)
+        yield written
+        drop_topics(bootstrap_servers, [written.name])
+    except KafkaException as error:
+        raise TopicError(f"{bootstrap_servers}: {error.args[0].str()}") from error
+
+
+def count_records(bootstrap_servers: str, topic: Topic) -> int:
+    """Return how many records a topic was written."""
+    return _count(AdminClient({"bootstrap.servers": bootstrap_servers, **QUIET}), topic)
 
 
 def _create(admin: AdminClient, topic: Topic) -> None:

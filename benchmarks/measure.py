@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import resource
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal
+
+from benchmarks.topics import Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class Workload:
         seconds: How long it is measured.
         pause_s: How long the application takes over each record.
         wait_s: A run that gets no record for so long is given up.
+        written: The topic that the run makes, writes and drops.
+        batch_bytes: The largest batches to write; 0 for the client's default.
     """
 
     bootstrap_servers: str
@@ -37,6 +42,20 @@ class Workload:
     seconds: float = 0.0
     pause_s: float = 0.0
     wait_s: float = 30.0
+    written: Topic | None = None
+    batch_bytes: int = 0
+
+    @classmethod
+    def from_json(cls, text: str) -> Workload:
+        """Rebuild what `json.dumps(asdict(workload))` wrote."""
+        fields = json.loads(text)
+        if fields["written"] is not None:
+            fields["written"] = Topic(**fields["written"])
+        return cls(**fields)
+
+    def to_json(self) -> str:
+        """Write it for another process."""
+        return json.dumps(asdict(self))
 
     def partitions(self) -> list[tuple[str, int]]:
         """Return topic and number of every partition to read."""

@@ -8,13 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.contestants import Contestant
 from benchmarks.measure import Measurement, RunError, Workload
 from benchmarks.results import Failure, Sample
 from benchmarks.scenarios import Scenario
+from benchmarks.servers import Servers
 
 RUN_TIMEOUT_S: Final = 300.0
 _LAST_LINES: Final = 1
@@ -41,23 +42,25 @@ def run(plan: Plan, execute: Execute | None = None) -> Iterator[Sample | Failure
     """
     execute = execute if execute is not None else execute_in_process
     rng = random.Random(plan.seed)
-    for scenario in plan.scenarios:
-        workload = scenario.workload(plan.bootstrap_servers)
-        try:
-            with accompanied(scenario, workload):
-                yield from _rounds(scenario, workload, execute, rng)
-        except RunError as error:
-            yield Failure(scenario.name, "producer", str(error))
+    with Servers(plan.bootstrap_servers) as servers:
+        for scenario in plan.scenarios:
+            try:
+                with accompanied(scenario, scenario.workload(plan.bootstrap_servers)):
+                    yield from _rounds(scenario, servers, execute, rng)
+            except RunError as error:
+                yield Failure(scenario.name, "producer", str(error))
 
 
 def _rounds(
-    scenario: Scenario, workload: Workload, execute: Execute, rng: random.Random
+    scenario: Scenario, servers: Servers, execute: Execute, rng: random.Random
 ) -> Iterator[Sample | Failure]:
     remaining = list(scenario.contestants)
     for number in range(1, scenario.rounds + 1):
         rng.shuffle(remaining)
         for contestant in tuple(remaining):
             try:
+                address = servers.address(contestant.server, scenario.topics)
+                workload = scenario.workload(address)
                 measurement = execute(contestant.task or scenario.task, contestant, workload)
                 scenario.check(measurement)
             except RunError as error:
@@ -83,7 +86,7 @@ def accompanied(scenario: Scenario, workload: Workload) -> AbstractContextManage
 def child_arguments(task: str, contestant: Contestant, workload: Workload) -> list[str]:
     """Return what Python is told to do a task with one contestant."""
     names = [task, contestant.subject, contestant.loop]
-    return ["-m", "benchmarks.child", *names, json.dumps(asdict(workload))]
+    return ["-m", "benchmarks.child", *names, workload.to_json()]
 
 
 def execute_in_process(task: str, contestant: Contestant, workload: Workload) -> Measurement:

@@ -35,7 +35,7 @@ class Scenario:
         rate: Records a second that a producer writes while the contestants run.
         axis: What grows from one scenario of a family to the next, where something does.
         at: How far it has grown in this one.
-        start, passes, settle_s, seconds, pause_s: See `Workload`.
+        start, passes, settle_s, seconds, pause_s, written, batch_bytes: See `Workload`.
     """
 
     name: str
@@ -54,6 +54,8 @@ class Scenario:
     settle_s: float = 0.0
     seconds: float = 0.0
     pause_s: float = 0.0
+    written: Topic | None = None
+    batch_bytes: int = 0
 
     def workload(self, bootstrap_servers: str) -> Workload:
         """Return what a run is told."""
@@ -67,6 +69,8 @@ class Scenario:
             self.settle_s,
             self.seconds,
             self.pause_s,
+            written=self.written,
+            batch_bytes=self.batch_bytes,
         )
 
     def check(self, measurement: Measurement) -> None:
@@ -79,6 +83,8 @@ class Scenario:
         due = int(self.rate * self.seconds * _PACE_TOLERANCE)
         if records < due:
             raise RunError(f"saw {records} records in {self.seconds:g} s, expected {due} at least")
+        if self.written is not None and records != self.written.records:
+            raise RunError(f"wrote {records} records, expected {self.written.records}")
         if measurement.touched_bytes is None:
             return
         expected = self.passes * sum(topic.records for topic in self.topics)

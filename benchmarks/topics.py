@@ -60,9 +60,13 @@ class Topic:
         codec = "uncompressed" if self.codec == "none" else self.codec
         return f"{self.records:,} records, {self.value_bytes:,}-byte values, {codec}"
 
+    def values(self) -> Iterator[bytes]:
+        """Yield the values that its records have in turn, each of `value_bytes`."""
+        return _values(self.value_bytes)
+
     def rows(self) -> Iterator[tuple[bytes, bytes, int]]:
         """Yield key, value and partition of each record; the same ones every time."""
-        values = list(islice(_values(self.value_bytes), self.records))
+        values = list(islice(self.values(), self.records))
         for number in range(self.records):
             yield (
                 b"%08d" % (number % 100_000_000),

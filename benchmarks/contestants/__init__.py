@@ -7,6 +7,8 @@ import shutil
 from dataclasses import dataclass, replace
 from typing import Final
 
+from benchmarks.servers import DIRECTORY, KAFKA, MEMORY, Server
+
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
@@ -19,6 +21,7 @@ class Contestant:
         loop: A module whose `new_event_loop` it runs on.
         requires: A package, or a program, without which it cannot run.
         task: Runs instead of the scenario's task, for a client that Python cannot call.
+        server: What it is served by.
     """
 
     name: str
@@ -27,6 +30,7 @@ class Contestant:
     loop: str = "asyncio"
     requires: str | None = None
     task: str | None = None
+    server: Server = KAFKA
 
     def missing(self) -> str | None:
         """Say what has to be installed before it can run, or None."""
@@ -41,6 +45,10 @@ class Contestant:
     def on_uvloop(self) -> Contestant:
         """Return the same on uvloop."""
         return replace(self, name=f"{self.name}, uvloop", loop="uvloop")
+
+    def on(self, server: Server) -> Contestant:
+        """Return the same, served by another server."""
+        return replace(self, name=f"{self.name}, {server.name}", server=server)
 
 
 OURS: Final = "aiokafka_lite"
@@ -81,3 +89,23 @@ IMPORT_CONFLUENT: Final = Contestant(
 JAVA_PERFORMANCE: Final = Contestant(
     "Java ConsumerPerformance", JAVA, "ConsumerPerformance", requires="java", task="java"
 )
+# Those of which the broker is measured.
+JAVA_CONSUMER: Final = Contestant(
+    "Java consumer", JAVA, "ConsumerPerformance", requires="java", task="java_tools"
+)
+JAVA_PRODUCER: Final = Contestant(
+    "Java producer", JAVA, "ProducerPerformance", requires="java", task="java_tools"
+)
+CONFLUENT_CONSUMER: Final = Contestant(
+    "confluent consumer",
+    CONFLUENT,
+    "confluent:consume_least_wall",
+    requires="confluent_kafka",
+    task="served_bulk",
+)
+CONFLUENT_PRODUCER: Final = Contestant(
+    "confluent producer", CONFLUENT, "produce", requires="confluent_kafka", task="confluent_produce"
+)
+RAW_DRAIN: Final = Contestant("raw client", OURS, "drain")
+FOOTPRINT_MEMORY: Final = Contestant("embedded broker, memory", OURS, MEMORY.name)
+FOOTPRINT_DIRECTORY: Final = Contestant("embedded broker, directory", OURS, DIRECTORY.name)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import resource
 import subprocess
 import time
+from collections.abc import Sequence
 from typing import Final
 
-from benchmarks.measure import Measurement, StarvedError, Workload, cpu_seconds
+from benchmarks.measure import Measurement, RunError, StarvedError, Workload, cpu_seconds
 from tests.support.real_kafka import KAFKA_VERSION, java_command, kafka_libs
 
 _PACKAGE: Final = "org.apache.kafka.tools"
@@ -40,6 +41,32 @@ async def measure(subject: str, workload: Workload) -> Measurement:
 def _run(tool: str, workload: Workload, records: int) -> tuple[float, float, int]:
     """Run the tool once; returns its wall time, its CPU time and how many records it read."""
     (topic,) = workload.topics
+    cpu_before_s, started = cpu_seconds(resource.RUSAGE_CHILDREN), time.perf_counter()
+    printed = run_tool(tool, consumer_arguments(workload, topic, records))
+    wall_s = time.perf_counter() - started
+    cpu_s = cpu_seconds(resource.RUSAGE_CHILDREN) - cpu_before_s
+    # start, end, MB, MB/s, records, records/s, rebalance ms, ...
+    figures = printed.splitlines()[-1].split(", ")
+    return wall_s, cpu_s, int(figures[_RECORDS_COLUMN])
+
+
+def consumer_arguments(workload: Workload, topic: str, records: int) -> list[str]:
+    """Return what ConsumerPerformance is told."""
+    return [
+        *("--bootstrap-server", workload.bootstrap_servers),
+        *("--topic", topic),
+        *("--num-records", str(records)),
+        *("--timeout", str(int(workload.wait_s * 1000))),
+        "--hide-header",
+    ]
+
+
+def run_tool(tool: str, arguments: Sequence[str]) -> str:
+    """Run one of Kafka's tools; returns what it printed.
+
+    Raises:
+        RunError: It failed, or did not end in time.
+    """
     command = [
         java_command(),
         "-Xms512m",
@@ -48,18 +75,14 @@ def _run(tool: str, workload: Workload, records: int) -> tuple[float, float, int
         "-cp",
         f"{kafka_libs()}/*",
         f"{_PACKAGE}.{tool}",
-        *("--bootstrap-server", workload.bootstrap_servers),
-        *("--topic", topic),
-        *("--num-records", str(records)),
-        *("--timeout", str(int(workload.wait_s * 1000))),
-        "--hide-header",
+        *arguments,
     ]
-    cpu_before_s, started = cpu_seconds(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=_RUN_TIMEOUT_S
-    )
-    wall_s = time.perf_counter() - started
-    cpu_s = cpu_seconds(resource.RUSAGE_CHILDREN) - cpu_before_s
-    # start, end, MB, MB/s, records, records/s, rebalance ms, ...
-    figures = done.stdout.strip().splitlines()[-1].split(", ")
-    return wall_s, cpu_s, int(figures[_RECORDS_COLUMN])
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_RUN_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        raise RunError(f"{tool} did not end within {_RUN_TIMEOUT_S:g} s") from None
+    if done.returncode != 0 or not done.stdout.strip():
+        raise RunError(f"{tool} failed: {(done.stdout + done.stderr).strip()[-300:]}")
+    return done.stdout.strip()

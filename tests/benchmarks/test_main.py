@@ -54,6 +54,15 @@ def test_family_is_chosen_as_a_whole(capsys: pytest.CaptureFixture[str]) -> None
     assert "aiokafka" not in listed
 
 
+def test_families_of_one_kin_are_chosen_together(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list", "--scenario", "broker"]) == 0
+    listed = capsys.readouterr().out
+    assert "confluent-consume" in listed
+    assert "broker-footprint" in listed
+    assert "Java" not in listed or "Java producer, Kafka" in listed
+    assert "trickle" not in listed
+
+
 @pytest.mark.parametrize(
     ("is_met", "is_strict", "expected"),
     [
@@ -75,7 +84,9 @@ def test_missed_goal_fails_the_strict_form_only(
 def test_quick_form_leaves_out_the_long_families(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--quick", "--list"]) == 0
     quick = capsys.readouterr().out
-    assert "memory" not in quick
+    assert "memory-zstd" not in quick
+    assert "java-produce" not in quick
+    assert "broker-drain" in quick
     assert "confluent consume, least CPU" in quick
     assert main(["--quick", "--list", "--scenario", "memory"]) == 0
     assert "memory-zstd" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +17,19 @@ from benchmarks import slice_loop
 from benchmarks.loading import TopicError, drop_topics, ensure_topics
 from benchmarks.measure import Measurement, RunError, StarvedError, Workload
 from benchmarks.pacing import producing
-from benchmarks.tasks import bulk, hold, idle, imports, memory, paced
+from benchmarks.tasks import (
+    bulk,
+    confluent_produce,
+    drain,
+    footprint,
+    hold,
+    idle,
+    imports,
+    java_tools,
+    memory,
+    paced,
+    served_bulk,
+)
 from benchmarks.topics import Topic
 from tests.support.real_kafka import free_port
 
@@ -149,3 +162,61 @@ async def test_paced_run_without_records_starves(broker: BrokerThread) -> None:
     workload = Workload(broker.bootstrap_servers, [QUIET.name], 3, start="latest", wait_s=0.2)
     with pytest.raises(StarvedError, match="only 0 records"):
         await paced.measure("ours:async_for", workload)
+
+
+@pytest.mark.parametrize("batch_bytes", [0, 4096])
+async def test_written_records_are_counted_and_their_topic_is_dropped(
+    broker: BrokerThread, batch_bytes: int
+) -> None:
+    topic = Topic("lz4", 100, 500, partition_count=2)
+    workload = Workload(broker.bootstrap_servers, written=topic, batch_bytes=batch_bytes)
+    before = set(broker.topics)
+    measurement = await confluent_produce.measure("produce", workload)
+    assert measurement.records == 500
+    assert measurement.figures["wall_ns"] > 0
+    assert set(broker.topics) == before
+
+
+async def test_broker_is_measured_beside_who_reads(broker: BrokerThread) -> None:
+    measurement = await served_bulk.measure("confluent:consume_least_wall", read_workload(broker))
+    assert (measurement.records, measurement.touched_bytes) == (400, READ.touched_bytes)
+    assert measurement.figures["wall_ns"] > 0
+    if sys.platform == "linux":
+        assert measurement.figures["broker_cpu_ns"] >= 0
+
+
+async def test_drained_topic_is_read_whole(broker: BrokerThread) -> None:
+    workload = replace(read_workload(broker), passes=3)
+    with drain.RawClient(broker.bootstrap_servers, 10.0) as client:
+        requests, records = drain.rehearse(client, workload)
+        drained = client.drain(requests)
+        answers = [client.exchange(request) for request in requests]
+    assert records == 400
+    assert drained == sum(map(len, answers))
+    assert (await drain.measure("drain", workload)).records == 1200
+
+
+async def test_drain_does_not_count_when_records_are_missing(broker: BrokerThread) -> None:
+    with pytest.raises(RunError, match="there are 400 records, expected 401"):
+        await drain.measure("drain", replace(read_workload(broker), records=401))
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+async def test_java_tells_its_own_rate(broker: BrokerThread, codec: str) -> None:
+    topic = Topic(codec, 100, 300, partition_count=2)
+    workload = Workload(broker.bootstrap_servers, written=topic, batch_bytes=8192)
+    written = await java_tools.measure("ProducerPerformance", workload)
+    assert written.records == 300
+    assert written.figures["wall_ns"] > 0
+    if codec == READ.codec:
+        read = await java_tools.measure("ConsumerPerformance", read_workload(broker))
+        assert read.records == 400
+        assert read.figures["wall_ns"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("server", ["memory", "directory"])
+async def test_footprint_is_that_of_a_broker_of_its_own(server: str) -> None:
+    measurement = await footprint.measure(server, Workload(""))
+    assert 20 < measurement.figures["rss_mib"] < 190

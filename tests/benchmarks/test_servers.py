@@ -1,0 +1,110 @@
+"""The brokers that a benchmark starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.contestants import RAW_DRAIN, Contestant
+from benchmarks.figures import WALL_BYTE
+from benchmarks.measure import Measurement, RunError, Workload
+from benchmarks.results import Failure, Sample
+from benchmarks.runner import Plan, run
+from benchmarks.scenarios import Scenario
+from benchmarks.servers import (
+    DIRECTORY,
+    KAFKA,
+    MEMORY,
+    EmbeddedBroker,
+    ServerMeter,
+    listener_pid,
+    process_cpu_seconds,
+    process_resident_bytes,
+)
+from benchmarks.tasks.drain import RawClient, rehearse
+from benchmarks.topics import Topic
+from tests.support.real_kafka import can_connect, free_port
+
+TOPIC = Topic("none", 100, 300)
+SCENARIO = Scenario(
+    "drain",
+    "broker-drain",
+    "?",
+    "drain",
+    (WALL_BYTE,),
+    (RAW_DRAIN.on(MEMORY), RAW_DRAIN.on(DIRECTORY)),
+    rounds=1,
+    topics=(TOPIC,),
+)
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+@linux_only
+def test_listener_is_found_by_its_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        assert listener_pid(port) == os.getpid()
+        assert ServerMeter(f"127.0.0.1:{port}").figures(10)["broker_cpu_ns"] >= 0
+    nobody = free_port()
+    assert listener_pid(nobody) is None
+    assert ServerMeter(f"127.0.0.1:{nobody}").figures(10) == {}
+
+
+@linux_only
+def test_embedded_broker_is_a_process_that_ends_with_the_block() -> None:
+    with EmbeddedBroker(DIRECTORY) as broker:
+        port = int(broker.bootstrap_servers.rpartition(":")[2])
+        assert listener_pid(port) == broker.pid != os.getpid()
+        assert process_cpu_seconds(broker.pid) > 0
+        assert process_resident_bytes(broker.pid) > 1 << 20
+    assert not can_connect(port)
+
+
+def test_broker_that_does_not_start_is_an_error() -> None:
+    with (
+        pytest.raises(RunError, match="did not start"),
+        EmbeddedBroker(replace(MEMORY, loop="no-such-loop")),
+    ):
+        pytest.fail("there is no such loop")
+
+
+def test_contestants_of_embedded_brokers_find_their_topics_loaded() -> None:
+    served: dict[str, str] = {}
+
+    def execute(task: str, contestant: Contestant, workload: Workload) -> Measurement:
+        with RawClient(workload.bootstrap_servers, 10.0) as client:
+            _, records = rehearse(client, workload)
+        served[contestant.name] = workload.bootstrap_servers
+        return Measurement("1.0", {"wall_ns_byte": 1.0}, records)
+
+    outcomes = list(run(Plan("kafka:9092", [SCENARIO]), execute))
+    assert [each for each in outcomes if isinstance(each, Failure)] == []
+    assert len(outcomes) == len(set(served.values())) == 2
+    assert not any(can_connect(int(at.rpartition(":")[2])) for at in served.values())
+
+
+def test_kafka_is_the_one_that_was_named() -> None:
+    def execute(task: str, contestant: Contestant, workload: Workload) -> Measurement:
+        assert workload.bootstrap_servers == "kafka:9092"
+        return Measurement("1.0", {"wall_ns_byte": 1.0}, 300)
+
+    (outcome,) = run(
+        Plan("kafka:9092", [replace(SCENARIO, contestants=(RAW_DRAIN.on(KAFKA),))]), execute
+    )
+    assert isinstance(outcome, Sample)
+
+
+def test_run_that_wrote_less_than_asked_for_does_not_count() -> None:
+    writing = replace(SCENARIO, topics=(), written=TOPIC)
+    writing.check(Measurement("1.0", {}, records=300))
+    with pytest.raises(RunError, match="wrote 299 records, expected 300"):
+        writing.check(Measurement("1.0", {}, records=299))
+
+
+def test_workload_comes_through_to_the_process_as_it_is() -> None:
+    for workload in (Workload("a:1", []), Workload("a:1", ["t"], 3, written=TOPIC, batch_bytes=5)):
+        assert Workload.from_json(workload.to_json()) == workload
