@@ -69,7 +69,12 @@ class Cluster(DirectAccess):
         self.disk = DiskQueue()
         self.catalog = TopicCatalog(config, self.disk, rng, on_change)
         self._leadership = Leadership(
-            list(nodes), lambda node_id: nodes[node_id].is_up, self._leader_elected
+            list(nodes),
+            is_up=lambda node_id: nodes[node_id].is_up,
+            min_in_sync=lambda partition: (
+                self.known_topic(partition.topic).config.min_insync_replicas
+            ),
+            on_election=self._leader_elected,
         )
 
     # Leaders and replicas
@@ -180,6 +185,9 @@ class Cluster(DirectAccess):
         self._leadership.elect_again(partition)
         self.catalog.leaders_changed()
         return end_offset
+
+    def _min_in_sync(self, partition: Partition) -> int:
+        return self.known_topic(partition.topic).config.min_insync_replicas
 
     def _leader_elected(self, partition: Partition) -> None:
         if partition.topic == GROUP_METADATA_TOPIC:

@@ -1,8 +1,10 @@
 """Who leads which partition: the controller's part of the cluster, without its log.
 
-A leader is a node that is up and in sync; when there is none the partition has no leader, until
-one comes back. Every election starts a new leader epoch. Reference: KIP-966 left aside,
-org.apache.kafka.controller.PartitionChangeBuilder.
+A leader is a node that is up and in sync. When there is none, a replica that is still eligible
+leads (KIP-966); when there is none of these either, nobody, until one comes back. Every election
+starts a new leader epoch.
+
+Reference: org.apache.kafka.controller.PartitionChangeBuilder.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ class Leadership:
     Args:
         node_ids: All nodes of the cluster, in order.
         is_up: Says whether a node can lead.
+        min_in_sync: How many replicas of a partition must be in sync for acks=all.
         on_election: Told of each partition that got another leader or none, after the fact.
     """
 
@@ -29,10 +32,12 @@ class Leadership:
         self,
         node_ids: Sequence[int],
         is_up: Callable[[int], bool],
+        min_in_sync: Callable[[Partition], int],
         on_election: Callable[[Partition], None],
     ) -> None:
         self._node_ids = node_ids
         self._is_up = is_up
+        self._min_in_sync = min_in_sync
         self._on_election = on_election
 
     # Placing replicas
@@ -56,12 +61,19 @@ class Leadership:
         ]
 
     def adopt(self, partition: Partition) -> bool:
-        """Fit a partition of an earlier cluster to this one's nodes; say if that changed it."""
+        """Fit a partition of an earlier cluster to this one's nodes; say if that changed it.
+
+        They all start with it, so all are in sync.
+        """
         known = [node for node in partition.replicas if node in self._node_ids]
-        if known == partition.replicas and partition.leader_id in partition.isr:
+        if known == partition.replicas == partition.isr and partition.leader_id in known:
             return False
+        if known == partition.replicas and partition.leader_id in known:
+            partition.isr = known
+            return True
         partition.replicas = known or [self._node_ids[0]]
-        partition.lead(partition.replicas[0], partition.replicas)
+        partition.isr = [*partition.replicas]
+        partition.lead(partition.replicas[0])
         return True
 
     # Elections
@@ -89,9 +101,9 @@ class Leadership:
         if node_id not in partition.replicas:
             position = partition.replicas.index(old) if old in partition.replicas else 0
             partition.replicas[position] = node_id
+            partition.isr = [node for node in partition.isr if node != old]
         partition.held.pop(node_id, None)
-        in_sync = [n for n in partition.replicas if n in partition.isr or n == node_id]
-        self._elect(partition, node_id, in_sync)
+        self._elect(partition, node_id)
         return node_id
 
     def reassign(self, partition: Partition, replicas: Sequence[int]) -> None:
@@ -103,24 +115,20 @@ class Leadership:
         for node_id in tuple(partition.held):
             if node_id not in replicas:
                 del partition.held[node_id]
-        in_sync = [n for n in replicas if self._is_up(n) and n not in partition.held]
-        if partition.leader_id in in_sync:
-            partition.isr = in_sync
-        else:
-            leader = in_sync[0] if in_sync else NO_LEADER
-            self._elect(partition, leader, in_sync or replicas[:1])
+        partition.isr = [n for n in replicas if self._is_up(n) and n not in partition.held]
+        # All have the whole log: with none of them up, each may be the first to lead again.
+        partition.eligible = [] if partition.isr else [*replicas]
+        if partition.leader_id not in partition.isr:
+            self._elect(partition, next(iter(partition.isr), NO_LEADER))
 
     def node_down(self, partitions: Iterable[Partition], node_id: int) -> None:
-        """Have others lead what the node led; the last replica in sync stays one."""
+        """Have others lead what the node led; its replicas are in sync no longer."""
         for partition in partitions:
             if node_id not in partition.replicas:
                 continue
-            in_sync = [node for node in partition.isr if node != node_id] or partition.isr
+            self._leave(partition, node_id)
             if partition.leader_id == node_id:
-                leader = next(iter(self._candidates(partition)), NO_LEADER)
-                self._elect(partition, leader, in_sync)
-            else:
-                partition.isr = in_sync
+                self._elect(partition, next(iter(self._candidates(partition)), NO_LEADER))
 
     def node_up(self, partitions: Iterable[Partition], node_id: int) -> None:
         """Take the node's replicas back in sync; it leads what nobody else could."""
@@ -128,24 +136,44 @@ class Leadership:
             if node_id not in partition.replicas or node_id in partition.held:
                 continue
             if partition.leader_id == NO_LEADER:
-                if node_id in partition.isr:
-                    self._elect(partition, node_id, partition.isr)
+                if node_id in self._candidates(partition):
+                    self._elect(partition, node_id)
             elif node_id not in partition.isr:
-                partition.isr.append(node_id)
+                self._join(partition, node_id)
 
     def elect_again(self, partition: Partition) -> None:
         """Elect the next replica in sync, or the same leader in a new epoch."""
         candidates = self._candidates(partition)
         others = [node for node in candidates if node != partition.leader_id]
-        leader = next(iter(others or candidates), NO_LEADER)
-        self._elect(partition, leader, partition.isr)
+        self._elect(partition, next(iter(others or candidates), NO_LEADER))
 
     def _candidates(self, partition: Partition) -> list[int]:
-        return [n for n in partition.replicas if n in partition.isr and self._is_up(n)]
+        """Return the nodes that may lead: those in sync, or else those still eligible."""
+        up = [node for node in partition.replicas if self._is_up(node)]
+        in_sync = [node for node in up if node in partition.isr]
+        return in_sync or [node for node in up if node in partition.eligible]
 
-    def _elect(self, partition: Partition, leader: int, in_sync: Sequence[int]) -> None:
-        partition.lead(leader, in_sync)
+    def _elect(self, partition: Partition, leader: int) -> None:
+        partition.lead(leader)
+        if leader != NO_LEADER and leader not in partition.isr:
+            self._join(partition, leader)
         self._on_election(partition)
+
+    def _leave(self, partition: Partition, node_id: int) -> None:
+        if node_id in partition.isr:
+            partition.isr = [node for node in partition.isr if node != node_id]
+            if len(partition.isr) < self._needed(partition):
+                partition.eligible.append(node_id)
+
+    def _join(self, partition: Partition, node_id: int) -> None:
+        partition.isr = [*partition.isr, node_id]
+        is_enough = len(partition.isr) >= self._needed(partition)
+        partition.eligible = (
+            [] if is_enough else [node for node in partition.eligible if node != node_id]
+        )
+
+    def _needed(self, partition: Partition) -> int:
+        return min(self._min_in_sync(partition), len(partition.replicas))
 
     # Followers that fall behind
 
@@ -160,9 +188,9 @@ class Leadership:
                 f"node {node_id} is no follower of {partition.topic}-{partition.index}"
             )
         partition.held[node_id] = partition.high_watermark
-        partition.isr = [node for node in partition.isr if node != node_id]
+        self._leave(partition, node_id)
 
     def release(self, partition: Partition, node_id: int) -> None:
         """Let a follower catch up again."""
         if partition.held.pop(node_id, None) is not None and self._is_up(node_id):
-            partition.isr.append(node_id)
+            self._join(partition, node_id)

@@ -76,6 +76,8 @@ class Partition:
 
     Attributes:
         isr: The replicas in sync, in no order; the leader is one of them, if there is any.
+        eligible: Replicas not in sync that may lead all the same: without them nothing was
+            acknowledged since they left, as too few were in sync (KIP-966).
         held: Followers that get no more records, by node id: the offsets where their logs end.
         on_change: Called after every append, deletion and election, with the partition's key.
     """
@@ -88,6 +90,7 @@ class Partition:
     replicas: list[int]
     isr: list[int]
     on_change: Callable[[PartitionKey], None]
+    eligible: list[int] = field(default_factory=list)
     held: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -128,9 +131,9 @@ class Partition:
             raise FencedLeaderEpochError(seen)
         raise UnknownLeaderEpochError(seen)
 
-    def lead(self, leader_id: int, isr: Sequence[int]) -> None:
+    def lead(self, leader_id: int) -> None:
         """Let a node lead, or none (NO_LEADER), from the end of the log on, in a new epoch."""
-        self.leader_id, self.isr = leader_id, [*isr]
+        self.leader_id = leader_id
         self.leader_epoch += 1
         self.log.begin_epoch(self.leader_epoch)
         self.on_change(self.key)

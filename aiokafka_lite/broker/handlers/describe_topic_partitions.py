@@ -115,7 +115,7 @@ def _told_partition(
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
-        eligible_leader_replicas=[],
+        eligible_leader_replicas=list(partition.eligible),
         last_known_elr=[],
         offline_replicas=[node for node in partition.replicas if not nodes[node].is_up],
     )

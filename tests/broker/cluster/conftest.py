@@ -53,7 +53,7 @@ async def put(client: RawClient, *values: bytes) -> ProduceResponse:
     data = TopicProduceData(
         name=TP.topic, partition_data=[PartitionProduceData(index=TP.partition, records=batch)]
     )
-    request = ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=[data])
+    request = ProduceRequest(acks=-1, timeout_ms=20_000, topic_data=[data])
     return await client.request(request, BY_NAME)
 
 
