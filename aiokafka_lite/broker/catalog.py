@@ -98,6 +98,8 @@ class TopicCatalog:
         self._saves = self._saves_done = 0
         # Topics that a crash might take, or some of their partitions: the save that keeps them.
         self._unsaved: dict[bytes, int] = {}
+        # Grows when a topic is made, grows or is deleted; and its value when one was made last.
+        self.version = self.created_version = 0
         self.cluster_id = uuid_to_str(rng.randbytes(16))
         self.settings = Settings(config)
 
@@ -164,6 +166,8 @@ class TopicCatalog:
         for replicas in new.replicas:
             self._add_partition(topic, replicas)
         self._topics[topic.name] = self._by_id[topic.topic_id] = topic
+        self.version += 1
+        self.created_version = self.version
         self._save_growth(topic)
         return topic
 
@@ -171,6 +175,7 @@ class TopicCatalog:
         """Add partitions, one for each replica list, at the end of a topic."""
         for nodes in replicas:
             self._add_partition(topic, nodes)
+        self.version += 1
         self._save_growth(topic)
 
     def _add_partition(self, topic: Topic, replicas: Sequence[int]) -> None:
@@ -195,6 +200,7 @@ class TopicCatalog:
     def delete(self, topic: Topic) -> None:
         """Delete a topic with all its records and wake who waits for any."""
         del self._topics[topic.name], self._by_id[topic.topic_id]
+        self.version += 1
         self._unsaved.pop(topic.topic_id, None)
         self._partition_count -= len(topic.partitions)
         self._save()

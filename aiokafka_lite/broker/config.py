@@ -10,6 +10,7 @@ from typing import Final
 from aiokafka_lite.errors import InsecureConfigError
 
 DEFAULT_REPLICATION: Final = 3
+MIGRATION_POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,12 @@ class BrokerConfig:
         log_cleaner_backoff_ms: How often logs are looked for that are worth compacting.
         offsets_retention_minutes: How long committed offsets outlive their group's last member.
         offsets_retention_check_interval_ms: How often expired offsets are looked for.
+        group_consumer_heartbeat_interval_ms: How often members of KIP-848 are told to send
+            heartbeats; they learn of new assignments by no other way, so tests want it short.
+        group_consumer_assignment_interval_ms: Least time between two assignments of one group;
+            1000 in Kafka.
+        group_consumer_migration_policy: Which groups change between the protocols while they have
+            members: "bidirectional", "upgrade", "downgrade" or "disabled".
     """
 
     nodes: int = 1
@@ -70,6 +77,11 @@ class BrokerConfig:
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 10_000
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_assignment_interval_ms: int = 0
+    group_consumer_max_size: int = 10_000
+    group_consumer_migration_policy: str = "bidirectional"
     offset_metadata_max_bytes: int = 4_096
     log_retention_check_interval_ms: int = 300_000
     log_cleaner_backoff_ms: int = 15_000
@@ -94,6 +106,11 @@ class BrokerConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.group_consumer_migration_policy not in MIGRATION_POLICIES:
+            raise ValueError(
+                f"group_consumer_migration_policy must be one of {', '.join(MIGRATION_POLICIES)}, "
+                f"not {self.group_consumer_migration_policy!r}"
+            )
         if not (self.allow_remote or _is_loopback(self.host)):
             raise InsecureConfigError(
                 f"{self.host} can be reached from other machines, and this broker asks nobody for "

@@ -12,29 +12,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
 
-from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.consumer_driver import ConsumerDriver, Group
+from aiokafka_lite.broker.consumer_group import ConsumerGroup
+from aiokafka_lite.broker.consumer_records import group_tombstones
+from aiokafka_lite.broker.consumer_values import Beat, BeatReply
 from aiokafka_lite.broker.group_classic import ClassicDriver
 from aiokafka_lite.broker.group_loading import CoordinatedPartitions
 from aiokafka_lite.broker.group_log import (
     OFFSETS_TOPIC,
     CoordinatorLog,
     CoordinatorRecord,
-    OffsetsLog,
     RecordValue,
     created_record,
     group_tombstone,
     restore_group,
 )
 from aiokafka_lite.broker.group_machine import ClassicGroup
+from aiokafka_lite.broker.group_services import CoordinatorServices
 from aiokafka_lite.broker.group_subscription import is_subscribed_to
 from aiokafka_lite.broker.group_timers import GroupTimers
 from aiokafka_lite.broker.group_values import (
     ErrorType,
-    GroupSettings,
     Join,
     Joined,
     Leaver,
@@ -47,6 +47,7 @@ from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     GroupIdNotFound,
     GroupSubscribedToTopicError,
+    InconsistentGroupProtocolError,
     InvalidGroupIdError,
     InvalidSessionTimeoutError,
     KafkaError,
@@ -54,6 +55,11 @@ from aiokafka_lite.errors import (
     NonEmptyGroup,
     NotCoordinatorError,
     UnknownMemberIdError,
+)
+from aiokafka_lite.protocol.messages.consumer_group_records import (
+    ConsumerGroupKey,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupValue,
 )
 from aiokafka_lite.protocol.messages.group_records import (
     GroupMetadataKey,
@@ -64,23 +70,6 @@ from aiokafka_lite.protocol.messages.group_records import (
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
-
-
-class CoordinatorServices(Protocol):
-    """What the coordinator needs of its broker."""
-
-    @property
-    def clock(self) -> Callable[[], int]: ...
-    @property
-    def rng(self) -> random.Random: ...
-    @property
-    def scope(self) -> TaskScope: ...
-    @property
-    def group_settings(self) -> GroupSettings: ...
-    @property
-    def offsets_topic_partitions(self) -> int: ...
-
-    def partition(self, topic: str, index: int) -> OffsetsLog: ...
 
 
 class GroupCoordinator:
@@ -100,13 +89,22 @@ class GroupCoordinator:
             partition_count=services.offsets_topic_partitions,
             clock=services.clock,
         )
-        self._groups: dict[str, ClassicGroup] = {}
-        self._timers: GroupTimers[ClassicGroup] = GroupTimers(self._expire)
+        self._groups: dict[str, Group] = {}
+        self._timers: GroupTimers[Group] = GroupTimers(self._expire)
         self._classic = ClassicDriver(
             self._settings,
             clock=services.clock,
             rng=services.rng,
             write=self._write,
+            arm=self._timers.arm,
+        )
+        self._consumers = ConsumerDriver(
+            services.consumer_group_settings,
+            services.group_topics,
+            self._groups,
+            clock=services.clock,
+            rng=services.rng,
+            append=self._append,
             arm=self._timers.arm,
         )
         self._partitions = CoordinatedPartitions(
@@ -144,20 +142,28 @@ class GroupCoordinator:
         """Answer everything parked with NOT_COORDINATOR and refuse what comes; idempotent."""
         self._is_open = False
         for group in tuple(self._groups.values()):
-            self._classic.act(group, group.die(NotCoordinatorError))
+            self._forget(group, NotCoordinatorError)
         self._timers.close()
 
     def _unload(self, partition: int) -> None:
         for group_id in self._ids_in(partition, self._groups):
-            group = self._groups.pop(group_id)
-            self._classic.act(group, group.die(NotCoordinatorError))
+            self._forget(self._groups.pop(group_id), NotCoordinatorError)
         for group_id in self._ids_in(partition, self.offsets.group_ids()):
             self.offsets.unload(group_id)
 
     def _restart_sessions(self, partition: int) -> None:
         for group_id in self._ids_in(partition, self._groups):
             group = self._groups[group_id]
-            self._classic.act(group, group.restored(self._now()))
+            if isinstance(group, ConsumerGroup):
+                self._consumers.restored(group)
+            else:
+                self._classic.act(group, group.restored(self._now()))
+
+    def _forget(self, group: Group, error: ErrorType) -> None:
+        """Answer what a group has parked, and stop its timers."""
+        if isinstance(group, ClassicGroup):
+            self._classic.act(group, group.die(error))
+        self._timers.cancel(group.group_id)
 
     def _ids_in(self, partition: int, group_ids: Iterable[str]) -> list[str]:
         return [one for one in group_ids if self._log.partition_for(one) == partition]
@@ -175,14 +181,17 @@ class GroupCoordinator:
         if error is not NoError:
             return Joined(error, member_id=call.member_id)
         group = self._groups.get(group_id)
-        if group is None:
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            return Joined(InconsistentGroupProtocolError, member_id=call.member_id)
+        if not isinstance(group, ClassicGroup):
             if call.member_id:
                 return Joined(UnknownMemberIdError, member_id=call.member_id)
-            group = self._create(group_id)
-            error = self._write(group_id, [created_record(group)])
+            classic = self._classic.new_group(group_id)
+            tombstones = [] if group is None else group_tombstones(group)
+            error = self._append(group_id, [*tombstones, created_record(classic)])
             if error is not NoError:
-                del self._groups[group_id]
                 return Joined(error)
+            group = self._groups[group_id] = classic
         return await self._classic.join(group, call)
 
     async def sync(self, group_id: str, call: Sync) -> Synced:
@@ -191,7 +200,7 @@ class GroupCoordinator:
         if error is not NoError:
             return Synced(error)
         group = self._groups.get(group_id)
-        if group is None:
+        if not isinstance(group, ClassicGroup):
             return Synced(UnknownMemberIdError)
         return await self._classic.sync(group, call)
 
@@ -205,7 +214,7 @@ class GroupCoordinator:
         if error is not NoError:
             return error
         group = self._groups.get(group_id)
-        if group is None:
+        if not isinstance(group, ClassicGroup):
             return UnknownMemberIdError
         return group.heartbeat(member_id, instance_id, generation, self._now())
 
@@ -217,11 +226,22 @@ class GroupCoordinator:
         if error is not NoError:
             return error, ()
         group = self._groups.get(group_id)
-        if group is None:
+        if not isinstance(group, ClassicGroup):
             return NoError, [UnknownMemberIdError] * len(leavers)
         errors, effects = group.leave(leavers, self._now())
         self._classic.act(group, effects)
         return NoError, errors
+
+    def consumer_heartbeat(self, group_id: str, beat: Beat) -> BeatReply:
+        """Answer a ConsumerGroupHeartbeat request (KIP-848): joining, staying, leaving.
+
+        Raises:
+            KafkaError: What the member is to be told; see `ConsumerMachine`.
+        """
+        error = self._check(group_id)
+        if error is not NoError:
+            raise error(error.description)
+        return self._consumers.heartbeat(group_id, beat)
 
     def expire_session(self, group_id: str, member_id: str) -> None:
         """Do what happens when a member's session runs out, now; for tests of consumers.
@@ -238,8 +258,16 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             raise GroupIdNotFound(f"there is no group {group_id!r}")
-        if not group.has_session(member_id):
+        is_known = (
+            member_id in group.members
+            if isinstance(group, ConsumerGroup)
+            else group.has_session(member_id)
+        )
+        if not is_known:
             raise UnknownMemberIdError(f"group {group_id!r} has no member {member_id!r}")
+        if isinstance(group, ConsumerGroup):
+            self._consumers.expire_session(group, member_id)
+            return
         self._classic.act(group, group.expire_session(member_id, self._now()))
 
     # -- committed offsets ---------------------------------------------------------------------
@@ -254,6 +282,7 @@ class GroupCoordinator:
         generation: int,
         retention_ms: int = -1,
         unknown_group: ErrorType = GroupIdNotFound,
+        knows_epochs: bool = True,
     ) -> list[ErrorType]:
         """Commit offsets and return one error type for each; they are in the log then.
 
@@ -262,14 +291,20 @@ class GroupCoordinator:
             offsets: What to commit; topics and partitions have been checked.
             member_id: Who commits, "" for no member.
             instance_id: Its static identity, if any.
-            generation: The generation it believes in, negative for no member.
+            generation: The generation or epoch it believes in, negative for no member.
             retention_ms: How long to keep them, -1 for the broker's rule.
             unknown_group: What a member of a group that does not exist is told.
+            knows_epochs: The request is of a version made for groups of KIP-848.
         """
         error = self.availability(group_id)
         group = self._groups.get(group_id)
         if error is NoError:
-            if group is not None:
+            if isinstance(group, ConsumerGroup):
+                partitions = [(item.topic_id, item.tp.partition) for item in offsets]
+                error = group.check_commit(
+                    member_id, generation, partitions, knows_epochs=knows_epochs
+                )
+            elif group is not None:
                 error = group.check_commit(member_id, instance_id, generation, self._now())
             elif generation >= 0:
                 error = unknown_group
@@ -283,6 +318,14 @@ class GroupCoordinator:
         """Return what a group has committed; ask ``availability`` first."""
         return self.offsets.fetch(group_id, tp, topic_id)
 
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorType:
+        """Say whether committed offsets may be fetched so (KIP-848)."""
+        error = self.availability(group_id)
+        group = self._groups.get(group_id)
+        if error is NoError and isinstance(group, ConsumerGroup):
+            return group.check_fetch(member_id, epoch)
+        return error
+
     def delete_offsets(
         self, group_id: str, tps: Sequence[TopicPartition]
     ) -> tuple[ErrorType, Sequence[ErrorType]]:
@@ -293,7 +336,7 @@ class GroupCoordinator:
             error = GroupIdNotFound
         if error is not NoError or group is None:
             return error, ()
-        if not group.is_empty and not group.is_consumer_group:
+        if isinstance(group, ClassicGroup) and not (group.is_empty or group.is_consumer_group):
             return NonEmptyGroup, ()
         topics = dict.fromkeys(tp.topic for tp in tps)
         consumed = {topic for topic in topics if is_subscribed_to(group, topic)}
@@ -313,7 +356,7 @@ class GroupCoordinator:
     # -- administration ------------------------------------------------------------------------
 
     @property
-    def groups(self) -> Mapping[str, ClassicGroup]:
+    def groups(self) -> Mapping[str, Group]:
         """The groups that have been loaded, by id."""
         return self._groups
 
@@ -345,11 +388,15 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             return GroupIdNotFound
-        error = group.check_delete()
+        if isinstance(group, ConsumerGroup):
+            error = NoError if group.is_empty else NonEmptyGroup
+            end = group_tombstones(group)
+        else:
+            error = group.check_delete()
+            end = [group_tombstone(group_id)]
         if error is not NoError:
             return error
-        tombstones = self.offsets.delete_group(group_id)
-        return self._append(group_id, [*tombstones, group_tombstone(group_id)])
+        return self._append(group_id, [*self.offsets.delete_group(group_id), *end])
 
     # -- the log -------------------------------------------------------------------------------
 
@@ -382,17 +429,30 @@ class GroupCoordinator:
             if value is not None and key.group not in self._groups:
                 self._create(key.group)  # a group that only stores offsets here
             self.offsets.replay(key, value)
-        elif value is None:
-            self._end(key.group)
-        else:
-            self._load_group(key, value)
+        elif isinstance(key, GroupMetadataKey):
+            self._replay_classic(key, value)
+        elif not isinstance(value, (OffsetCommitValue, GroupMetadataValue)):
+            self._replay_consumer(key, value)
 
-    def _load_group(self, key: GroupMetadataKey, value: RecordValue) -> None:
+    def _replay_classic(self, key: GroupMetadataKey, value: RecordValue) -> None:
+        if value is None:
+            self._end(key.group)
+            return
         if not isinstance(value, GroupMetadataValue):
             raise TypeError(f"a group key with {type(value).__name__}")
         group = self._classic.new_group(key.group)
         restore_group(group, value)
         self._groups[key.group] = group
+
+    def _replay_consumer(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
+        group = self._groups.get(key.group_id)
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return  # compaction may leave tombstones of what it has removed
+            group = self._groups[key.group_id] = ConsumerGroup(key.group_id)
+        group.replay(key, value)
+        if value is None and isinstance(key, ConsumerGroupMetadataKey):
+            self._end(key.group_id)
 
     def _create(self, group_id: str) -> ClassicGroup:
         group = self._groups[group_id] = self._classic.new_group(group_id)
@@ -401,10 +461,13 @@ class GroupCoordinator:
     def _end(self, group_id: str) -> None:
         group = self._groups.pop(group_id, None)
         if group is not None:
-            self._classic.act(group, group.die(UnknownMemberIdError))
+            self._forget(group, UnknownMemberIdError)
 
-    def _expire(self, group: ClassicGroup, now: float) -> None:
-        self._classic.act(group, group.expire(now))
+    def _expire(self, group: Group, now: float) -> None:
+        if isinstance(group, ConsumerGroup):
+            self._consumers.expire(group, now)
+        else:
+            self._classic.act(group, group.expire(now))
 
     # -- small parts ---------------------------------------------------------------------------
 

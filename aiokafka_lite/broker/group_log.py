@@ -12,6 +12,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from aiokafka_lite.broker.group_members import Member
 from aiokafka_lite.errors import KafkaProtocolError
+from aiokafka_lite.protocol.messages.consumer_group_records import (
+    VALUE_OF,
+    ConsumerGroupKey,
+    ConsumerGroupValue,
+)
 from aiokafka_lite.protocol.messages.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -36,9 +41,10 @@ RECORDS_AT_ONCE: Final = 100  # replayed in less than a millisecond
 OFFSET_COMMIT_VERSION: Final = 4
 OFFSET_COMMIT_VERSION_WITH_EXPIRY: Final = 1  # the only one that has the field
 GROUP_METADATA_VERSION: Final = 3
+CONSUMER_GROUP_VERSION: Final = 0
 
-RecordKey: TypeAlias = "OffsetCommitKey | GroupMetadataKey"
-RecordValue: TypeAlias = "OffsetCommitValue | GroupMetadataValue | None"
+RecordKey: TypeAlias = "OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey"
+RecordValue: TypeAlias = "OffsetCommitValue | GroupMetadataValue | ConsumerGroupValue | None"
 
 
 class CoordinatorRecord(NamedTuple):
@@ -85,6 +91,8 @@ def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
         return key, None
     if isinstance(value, GroupMetadataValue):
         version = GROUP_METADATA_VERSION
+    elif not isinstance(value, OffsetCommitValue):
+        version = CONSUMER_GROUP_VERSION
     elif value.expire_timestamp >= 0:
         version = OFFSET_COMMIT_VERSION_WITH_EXPIRY
     else:
@@ -107,7 +115,9 @@ def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord |
         return CoordinatorRecord(decoded, None)
     if isinstance(decoded, OffsetCommitKey):
         return CoordinatorRecord(decoded, decode_versioned(OffsetCommitValue, value))
-    return CoordinatorRecord(decoded, decode_versioned(GroupMetadataValue, value))
+    if isinstance(decoded, GroupMetadataKey):
+        return CoordinatorRecord(decoded, decode_versioned(GroupMetadataValue, value))
+    return CoordinatorRecord(decoded, decode_versioned(VALUE_OF[type(decoded)], value))
 
 
 def metadata_record(group: ClassicGroup, assignments: Mapping[str, bytes]) -> CoordinatorRecord:

@@ -5,17 +5,20 @@ The broker does not need it to coordinate; it protects the offsets of topics in 
 
 from __future__ import annotations
 
+from aiokafka_lite.broker.consumer_group import ConsumerGroup
 from aiokafka_lite.broker.group_machine import ClassicGroup
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.codec import decode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 
 
-def is_subscribed_to(group: ClassicGroup, topic: str) -> bool:
+def is_subscribed_to(group: ClassicGroup | ConsumerGroup, topic: str) -> bool:
     """Say whether a group consumes a topic, as far as its members can be understood.
 
     Of a consumer group whose metadata cannot be read it must be assumed.
     """
+    if isinstance(group, ConsumerGroup):
+        return group.is_subscribed_to(topic)
     if not group.is_consumer_group:
         return False
     topics = _subscribed_topics(group)

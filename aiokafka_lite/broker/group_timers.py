@@ -16,10 +16,10 @@ class TimedGroup(Protocol):
     def next_deadline(self) -> float | None: ...
 
 
-GroupT = TypeVar("GroupT", bound=TimedGroup)
+TimedT = TypeVar("TimedT", bound=TimedGroup)
 
 
-class GroupTimers(Generic[GroupT]):
+class GroupTimers(Generic[TimedT]):
     """Calls groups when their deadlines have come; seconds of the loop's clock.
 
     A timer may fire before its group's next deadline, as heartbeats move that without touching
@@ -29,12 +29,12 @@ class GroupTimers(Generic[GroupT]):
         expire: Has a group act on one deadline that has passed.
     """
 
-    def __init__(self, expire: Callable[[GroupT, float], None]) -> None:
+    def __init__(self, expire: Callable[[TimedT, float], None]) -> None:
         self._expire = expire
         # When it fires, and its handle.
         self._armed: dict[str, tuple[float, asyncio.TimerHandle]] = {}
 
-    def arm(self, group: GroupT) -> None:
+    def arm(self, group: TimedT) -> None:
         """See to it that a group is called when its next deadline has come."""
         deadline = group.next_deadline()
         armed = self._armed.get(group.group_id)
@@ -57,7 +57,7 @@ class GroupTimers(Generic[GroupT]):
         for group_id in tuple(self._armed):
             self.cancel(group_id)
 
-    def _fire(self, group: GroupT) -> None:
+    def _fire(self, group: TimedT) -> None:
         self._armed.pop(group.group_id, None)
         now = asyncio.get_running_loop().time()
         while (deadline := group.next_deadline()) is not None and deadline <= now:

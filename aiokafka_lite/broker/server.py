@@ -24,7 +24,9 @@ from aiokafka_lite._compat import Self
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker import handlers
 from aiokafka_lite.broker.cluster import Cluster
+from aiokafka_lite.broker.cluster_topics import ClusterTopics
 from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.broker.consumer_values import ConsumerSettings
 from aiokafka_lite.broker.faults import ConnectionRule, Faults, Rule
 from aiokafka_lite.broker.faults.builder import Leaders
 from aiokafka_lite.broker.faults.connections import ConnectionFault, ConnectionMatch
@@ -126,6 +128,7 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
             on_change=self._partition_changed,
         )
         self.failure: BaseException | None = None
+        self.group_topics = ClusterTopics(self.catalog, self.nodes)
         self._is_running = False
         # Made by start(), which has a loop.
         self.loop: asyncio.AbstractEventLoop
@@ -340,6 +343,19 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
             max_session_timeout_ms=config.group_max_session_timeout_ms,
             max_size=config.group_max_size,
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        )
+
+    @property
+    def consumer_group_settings(self) -> ConsumerSettings:
+        config = self.config
+        return ConsumerSettings(
+            session_timeout_ms=config.group_consumer_session_timeout_ms,
+            heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            max_size=config.group_consumer_max_size,
+            assignment_interval_ms=config.group_consumer_assignment_interval_ms,
+            can_upgrade=config.group_consumer_migration_policy in ("bidirectional", "upgrade"),
+            can_downgrade=config.group_consumer_migration_policy in ("bidirectional", "downgrade"),
+            classic_max_size=config.group_max_size,
         )
 
 

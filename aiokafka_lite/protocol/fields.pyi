@@ -65,10 +65,13 @@ def array(
     nullable: str,
     default: None = None,
     ignorable: bool = False,
+    tag: int | None = None,
 ) -> list[T] | None: ...
 @overload
 def nested(
     struct: type[S], versions: str, *, ignorable: bool = False, tag: int | None = None
 ) -> S: ...
 @overload
-def nested(struct: type[S], versions: str, *, nullable: str, default: None) -> S | None: ...
+def nested(
+    struct: type[S], versions: str, *, nullable: str, default: None, tag: int | None = None
+) -> S | None: ...

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
+from aiokafka_lite.protocol.messages.consumer_group_records import VALUE_OF
 from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -53,6 +54,8 @@ BLOB_CLASSES: list[type[Blob]] = [
     OffsetCommitValue,
     GroupMetadataKey,
     GroupMetadataValue,
+    *VALUE_OF,
+    *VALUE_OF.values(),
     ControlRecordTypeSchema,
     EndTxnMarker,
     TransactionLogKey,

@@ -93,7 +93,7 @@ def test_offset_keys_of_the_oldest_type_are_read() -> None:
     assert decode_key(b"\0\0" + encode_key(key)[2:]) == key
 
 
-@pytest.mark.parametrize("record_type", [3, 16, -1])
+@pytest.mark.parametrize("record_type", [9, 17, -1])
 def test_keys_of_other_groups_are_left_to_others(record_type: int) -> None:
     assert decode_key(record_type.to_bytes(2, "big", signed=True) + b"whatever") is None
 

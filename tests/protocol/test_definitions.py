@@ -7,7 +7,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from aiokafka_lite.protocol.messages.group_records import GroupMetadataKey, OffsetCommitKey
+from aiokafka_lite.protocol.messages.consumer_group_records import VALUE_OF
+from aiokafka_lite.protocol.messages.group_records import (
+    GroupMetadataKey,
+    GroupRecordKey,
+    OffsetCommitKey,
+)
 from aiokafka_lite.protocol.messages.transaction_records import TransactionLogKey
 from aiokafka_lite.protocol.schema import Message, Request, Response, Struct
 from aiokafka_lite.protocol.wire import UNSET, Array, Field, Nested, VersionRange, Wire
@@ -35,7 +40,7 @@ def _type_name(wire: Wire) -> str:
 def _expected_default(definition: FieldDefinition) -> object:
     kind = definition["type"]
     default = definition.get("default")
-    if default == "null":
+    if default == "null" or ("default" in definition and default is None):
         return None
     if kind.startswith(("int", "uint")):
         return int(str(default or 0), 0)
@@ -117,9 +122,11 @@ def test_requests_have_kafkas_keys_and_stable_versions(
     assert cls.max_version == cls.versions.last - is_unstable
 
 
-@pytest.mark.parametrize("cls", [OffsetCommitKey, GroupMetadataKey, TransactionLogKey], ids=name_of)
+@pytest.mark.parametrize(
+    "cls", [OffsetCommitKey, GroupMetadataKey, *VALUE_OF, TransactionLogKey], ids=name_of
+)
 def test_coordinators_records_have_kafkas_record_types(
-    cls: type[OffsetCommitKey | GroupMetadataKey | TransactionLogKey], definitions: Definitions
+    cls: type[GroupRecordKey | TransactionLogKey], definitions: Definitions
 ) -> None:
     assert cls.record_type == definitions[cls.__name__]["apiKey"]
     assert definitions["LegacyOffsetCommitKey"]["apiKey"] == 0

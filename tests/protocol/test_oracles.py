@@ -15,6 +15,13 @@ import pytest
 
 from aiokafka_lite.protocol import codec
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsResponse
+from aiokafka_lite.protocol.messages.consumer_group_records import VALUE_OF
+from aiokafka_lite.protocol.messages.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
 from aiokafka_lite.protocol.schema import ZERO_UUID, Message, Request, Response, Struct
 from tests.protocol.samples import EVERY_VERSION, filled, name_of
 
@@ -25,9 +32,9 @@ API_MESSAGES = [
 KIO_MESSAGES = [
     (cls, version)
     for cls, version in EVERY_VERSION
-    if not cls.__name__.startswith(
-        ("GroupMetadata", "OffsetCommitKey", "OffsetCommitValue", "TransactionLog")
-    )
+    if cls not in (OffsetCommitKey, OffsetCommitValue, GroupMetadataKey, GroupMetadataValue)
+    and cls not in (*VALUE_OF, *VALUE_OF.values())
+    and not cls.__name__.startswith("TransactionLog")
 ]
 # kafka-python 3.0 does not speak the protocol of KIP-848.
 KAFKA_PYTHON_MESSAGES = [

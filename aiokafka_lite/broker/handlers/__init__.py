@@ -10,6 +10,8 @@ MODULES: Final = (
     "alter_partition_reassignments",
     "alter_replica_log_dirs",
     "api_versions",
+    "consumer_group_describe",
+    "consumer_group_heartbeat",
     "create_acls",
     "create_partitions",
     "create_topics",

@@ -10,6 +10,7 @@ processor does that, since such a request cannot be decoded.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
@@ -19,9 +20,14 @@ from aiokafka_lite.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
 )
 
 FIRST_WITH_SOFTWARE_NAME: Final = 3
+FIRST_WITH_FEATURES_AT_ZERO: Final = 4
+# What the cluster has decided to use, and the level: group.version 1 are the groups of KIP-848.
+FEATURES: Final[Mapping[str, int]] = {"group.version": 1}
 _LEGAL_SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -41,5 +47,16 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsRespo
                 max_version=entry.max_version,
             )
             for key, entry in sorted(HANDLERS.items())
-        ]
+        ],
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=0, max_version=level)
+            for name, level in FEATURES.items()
+            # Versions before could not say that a feature may be off (KIP-584).
+            if ctx.api_version >= FIRST_WITH_FEATURES_AT_ZERO
+        ],
+        finalized_features_epoch=0,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in FEATURES.items()
+        ],
     )

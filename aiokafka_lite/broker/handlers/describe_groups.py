@@ -41,7 +41,7 @@ def _describe(ctx: RequestContext, group_id: str) -> DescribedGroup:
     if error is not NoError:
         return DescribedGroup(group_id=group_id, error_code=error.errno)
     group = ctx.groups.groups.get(group_id)
-    if group is not None:
+    if isinstance(group, ClassicGroup):
         return DescribedGroup(
             group_id=group_id,
             group_state=group.state.value,
@@ -52,7 +52,8 @@ def _describe(ctx: RequestContext, group_id: str) -> DescribedGroup:
     described = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
     if ctx.api_version >= FIRST_WITH_GROUP_ID_NOT_FOUND:
         described.error_code = GroupIdNotFound.errno
-        described.error_message = f"Group {group_id} not found."
+        what = "not found" if group is None else "is not a classic group"
+        described.error_message = f"Group {group_id} {what}."
     return described
 
 

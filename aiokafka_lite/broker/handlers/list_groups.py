@@ -6,7 +6,10 @@ type of the group (KIP-848).
 
 from __future__ import annotations
 
+from aiokafka_lite.broker.consumer_driver import Group
 from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.group_machine import ClassicGroup
+from aiokafka_lite.broker.group_values import CONSUMER_PROTOCOL_TYPE
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.errors import CoordinatorLoadInProgressError
 from aiokafka_lite.protocol.messages.list_groups import (
@@ -16,6 +19,7 @@ from aiokafka_lite.protocol.messages.list_groups import (
 )
 
 CLASSIC_TYPE = "classic"
+CONSUMER_TYPE = "consumer"
 
 
 @handler(ListGroupsRequest)
@@ -25,17 +29,21 @@ def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsRespons
         return ListGroupsResponse(error_code=CoordinatorLoadInProgressError.errno)
     states = {name.strip().lower() for name in request.states_filter}
     types = {name.strip().lower() for name in request.types_filter}
-    if types and CLASSIC_TYPE not in types:
-        return ListGroupsResponse()
+    listed = [_listed(group) for group in ctx.groups.groups.values()]
     return ListGroupsResponse(
         groups=[
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=CLASSIC_TYPE,
-            )
-            for group in ctx.groups.groups.values()
-            if not states or group.state.value.lower() in states
+            group
+            for group in listed
+            if (not states or group.group_state.lower() in states)
+            and (not types or group.group_type in types)
         ]
     )
+
+
+def _listed(group: Group) -> ListedGroup:
+    listed = ListedGroup(group_id=group.group_id, group_state=group.state.value)
+    if isinstance(group, ClassicGroup):
+        listed.protocol_type, listed.group_type = group.protocol_type or "", CLASSIC_TYPE
+    else:
+        listed.protocol_type, listed.group_type = CONSUMER_PROTOCOL_TYPE, CONSUMER_TYPE
+    return listed

@@ -76,6 +76,7 @@ def handle(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCommitRes
             if ctx.api_version >= FIRST_WITH_GROUP_ID_NOT_FOUND
             else IllegalGenerationError
         ),
+        knows_epochs=ctx.api_version >= FIRST_WITH_GROUP_ID_NOT_FOUND,
     )
     for result, commit_error in zip(accepted, errors, strict=True):
         result.error_code = commit_error.errno

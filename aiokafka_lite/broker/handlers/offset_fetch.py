@@ -39,7 +39,7 @@ def handle(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchRespo
 
 def _fetch_group(ctx: RequestContext, wanted: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
     topics: list[OffsetFetchResponseTopics]
-    error = ctx.groups.availability(wanted.group_id)
+    error = ctx.groups.check_fetch(wanted.group_id, wanted.member_id, wanted.member_epoch)
     if error is not NoError and ctx.api_version < FIRST_WITH_GROUP_ERROR:
         topics = [_refused(topic, error) for topic in wanted.topics or ()]
     elif error is not NoError:

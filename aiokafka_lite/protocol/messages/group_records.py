@@ -1,8 +1,9 @@
 """Keys and values in ``__consumer_offsets``, and what the keys and values of markers hold.
 
 A key starts with the type of the record, a value with its version, two bytes each. The types are
-Kafka's ``CoordinatorRecordType``: 1 (before Kafka 0.9: 0) a committed offset, 2 a classic group;
-higher ones belong to newer kinds of groups.
+Kafka's ``CoordinatorRecordType``: 1 (before Kafka 0.9: 0) a committed offset, 2 a classic group,
+3 to 8 and 16 the groups of KIP-848 (consumer_group_records.py); the others belong to kinds of
+groups that are not known here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import ClassVar, Final
 from aiokafka_lite._compat import Buffer
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol.codec import decode, decode_versioned, encode, encode_versioned
+from aiokafka_lite.protocol.messages import consumer_group_records as consumer_groups
 from aiokafka_lite.protocol.schema import (
     Blob,
     Struct,
@@ -96,12 +98,13 @@ class GroupMetadataValue(Blob, versions="0-4", flexible="4+"):
     members: list[MemberMetadata] = array(MemberMetadata, "0+")
 
 
-GroupRecordKey = OffsetCommitKey | GroupMetadataKey
+GroupRecordKey = OffsetCommitKey | GroupMetadataKey | consumer_groups.ConsumerGroupKey
 _INT16: Final = struct.Struct(">h")
 _KEYS: Final[dict[int, type[GroupRecordKey]]] = {
     0: OffsetCommitKey,
     OffsetCommitKey.record_type: OffsetCommitKey,
     GroupMetadataKey.record_type: GroupMetadataKey,
+    **{key.record_type: key for key in consumer_groups.VALUE_OF},
 }
 
 
@@ -111,7 +114,7 @@ def encode_key(key: GroupRecordKey) -> bytes:
 
 
 def decode_key(data: Buffer) -> GroupRecordKey | None:
-    """Decode the key of a group record; None for types that classic groups do not have.
+    """Decode the key of a group record; None for types that are not known here.
 
     Raises:
         KafkaProtocolError: The bytes are no such key.

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import TypeVar
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.consumer_values import ConsumerSettings
 from aiokafka_lite.broker.group import GroupCoordinator
+from aiokafka_lite.broker.group_machine import ClassicGroup
+from aiokafka_lite.broker.group_topics import TopicFacts
 from aiokafka_lite.broker.group_values import GroupSettings
 from aiokafka_lite.records import iter_batches, patch_batch
 
@@ -73,6 +76,41 @@ class MemoryLog:
         return memoryview(next(b for start, b in reversed(self.batches) if start <= offset))
 
 
+class FakeTopics:
+    """Topics that come, grow and go; the id of each is made of its number."""
+
+    def __init__(self) -> None:
+        self.version = self.created_version = 0
+        self._topics: dict[str, TopicFacts] = {}
+        self._count = 0
+
+    def create(self, name: str, partitions: int, *racks: str) -> bytes:
+        self._count += 1
+        self.version += 1
+        self.created_version = self.version
+        topic_id = self._count.to_bytes(16, "big")
+        self._topics[name] = TopicFacts(name, topic_id, [racks] * partitions)
+        return topic_id
+
+    def grow(self, name: str, partitions: int) -> None:
+        topic = self._topics[name]
+        self._topics[name] = topic._replace(racks=[()] * partitions)
+        self.version += 1
+
+    def delete(self, name: str) -> None:
+        del self._topics[name]
+        self.version += 1
+
+    def names(self) -> Collection[str]:
+        return self._topics.keys()
+
+    def by_name(self, name: str) -> TopicFacts | None:
+        return self._topics.get(name)
+
+    def by_id(self, topic_id: bytes) -> TopicFacts | None:
+        return next((t for t in self._topics.values() if t.topic_id == topic_id), None)
+
+
 class Services:
     """What a coordinator asks of its broker; must be made inside a running loop."""
 
@@ -83,6 +121,8 @@ class Services:
         self.group_settings = settings or GroupSettings(
             initial_rebalance_delay_ms=0, min_session_timeout_ms=10
         )
+        self.consumer_group_settings = ConsumerSettings()
+        self.group_topics = FakeTopics()
         self.offsets_topic_partitions = partitions
         self.logs: dict[int, MemoryLog] = {}
 
@@ -97,3 +137,10 @@ def elect_all(coordinator: GroupCoordinator, services: Services) -> None:
     """Have a coordinator serve every group."""
     for partition in range(services.offsets_topic_partitions):
         coordinator.elect(partition)
+
+
+def classic_group(coordinator: GroupCoordinator, group_id: str = "g") -> ClassicGroup:
+    """Return a group of the classic protocol."""
+    group = coordinator.groups[group_id]
+    assert isinstance(group, ClassicGroup)
+    return group

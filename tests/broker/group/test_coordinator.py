@@ -24,7 +24,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
-from tests.broker.group.fakes import Services, elect_all, run_in_virtual_time
+from tests.broker.group.fakes import Services, classic_group, elect_all, run_in_virtual_time
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = b"\x07" * 16
@@ -226,7 +226,7 @@ async def test_successor_restores_members_and_their_sessions(
 ) -> None:
     joined = await stable(coordinator, instance_id="one")
     heir = await successor(services)
-    group = heir.groups["g"]
+    group = classic_group(heir)
     assert (group.state, group.generation, group.protocol) == (GroupState.STABLE, 1, "range")
     assert group.members.leader_id == joined.member_id
     assert heir.heartbeat("g", joined.member_id, "one", 1) is NoError
@@ -302,7 +302,7 @@ async def test_cancelled_join_leaves_nothing_parked(coordinator: GroupCoordinato
         await waiting
     assert coordinator.parked_count == 0
     newcomer = next(
-        m.member_id for m in coordinator.groups["g"].members if m.member_id != joined.member_id
+        m.member_id for m in classic_group(coordinator).members if m.member_id != joined.member_id
     )
     assert coordinator.leave("g", [Leaver(newcomer)]) == (NoError, [NoError])
 

@@ -1,0 +1,55 @@
+"""The cluster's topics, as the group coordinator looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from aiokafka_lite.broker.catalog import TopicCatalog
+from aiokafka_lite.broker.group_topics import TopicFacts
+from aiokafka_lite.broker.topics import Topic
+
+if TYPE_CHECKING:
+    from aiokafka_lite.broker.node import BrokerNode
+
+
+class ClusterTopics:
+    """Implements `group_topics.Topics`.
+
+    Args:
+        catalog: The topics.
+        nodes: The nodes by id, some of which may have a rack.
+    """
+
+    def __init__(self, catalog: TopicCatalog, nodes: Mapping[int, BrokerNode]) -> None:
+        self._catalog = catalog
+        self._nodes = nodes
+
+    @property
+    def version(self) -> int:
+        return self._catalog.version
+
+    @property
+    def created_version(self) -> int:
+        return self._catalog.created_version
+
+    def names(self) -> Collection[str]:
+        return self._catalog.topics.keys()
+
+    def by_name(self, name: str) -> TopicFacts | None:
+        topic = self._catalog.by_name(name)
+        return None if topic is None else self._facts(topic)
+
+    def by_id(self, topic_id: bytes) -> TopicFacts | None:
+        topic = self._catalog.by_id(topic_id)
+        return None if topic is None else self._facts(topic)
+
+    def _facts(self, topic: Topic) -> TopicFacts:
+        racks = [tuple(self._racks(partition.replicas)) for partition in topic.partitions]
+        return TopicFacts(topic.name, topic.topic_id, racks)
+
+    def _racks(self, replicas: Iterable[int]) -> Iterator[str]:
+        for node_id in replicas:
+            node = self._nodes.get(node_id)
+            if node is not None and node.address.rack is not None:
+                yield node.address.rack

@@ -1,0 +1,171 @@
+"""Drives the groups of KIP-848: stores what their machine wants stored, and keeps their timers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from aiokafka_lite.broker.consumer_group import ConsumerGroup, Deadline, MemberTimer
+from aiokafka_lite.broker.consumer_machine import ConsumerMachine
+from aiokafka_lite.broker.consumer_member import JOINING
+from aiokafka_lite.broker.consumer_values import Beat, BeatReply, ConsumerSettings, Step
+from aiokafka_lite.broker.group_log import CoordinatorRecord, group_tombstone
+from aiokafka_lite.broker.group_machine import ClassicGroup
+from aiokafka_lite.broker.group_topics import Topics
+from aiokafka_lite.broker.group_values import ErrorType
+from aiokafka_lite.errors import GroupIdNotFound, NoError
+
+Group: TypeAlias = "ClassicGroup | ConsumerGroup"
+
+# A timer whose effect could not be stored is tried again after this time.
+RETRY_S = 0.5
+
+
+class ConsumerDriver:
+    """The members of every group of KIP-848.
+
+    Args:
+        settings: The broker's settings for such groups.
+        topics: What exists.
+        groups: All groups, of either kind; written by the coordinator, which replays.
+        clock: Wall time in ms.
+        rng: Where member ids come from.
+        append: Appends records of a group to the log and replays them.
+        arm: Sees to it that a group is called when its next deadline has come.
+    """
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        topics: Topics,
+        groups: Mapping[str, Group],
+        *,
+        clock: Callable[[], int],
+        rng: random.Random,
+        append: Callable[[str, Sequence[CoordinatorRecord]], ErrorType],
+        arm: Callable[[ConsumerGroup], None],
+    ) -> None:
+        self._groups = groups
+        self._topics = topics
+        self._rng = rng
+        self._append = append
+        self._arm = arm
+        self._machine = ConsumerMachine(settings, topics, clock=clock, new_id=self._new_id)
+        # Groups whose regular expressions are about to be resolved.
+        self._resolving: dict[str, None] = {}
+
+    def heartbeat(self, group_id: str, beat: Beat) -> BeatReply:
+        """Answer a ConsumerGroupHeartbeat request.
+
+        Raises:
+            KafkaError: See `ConsumerMachine`; also of the log, which may not take the records.
+        """
+        if beat.epoch < JOINING:
+            group = self._stored(group_id)
+            reply, step = self._machine.leave(group, beat)
+        else:
+            group, records = self._group_for(group_id, is_joining=beat.epoch == JOINING)
+            is_fresh = group.metadata_version == self._topics.version
+            reply, step = self._machine.heartbeat(group, beat, _now(), is_fresh=is_fresh)
+            step.records[:0] = records
+        self._take(group_id, step)
+        return reply
+
+    def stored(self, group_id: str) -> ConsumerGroup | None:
+        """Return a group of this kind, if there is one."""
+        group = self._groups.get(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
+
+    def expire(self, group: ConsumerGroup, now: float) -> None:
+        """Act on the earliest timer if it is due."""
+        due = min(group.deadlines.items(), key=lambda item: item[1].at, default=None)
+        if due is None or due[1].at > now:
+            return
+        (timer, member_id), deadline = due
+        del group.deadlines[timer, member_id]
+        step = self._machine.expire(group, timer, member_id, deadline)
+        if self._store(group.group_id, step) is not NoError:
+            group.deadlines[timer, member_id] = deadline._replace(at=now + RETRY_S)
+
+    def expire_session(self, group: ConsumerGroup, member_id: str) -> None:
+        """Remove a member as if its session had run out now; raises what storing it raises."""
+        self._take(group.group_id, self._machine.fence(group, [member_id]))
+
+    def restored(self, group: ConsumerGroup) -> None:
+        """Start the timers of a group that has just been read from the log."""
+        self._store(group.group_id, self._machine.restored(group, _now()))
+
+    def _stored(self, group_id: str) -> ConsumerGroup:
+        group = self._groups.get(group_id)
+        if group is None:
+            raise GroupIdNotFound(f"Group {group_id} not found.")
+        if not isinstance(group, ConsumerGroup):
+            raise GroupIdNotFound(f"Group {group_id} is not a consumer group.")
+        return group
+
+    def _group_for(
+        self, group_id: str, *, is_joining: bool
+    ) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
+        """Return a member's group, and the records that make a group of this kind of another."""
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group, []
+        if not is_joining:
+            what = (
+                "Consumer group {} not found."
+                if group is None
+                else ("Group {} is not a consumer group.")
+            )
+            raise GroupIdNotFound(what.format(group_id))
+        if group is None:
+            return ConsumerGroup(group_id), []
+        if group.is_empty:
+            return ConsumerGroup(group_id), [group_tombstone(group_id)]
+        raise GroupIdNotFound(f"Group {group_id} is not a consumer group.")
+
+    # -- doing what the machine says -----------------------------------------------------------
+
+    def _take(self, group_id: str, step: Step) -> None:
+        error = self._store(group_id, step)
+        if error is not NoError:
+            raise error(f"the records of group {group_id!r} could not be stored")
+
+    def _store(self, group_id: str, step: Step) -> ErrorType:
+        """Store a step's records; only then its timers count."""
+        error = self._append(group_id, step.records)
+        group = self._groups.get(group_id)
+        if error is not NoError or not isinstance(group, ConsumerGroup):
+            return error
+        for timer, deadline in step.deadlines.items():
+            _set(group, timer, deadline)
+        if step.metadata_version is not None:
+            group.metadata_version = step.metadata_version
+        self._arm(group)
+        if step.regexes and group_id not in self._resolving:
+            # After the answer, as in Kafka, which searches the topics in another thread.
+            self._resolving[group_id] = None
+            asyncio.get_running_loop().call_soon(self._resolve, group_id, step.regexes)
+        return error
+
+    def _resolve(self, group_id: str, regexes: frozenset[str]) -> None:
+        del self._resolving[group_id]
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            self._store(group_id, self._machine.resolve(group, regexes))
+
+    def _new_id(self) -> str:
+        return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+
+
+def _set(group: ConsumerGroup, timer: tuple[MemberTimer, str], deadline: Deadline | None) -> None:
+    if deadline is None:
+        group.deadlines.pop(timer, None)
+    else:
+        group.deadlines[timer] = deadline
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,34 @@
+"""What the group coordinator needs of the broker that it belongs to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.consumer_values import ConsumerSettings
+from aiokafka_lite.broker.group_log import OffsetsLog
+from aiokafka_lite.broker.group_topics import Topics
+from aiokafka_lite.broker.group_values import GroupSettings
+
+
+class CoordinatorServices(Protocol):
+    """Settings, time, topics and logs."""
+
+    @property
+    def clock(self) -> Callable[[], int]: ...
+    @property
+    def rng(self) -> random.Random: ...
+    @property
+    def scope(self) -> TaskScope: ...
+    @property
+    def group_settings(self) -> GroupSettings: ...
+    @property
+    def consumer_group_settings(self) -> ConsumerSettings: ...
+    @property
+    def group_topics(self) -> Topics: ...
+    @property
+    def offsets_topic_partitions(self) -> int: ...
+
+    def partition(self, topic: str, index: int) -> OffsetsLog: ...

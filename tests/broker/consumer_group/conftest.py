@@ -1,0 +1,36 @@
+"""The brokers that these tests ask: the embedded one and Kafka, each on asyncio's loop only."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aiokafka_lite.broker import Broker
+from tests.broker.consumer_group.requests import ConsumerGroupRequests
+from tests.broker.group.requests import await_coordinator
+from tests.support.cluster import KafkaHandle
+
+
+@pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.real_kafka)])
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[KafkaHandle]:
+    """A fresh embedded broker, or the run's real Kafka."""
+    if request.param == "real":
+        handle = KafkaHandle("real", request.getfixturevalue("real_kafka"))
+        await await_coordinator(handle)
+        yield handle
+        return
+    async with Broker() as broker:
+        handle = KafkaHandle("embedded", broker.bootstrap_servers)
+        await await_coordinator(handle)
+        yield handle
+    assert broker.failure is None
+
+
+@pytest.fixture
+async def group(cluster: KafkaHandle) -> ConsumerGroupRequests:
+    """Requests about a group that nobody else uses."""
+    group = ConsumerGroupRequests(cluster)
+    if cluster.kind == "real":
+        await group.assign_at_once()
+    return group
