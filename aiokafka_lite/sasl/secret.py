@@ -1,0 +1,49 @@
+"""A value that nothing shows by accident."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Final, NoReturn
+
+HIDDEN: Final = "***"
+
+
+class Secret:
+    """A password or key that neither a repr, a log, an exception nor a pickle shows.
+
+    `reveal()` is the only way to its bytes, so a search for that word finds every use. Comparing
+    takes the same time wherever two secrets differ.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str | bytes) -> None:
+        self._value: Final = value.encode() if isinstance(value, str) else bytes(value)
+
+    @classmethod
+    def of(cls, value: Secret | str | bytes) -> Secret:
+        """Return a secret as it is, and hide what is none yet."""
+        return value if isinstance(value, Secret) else cls(value)
+
+    def reveal(self) -> bytes:
+        """Return the value, encoded in UTF-8 if it was text."""
+        return self._value
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return hmac.compare_digest(self._value, other._value)
+
+    __hash__ = None  # type: ignore[assignment] # a hash would tell equal ones apart in no time
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    def __format__(self, spec: str) -> str:
+        return HIDDEN
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret is not pickled: hand it over in a way meant for secrets")
