@@ -142,6 +142,7 @@ _KAFKA_PYTHON_MODULES = [
         "admin.groups",
         "admin.topics",
         "admin.transactions",
+        "admin.users",
         "consumer.fetch",
         "consumer.group",
         "consumer.metadata",
