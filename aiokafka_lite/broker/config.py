@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import ipaddress
-from dataclasses import dataclass
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from aiokafka_lite.errors import InsecureConfigError
+from aiokafka_lite.broker.security.listener import (
+    DEFAULT_MECHANISMS,
+    Listener,
+    SecurityProtocol,
+    check_listeners,
+)
+from aiokafka_lite.broker.security.mechanism import Mechanism
+from aiokafka_lite.broker.security.tls import ClientAuth
+from aiokafka_lite.sasl import Secret
 
 DEFAULT_REPLICATION: Final = 3
 MIGRATION_POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")
@@ -22,7 +31,21 @@ class BrokerConfig:
         host: The address to listen on; also what clients are told to connect to.
         port: Of the first node, the others take those that follow; 0 takes free ones.
         racks: One for each node, or none.
-        allow_remote: Listen also where other machines can connect: whoever can, may do anything.
+        security_protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
+        ssl_context: The server's side of TLS; None makes throw-away certificates.
+        ssl_client_auth: Whether throw-away certificates ask clients for theirs: none, requested,
+            required (a given `ssl_context` says that itself).
+        sasl_mechanisms: What clients may authenticate by.
+        listeners: Instead of `host` to `sasl_mechanisms`: several, or with names.
+        users: Names with passwords; they may use every mechanism but OAUTHBEARER.
+        oauth_allow_unsecured_tokens: Take tokens that nobody signed, as Kafka's default does.
+        connections_max_reauth_ms: SASL clients must authenticate again after so long; 0: never.
+        connection_failed_authentication_delay_ms: How long failed clients wait to be told so.
+        sasl_authentication_timeout_s: A connection that takes longer, with TLS, is closed.
+        sasl_server_max_receive_bytes: Largest request of a client that is not authenticated yet.
+        allow_remote: Listen also where other machines can connect: without SASL, whoever can, may
+            do anything.
+        allow_cleartext_credentials: Listen there with SASL and without TLS.
         data_dir: Where logs and topics are kept; None keeps them in memory.
         num_partitions: Of topics created without saying how many.
         default_replication_factor: Likewise; None stands for 3, or as many as there are nodes.
@@ -54,7 +77,19 @@ class BrokerConfig:
     host: str = "127.0.0.1"
     port: int = 0
     racks: tuple[str, ...] = ()
+    security_protocol: SecurityProtocol | str = SecurityProtocol.PLAINTEXT
+    ssl_context: ssl.SSLContext | None = field(default=None, repr=False)
+    ssl_client_auth: ClientAuth | str = ClientAuth.NONE
+    sasl_mechanisms: Sequence[Mechanism | str] = DEFAULT_MECHANISMS
+    listeners: Sequence[Listener] = ()
+    users: Mapping[str, Secret | str] = field(default_factory=dict, repr=False)
+    oauth_allow_unsecured_tokens: bool = False
+    connections_max_reauth_ms: int = 0
+    connection_failed_authentication_delay_ms: int = 100
+    sasl_authentication_timeout_s: float = 30.0
+    sasl_server_max_receive_bytes: int = 64 << 10
     allow_remote: bool = False
+    allow_cleartext_credentials: bool = False
     data_dir: Path | None = None
     node_id: int = 1
     num_partitions: int = 1
@@ -111,13 +146,7 @@ class BrokerConfig:
                 f"group_consumer_migration_policy must be one of {', '.join(MIGRATION_POLICIES)}, "
                 f"not {self.group_consumer_migration_policy!r}"
             )
-        if not (self.allow_remote or _is_loopback(self.host)):
-            raise InsecureConfigError(
-                f"{self.host} can be reached from other machines, and this broker asks nobody for "
-                f"a password: listen on 127.0.0.1, or allow it (allow_remote, --allow-remote)"
-            )
-        if not 0 <= self.port <= self.port + self.nodes - 1 <= 65535:
-            raise ValueError(f"port must be 0 to 65535 for each node, not {self.port}")
+        self._check_security()
         if self.racks and len(self.racks) != self.nodes:
             raise ValueError(f"{self.nodes} nodes need as many racks, not {len(self.racks)}")
         if not 1 <= self.replication <= self.nodes:
@@ -126,18 +155,40 @@ class BrokerConfig:
                 f"not {self.replication}"
             )
 
+    def _check_security(self) -> None:
+        check_listeners(
+            self.all_listeners,
+            nodes=self.nodes,
+            allow_remote=self.allow_remote,
+            allow_cleartext_credentials=self.allow_cleartext_credentials,
+        )
+        auth = ", ".join(ClientAuth)
+        if self.ssl_client_auth not in tuple(ClientAuth):
+            raise ValueError(f"ssl_client_auth must be one of {auth}, not {self.ssl_client_auth!r}")
+        if not all(self.users) or not all(self.users.values()):
+            raise ValueError("users need a name and a password that are not empty")
+        # A plain string would show up in the first debugger or dataclasses.asdict.
+        hidden = {name: Secret.of(password) for name, password in self.users.items()}
+        object.__setattr__(self, "users", hidden)
+
+    @property
+    def all_listeners(self) -> Sequence[Listener]:
+        """What each node listens on, the first first."""
+        if self.listeners:
+            return self.listeners
+        return [
+            Listener(
+                security_protocol=self.security_protocol,
+                host=self.host,
+                port=self.port,
+                ssl_context=self.ssl_context,
+                sasl_mechanisms=self.sasl_mechanisms,
+            )
+        ]
+
     @property
     def replication(self) -> int:
         """The replicas of topics created without saying how many."""
         if self.default_replication_factor is None:
             return min(DEFAULT_REPLICATION, self.nodes)
         return self.default_replication_factor
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from aiokafka_lite.broker.group import GroupCoordinator
     from aiokafka_lite.broker.node import BrokerNode
+    from aiokafka_lite.broker.processor import Processor
     from aiokafka_lite.broker.server import Broker
+    from aiokafka_lite.broker.topics import Node
     from aiokafka_lite.errors import BrokerResponseError
 
 Refuses: TypeAlias = "Callable[[str, int], type[BrokerResponseError] | None]"
@@ -26,7 +28,7 @@ class RequestContext:
         api_version: The version the request came in; handlers only need it where a version
             changed the meaning of a message and not its fields.
         client_id: As the client names itself; None when it does not.
-        client_host: The peer's address, written as Kafka writes it ("/127.0.0.1").
+        connection: The client's connection: its listener, its SASL session, who it is.
         refuses: Only in a Fetch that a fault is for: which partitions are not served.
     """
 
@@ -34,8 +36,22 @@ class RequestContext:
     node: BrokerNode
     api_version: int
     client_id: str | None
-    client_host: str
+    connection: Processor
     refuses: Refuses | None = None
+
+    @property
+    def client_host(self) -> str:
+        """The peer's address, written as Kafka writes it ("/127.0.0.1")."""
+        return self.connection.peer_host
+
+    @property
+    def principal(self) -> str:
+        """Who the client is, as Kafka names it: "User:alice", "User:ANONYMOUS"."""
+        return self.connection.principal
+
+    def address_of(self, node: BrokerNode) -> Node:
+        """Where this client reaches a node: on the listener it came by, with its id and rack."""
+        return node.address_on(self.connection.listener_name)
 
     @property
     def groups(self) -> GroupCoordinator:

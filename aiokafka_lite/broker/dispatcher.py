@@ -11,8 +11,8 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.channel import RequestChannel
 from aiokafka_lite.broker.faults import Faults
 from aiokafka_lite.broker.handlers.registry import Answer
-from aiokafka_lite.broker.processor import Work
 from aiokafka_lite.broker.purgatory import Delayed, Purgatory
+from aiokafka_lite.broker.work import Work
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol.schema import Response
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from aiokafka_lite._compat import Buffer
 
 
-def replace_file(path: Path, contents: Buffer) -> None:
+def replace_file(path: Path, contents: Buffer, mode: int = 0o644) -> None:
     """Write a file so that after a crash it has either its old or its new contents."""
     temporary = path.with_name(path.name + ".new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     with open(fd, "wb") as file:
         file.write(contents)
         file.flush()

@@ -1,6 +1,7 @@
 """One node of the cluster: where it listens, its connections, and what it has in flight.
 
-    acceptor ─ Processor per connection ─ RequestChannel ─ Dispatcher ─ handlers/<api>.py
+    Endpoint per listener ─ Processor per connection
+        ─ RequestChannel ─ Dispatcher ─ handlers/<api>.py
 
 Topics and records belong to the cluster (server.py): the nodes are views of it, each of which
 answers for the partitions that it leads or has a replica of. A node can be stopped and started
@@ -10,30 +11,24 @@ again; it keeps its address.
 from __future__ import annotations
 
 import asyncio
-import errno
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite import _compat
 from aiokafka_lite.broker.channel import RequestChannel
-from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.dispatcher import Dispatcher
+from aiokafka_lite.broker.endpoint import Endpoint
 from aiokafka_lite.broker.fetch_session import FetchSessionCache
 from aiokafka_lite.broker.group import GroupCoordinator
-from aiokafka_lite.broker.processor import Processor, Work
+from aiokafka_lite.broker.processor import Processor
+from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.broker.topics import Node
-from aiokafka_lite.errors import KafkaConnectionError
+from aiokafka_lite.broker.work import Work
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.server import Broker
 
-log = logging.getLogger(__name__)
-
 IDLE_CHECKS_PER_TIMEOUT: Final = 4
-LISTEN_BACKLOG: Final = 1_024
-# Turns of the loop from a socket's being accepted to its `connection_made`.
-TURNS_TO_ARRIVE: Final = 3
 
 
 class BrokerNode:
@@ -41,17 +36,19 @@ class BrokerNode:
 
     Args:
         cluster: What the node is a part of.
-        address: Its id, where it listens (port 0 takes a free one, and keeps it) and its rack.
+        addresses: Its id and rack, and where it listens (port 0 takes a free one, and keeps it)
+            for each listener.
     """
 
-    def __init__(self, cluster: Broker, address: Node) -> None:
+    def __init__(self, cluster: Broker, addresses: Mapping[Listener, Node]) -> None:
         self.cluster = cluster
-        self.address = address
-        self.faults: Final = cluster.faults
-        self.requests: Final = cluster.requests
+        self.endpoints: Mapping[str, Endpoint] = {
+            listener.name: Endpoint(self, listener, address)
+            for listener, address in addresses.items()
+        }
         self._processors: dict[Processor, None] = {}
-        self._server: asyncio.Server | None = None
-        self._closed_server: asyncio.Server | None = None
+        self._is_accepting = False
+        self._is_up = False
         self._idle_timer: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
         # Made by open(), which has a loop.
@@ -67,14 +64,22 @@ class BrokerNode:
 
     @property
     def is_up(self) -> bool:
-        """The node accepts connections."""
-        return self._server is not None
+        """The node accepts connections, on every listener."""
+        return self._is_up
+
+    @property
+    def address(self) -> Node:
+        """Where the node listens for the first listener, with its id and rack."""
+        return next(iter(self.endpoints.values())).address
+
+    def address_on(self, listener: str) -> Node:
+        """Where clients of a listener reach the node."""
+        return self.endpoints[listener].address
 
     @property
     def bootstrap_servers(self) -> str:
-        """ "host:port" for clients."""
-        host = self.address.host
-        return f"{f'[{host}]' if ':' in host else host}:{self.address.port}"
+        """ "host:port" of the first listener for clients."""
+        return next(iter(self.endpoints.values())).bootstrap_servers
 
     # Starting and stopping
 
@@ -93,26 +98,20 @@ class BrokerNode:
         cluster.scope.spawn(dispatcher.run(), name=f"dispatcher-{self.id}")
 
     async def start(self) -> None:
-        """Listen.
+        """Listen on every listener.
 
         Raises:
             KafkaConnectionError: It cannot listen there.
         """
-        host, port = self.address.host, self.address.port
         self._all_gone = None
+        self._is_accepting = True
         try:
-            self._server = await self._loop.create_server(
-                lambda: Processor(self, self._loop), host, port, backlog=LISTEN_BACKLOG
-            )
-        except OSError as error:
-            reason = (
-                "another program listens there: stop it, or choose another port"
-                if error.errno == errno.EADDRINUSE
-                else error.strerror or str(error)
-            )
-            raise KafkaConnectionError(f"cannot listen on {host}:{port}: {reason}") from error
-        bound_port = self._server.sockets[0].getsockname()[1]
-        self.address = self.address._replace(port=bound_port)
+            for endpoint in self.endpoints.values():
+                await endpoint.open()
+        except BaseException:
+            await self.stop_listening()
+            raise
+        self._is_up = True
         self._schedule_idle_check()
 
     async def stop(self) -> None:
@@ -132,12 +131,13 @@ class BrokerNode:
 
     async def stop_listening(self) -> None:
         """Accept no more connections; those that are open stay open."""
-        if self._server is None:
+        if not self._is_accepting:
             return
-        self._closed_server, self._server = self._server, None
+        self._is_accepting = self._is_up = False
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        await self._stop_accepting(self._closed_server)
+        for endpoint in self.endpoints.values():
+            await endpoint.stop_accepting()
 
     async def close_connections(self) -> None:
         """Close connections as soon as they took their last bytes, after `stop_timeout_s` all."""
@@ -159,49 +159,28 @@ class BrokerNode:
             await self._all_gone
 
     async def _wait_closed(self) -> None:
-        closed, self._closed_server = self._closed_server, None
-        if closed is not None:
-            await closed.wait_closed()
+        for endpoint in self.endpoints.values():
+            await endpoint.wait_closed()
 
-    async def _stop_accepting(self, server: asyncio.Server) -> None:
-        """Close the listening sockets, and let those connections arrive that were accepted.
-
-        asyncio loses a connection that it has accepted but whose transport it makes only after
-        Server.close(): nobody ever closes that socket. So it is kept from accepting first.
-        """
-        for listening in server.sockets:
-            try:
-                self._loop.remove_reader(listening.fileno())
-            except NotImplementedError:
-                pass  # a proactor's loop accepts in another way
-        for _ in range(TURNS_TO_ARRIVE):
-            await asyncio.sleep(0)
-        server.close()
-        await asyncio.sleep(0)
-
-    # Connections (what a Processor needs of its server)
+    # Connections (what its endpoints need)
 
     @property
-    def max_frame_bytes(self) -> int:
-        return self.cluster.config.max_frame_bytes
+    def has_room(self) -> bool:
+        """One more connection may come."""
+        shaking_hands = sum(endpoint.handshake_count for endpoint in self.endpoints.values())
+        taken = len(self._processors) + shaking_hands
+        return self._is_accepting and taken < self.cluster.config.max_connections
 
     def admit(self, processor: Processor) -> bool:
+        """Count a new connection in, unless there are too many."""
         self._processors[processor] = None
-        return self.is_up and len(self._processors) <= self.cluster.config.max_connections
+        return self._is_accepting and len(self._processors) <= self.cluster.config.max_connections
 
     def dismiss(self, processor: Processor) -> None:
+        """Count a connection out."""
         self._processors.pop(processor, None)
         if self._all_gone is not None and not self._processors and not self._all_gone.done():
             self._all_gone.set_result(None)
-
-    def context(self, processor: Processor, version: int, client_id: str | None) -> RequestContext:
-        return RequestContext(
-            broker=self.cluster,
-            node=self,
-            api_version=version,
-            client_id=client_id,
-            client_host=processor.peer_host,
-        )
 
     @property
     def connection_count(self) -> int:

@@ -17,15 +17,15 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
-from aiokafka_lite.broker.channel import RequestChannel
-from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.faults import Faults, Rule
 from aiokafka_lite.broker.faults.connections import ConnectionFault
-from aiokafka_lite.broker.handlers.registry import HANDLERS, HandlerEntry
+from aiokafka_lite.broker.handlers.registry import HANDLERS
 from aiokafka_lite.broker.receive import FrameReceiver
-from aiokafka_lite.broker.request_log import RequestLog, SeenRequest
+from aiokafka_lite.broker.security.authenticator import Verdict
+from aiokafka_lite.broker.security.session import SaslSession
+from aiokafka_lite.broker.security.tls import ANONYMOUS, principal_of
+from aiokafka_lite.broker.work import Acceptor, BareToken, Work
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol import codec, framing
 from aiokafka_lite.protocol.encoding import Part
@@ -34,7 +34,11 @@ from aiokafka_lite.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
-from aiokafka_lite.protocol.schema import Request, Response
+from aiokafka_lite.protocol.messages.sasl_authenticate import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
+from aiokafka_lite.protocol.schema import Response
 
 log = logging.getLogger(__name__)
 
@@ -50,82 +54,15 @@ NEWEST_UNDERSTOOD_BY_ALL: Final = 0
 _LINGER_NOT: Final = struct.pack("ii", 1, 0)
 
 
-class Work:
-    """A request on its way through the broker.
-
-    Attributes:
-        seen: Its entry in the log of requests, if there is a log.
-        rule: The fault that it was chosen for, if any.
-        refused: What the fault has refused of it, while the rest is being handled.
-    """
-
-    __slots__ = (
-        "context",
-        "correlation_id",
-        "entry",
-        "processor",
-        "refused",
-        "request",
-        "rule",
-        "seen",
-        "size_bytes",
-    )
-
-    def __init__(
-        self,
-        processor: Processor,
-        entry: HandlerEntry,
-        context: RequestContext,
-        correlation_id: int,
-        request: Request[Response],
-        size_bytes: int,
-    ) -> None:
-        self.processor = processor
-        self.entry = entry
-        self.context = context
-        self.correlation_id = correlation_id
-        self.request = request
-        self.size_bytes = size_bytes
-        self.seen: SeenRequest | None = None
-        self.rule: Rule | None = None
-        self.refused: Response | None = None
-
-
-class Acceptor(Protocol):
-    """What a connection needs of the server it belongs to."""
-
-    @property
-    def channel(self) -> RequestChannel[Work]: ...
-
-    @property
-    def max_frame_bytes(self) -> int: ...
-
-    @property
-    def faults(self) -> Faults: ...
-
-    @property
-    def requests(self) -> RequestLog: ...
-
-    @property
-    def id(self) -> int: ...
-
-    def admit(self, processor: Processor) -> bool:
-        """Count a new connection in, unless there are too many."""
-
-    def dismiss(self, processor: Processor) -> None:
-        """Count a connection out."""
-
-    def context(self, processor: Processor, version: int, client_id: str | None) -> RequestContext:
-        """Return what a handler is told about a request of this connection."""
-
-
 class Processor(asyncio.BufferedProtocol):
     """The protocol of one connection; it writes all its own fields."""
 
     def __init__(self, acceptor: Acceptor, loop: asyncio.AbstractEventLoop) -> None:
         self._acceptor = acceptor
         self._loop = loop
-        self._receiver = FrameReceiver(acceptor.max_frame_bytes)
+        self.sasl = acceptor.new_session()
+        limit = None if self.sasl is None else self.sasl.max_frame_bytes
+        self._receiver = FrameReceiver(acceptor.max_frame_bytes if limit is None else limit)
         self._transport: asyncio.Transport | None = None
         self._outgoing: deque[Part] = deque()
         self._is_muted = False
@@ -137,6 +74,7 @@ class Processor(asyncio.BufferedProtocol):
         self._unmute_timer: asyncio.TimerHandle | None = None
         # After how many more bytes the connection is closed, if a fault says so.
         self._bytes_left: int | None = None
+        self._certified_name = ANONYMOUS
         self.peer_host = ""
         self.peer = ""
         self.last_active_at = loop.time()
@@ -152,7 +90,12 @@ class Processor(asyncio.BufferedProtocol):
         if not self._acceptor.admit(self):
             log.warning("%s is turned away: there are too many connections", self.peer)
             self.abort()
-        elif self._acceptor.faults.is_armed_for_connections:
+            return
+        if self.sasl is not None:
+            self.sasl.opened(self._authentication_overdue)
+        else:
+            self._certified_name = principal_of(transport.get_extra_info("peercert"))
+        if self._acceptor.faults.is_armed_for_connections:
             self._suffer()
 
     def _suffer(self) -> None:
@@ -173,6 +116,8 @@ class Processor(asyncio.BufferedProtocol):
         self._outgoing.clear()
         if self._unmute_timer is not None:
             self._unmute_timer.cancel()
+        if self.sasl is not None:
+            self.sasl.closed()
         on_gone, self._on_gone = self._on_gone, None
         if on_gone is not None:
             on_gone()
@@ -199,6 +144,45 @@ class Processor(asyncio.BufferedProtocol):
         self._is_writable = True
         self._write_more()
         self._next()
+
+    # Who it is
+
+    @property
+    def listener_name(self) -> str:
+        """The listener that the client came by."""
+        return self._acceptor.name
+
+    @property
+    def principal(self) -> str:
+        """Who the client is, as Kafka names it: "User:alice", "User:ANONYMOUS"."""
+        name = None if self.sasl is None else self.sasl.username
+        return f"User:{name or self._certified_name}"
+
+    def _may_be_handled(self, api_key: int) -> bool:
+        """Ask the SASL session about a request; if it may not, the connection closes."""
+        if self.sasl is None:
+            return True
+        verdict = self.sasl.judge(api_key)
+        if verdict is Verdict.CLOSE:
+            raise KafkaProtocolError(f"API {api_key} does not fit the state of authentication")
+        if verdict is Verdict.FAIL:
+            self._fail_later(self.sasl, [])
+        return verdict is Verdict.HANDLE
+
+    def _fail_later(self, sasl: SaslSession, parts: list[Part]) -> None:
+        """Tell a client that its authentication failed, after a delay, and close."""
+        self._is_muted = True
+        self._loop.call_later(sasl.failure_delay_s, self._fail, parts)
+
+    def _fail(self, parts: list[Part]) -> None:
+        if self._transport is not None:
+            log.warning("connection from %s is closed: authentication failed", self.peer)
+            self._write(parts)
+            self.close()
+
+    def _authentication_overdue(self) -> None:
+        log.warning("connection from %s is closed: it did not authenticate in time", self.peer)
+        self.abort()
 
     # Reading
 
@@ -247,7 +231,12 @@ class Processor(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def _submit(self, frame: memoryview) -> None:
+        if self.sasl is not None and self.sasl.expects_bare_token:
+            self._submit_token(frame)
+            return
         header = framing.decode_request(frame)
+        if not self._may_be_handled(header.api_key):
+            return
         entry = HANDLERS.get(header.api_key)
         if entry is None or not entry.min_version <= header.version <= entry.max_version:
             self._refuse(header.api_key, header.version, header.correlation_id)
@@ -264,6 +253,14 @@ class Processor(asyncio.BufferedProtocol):
             )
         self._is_muted = True
         self._acceptor.channel.put(work)
+
+    def _submit_token(self, frame: memoryview) -> None:
+        """Submit a token that follows a SaslHandshake v0, as if it came in a request."""
+        entry = HANDLERS[SaslAuthenticateRequest.api_key]
+        request = SaslAuthenticateRequest(auth_bytes=bytes(frame))
+        context = self._acceptor.context(self, entry.min_version, None)
+        self._is_muted = True
+        self._acceptor.channel.put(BareToken(self, entry, context, 0, request, len(frame)))
 
     def _refuse(self, api_key: int, version: int, correlation_id: int) -> None:
         """Answer what cannot be decoded: only ApiVersions has an answer that any client reads."""
@@ -303,9 +300,24 @@ class Processor(asyncio.BufferedProtocol):
         if response is None:
             self._unmute()
             return
-        self._write(
-            framing.encode_response_parts(response, work.context.api_version, work.correlation_id)
-        )
+        if self.sasl is None:
+            self._write(_encoded(work, response))
+        else:
+            self._answer_in_session(self.sasl, work, response)
+
+    def _answer_in_session(self, sasl: SaslSession, work: Work, response: Response) -> None:
+        """Answer a client that may have authenticated, or failed to, by this request."""
+        if isinstance(work, BareToken) and isinstance(response, SaslAuthenticateResponse):
+            token = response.auth_bytes
+            parts: list[Part] = [] if sasl.has_failed else [len(token).to_bytes(4, "big") + token]
+        else:
+            parts = _encoded(work, response)
+        if sasl.has_failed:
+            self._fail_later(sasl, parts)
+            return
+        if sasl.max_frame_bytes is None:
+            self._receiver.max_frame_bytes = self._acceptor.max_frame_bytes
+        self._write(parts)
 
     def _write(self, parts: list[Part]) -> None:
         self._outgoing.extend(_slices(parts))
@@ -408,6 +420,10 @@ class Processor(asyncio.BufferedProtocol):
         """Close at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _encoded(work: Work, response: Response) -> list[Part]:
+    return framing.encode_response_parts(response, work.context.api_version, work.correlation_id)
 
 
 def _slices(parts: list[Part]) -> list[Part]:

@@ -29,21 +29,22 @@ class FrameReceiver:
 
     Attributes:
         has_frame: There is a whole frame that was not handed out.
+        max_frame_bytes: Largest frame that may begin; its owner may change it.
     """
 
     __slots__ = (
         "_end",
         "_large",
         "_large_end",
-        "_max_frame_bytes",
         "_scratch",
         "_size",
         "_start",
         "has_frame",
+        "max_frame_bytes",
     )
 
     def __init__(self, max_frame_bytes: int) -> None:
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._scratch = memoryview(bytearray(FIRST_SCRATCH_BYTES))
         self._start = 0  # of what has not been handed out
         self._end = 0  # of what was received
@@ -111,11 +112,11 @@ class FrameReceiver:
             self.has_frame = False
             return
         size = self._size = _SIZE.unpack_from(self._scratch, self._start)[0]
-        if not 0 < size <= self._max_frame_bytes:
+        if not 0 < size <= self.max_frame_bytes:
             prefix = bytes(self._scratch[self._start : self._start + _SIZE.size])
             raise KafkaProtocolError(
                 f"the peer announces a request of {size} bytes ({prefix!r}); "
-                f"1 to {self._max_frame_bytes} are accepted{_guess(prefix)}"
+                f"1 to {self.max_frame_bytes} are accepted{_guess(prefix)}"
             )
         self.has_frame = there >= size
         if not self.has_frame and _SIZE.size + size > len(self._scratch):

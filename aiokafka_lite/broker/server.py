@@ -15,10 +15,12 @@ import asyncio
 import functools
 import logging
 import random
+import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite._tasks import TaskScope
@@ -38,6 +40,13 @@ from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.purgatory import Purgatory
 from aiokafka_lite.broker.request_log import RequestLog
 from aiokafka_lite.broker.retention import delete_expired
+from aiokafka_lite.broker.security.guard import Guard
+from aiokafka_lite.broker.security.listener import (
+    DEFAULT_MECHANISMS,
+    Listener,
+    SecurityProtocol,
+)
+from aiokafka_lite.broker.security.mechanism import Mechanism
 from aiokafka_lite.broker.topics import (
     Node,
 )
@@ -45,6 +54,10 @@ from aiokafka_lite.errors import (
     BrokerNotAvailableError,
 )
 from aiokafka_lite.protocol.schema import Response
+from aiokafka_lite.sasl import Secret
+
+if TYPE_CHECKING:
+    from aiokafka_lite.broker.security.certificates import Certificates
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +75,8 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
         async with Broker() as broker:
             consumer = AIOKafkaConsumer("topic", bootstrap_servers=broker.bootstrap_servers)
 
-    It listens on 127.0.0.1 and asks nobody for a password: it is not for production. Entering
+    It listens on 127.0.0.1 and by default asks nobody for a password; with `security_protocol`
+    and `users` it does, with TLS if that is asked for. It is not for production. Entering
     loads the data directory, if there is one, and listens; leaving ends waiting requests, closes
     the connections within `stop_timeout_s` and makes the data durable.
 
@@ -80,11 +94,23 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
         data_dir: Keeps topics, records and committed offsets across restarts; in memory if None.
         num_partitions: Of topics created without saying how many.
         auto_create_topics: Metadata requests that allow it create the topics they ask for.
+        security_protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
+        ssl_context: The server's side of TLS (`server_ssl_context` makes one of files); None makes
+            `certificates` that nobody else has.
+        sasl_mechanisms: What clients may authenticate by: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 (by
+            default these), OAUTHBEARER (with the tokens of `oauth_token`).
+        users: Names with passwords.
+        listeners: Instead of `host`, `port` and the above: several, each with its own of these.
         allow_remote: Accept a `host` that other machines can reach.
         config: All settings at once, instead of the ones above.
         clock: Returns the wall-clock time in milliseconds.
         rng: Where ids come from; seed it for the same ids each time.
         settings: Any other field of `BrokerConfig`.
+
+    Raises:
+        InsecureConfigError: Other machines could reach a listener that does not allow it.
+        KafkaConfigurationError: A listener needs a package that is not installed.
+        ValueError: A setting is impossible.
 
     Raises (on entering):
         KafkaConnectionError: It cannot listen there.
@@ -101,11 +127,16 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
         data_dir: str | Path | None = None,
         num_partitions: int = 1,
         auto_create_topics: bool = True,
+        security_protocol: SecurityProtocol | str = SecurityProtocol.PLAINTEXT,
+        ssl_context: ssl.SSLContext | None = None,
+        sasl_mechanisms: Sequence[Mechanism | str] = DEFAULT_MECHANISMS,
+        users: Mapping[str, Secret | str] | None = None,
+        listeners: Sequence[Listener] = (),
         allow_remote: bool = False,
         config: BrokerConfig | None = None,
         clock: Callable[[], int] = wall_clock_ms,
         rng: random.Random | None = None,
-        **settings: int | float,
+        **settings: float | str,
     ) -> None:
         config = config or BrokerConfig(
             nodes=nodes,
@@ -115,6 +146,11 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
             data_dir=None if data_dir is None else Path(data_dir),
             num_partitions=num_partitions,
             auto_create_topics=auto_create_topics,
+            security_protocol=security_protocol,
+            ssl_context=ssl_context,
+            sasl_mechanisms=sasl_mechanisms,
+            users=users or {},
+            listeners=listeners,
             allow_remote=allow_remote,
             **settings,  # type: ignore[arg-type]  # dataclass checks names, __post_init__ values
         )
@@ -122,11 +158,15 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
         self.requests = RequestLog(config.request_log_size)
         super().__init__(
             config,
-            {address.id: BrokerNode(self, address) for address in _addresses(config)},
+            {
+                config.node_id + number: BrokerNode(self, _addresses(config, number))
+                for number in range(config.nodes)
+            },
             clock=clock,
             rng=rng or random.Random(),
             on_change=self._partition_changed,
         )
+        self.security = Guard(config, self.disk, clock, rng)
         self.failure: BaseException | None = None
         self.group_topics = ClusterTopics(self.catalog, self.nodes)
         self._is_running = False
@@ -162,6 +202,7 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
             if self.config.data_dir is not None:
                 await loop.run_in_executor(None, self.catalog.load)
                 self._adopt_partitions()
+            await self.security.load(loop)
             for node in self.nodes.values():
                 node.open(self._bug)
                 opened.append(node)
@@ -259,8 +300,43 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
 
     @property
     def bootstrap_servers(self) -> str:
-        """ "host:port" of every node for clients, with commas between."""
+        """ "host:port" of every node for clients, with commas between; of the first listener."""
         return ",".join(node.bootstrap_servers for node in self.nodes.values())
+
+    def bootstrap_servers_of(self, listener: str) -> str:
+        """Return what `bootstrap_servers` is of another listener.
+
+        Raises:
+            ValueError: No listener has that name.
+        """
+        names = list(self.node.endpoints)
+        if listener not in names:
+            raise ValueError(f"no listener is named {listener!r}: there are {', '.join(names)}")
+        return ",".join(node.endpoints[listener].bootstrap_servers for node in self.nodes.values())
+
+    # Security
+
+    @property
+    def certificates(self) -> Certificates:
+        """The throw-away certificates of listeners with TLS that were given no ssl_context.
+
+        Raises:
+            KafkaConfigurationError: There is no such listener.
+        """
+        return self.security.certificates
+
+    def oauth_token(self, principal: str, *, lifetime_s: float = 3_600, scope: str = "") -> str:
+        """Return a token that the broker's OAUTHBEARER listeners take.
+
+        Args:
+            principal: Whom it names.
+            lifetime_s: How long it is good for; below zero, it has expired.
+            scope: What it claims to be for; nobody asks.
+
+        Raises:
+            KafkaConfigurationError: No listener offers OAUTHBEARER.
+        """
+        return self.security.tokens.issue(principal, lifetime_s=lifetime_s, scope=scope)
 
     @property
     def node(self) -> BrokerNode:
@@ -359,12 +435,14 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
         )
 
 
-def _addresses(config: BrokerConfig) -> Iterator[Node]:
-    """Yield where each node listens."""
-    for number in range(config.nodes):
-        yield Node(
+def _addresses(config: BrokerConfig, number: int) -> dict[Listener, Node]:
+    """Return where a node listens."""
+    return {
+        listener: Node(
             id=config.node_id + number,
-            host=config.host,
-            port=config.port + number if config.port else 0,
+            host=listener.host,
+            port=listener.port + number if listener.port else 0,
             rack=config.racks[number] if config.racks else None,
         )
+        for listener in config.all_listeners
+    }

@@ -9,6 +9,7 @@ MODULES: Final = (
     "alter_configs",
     "alter_partition_reassignments",
     "alter_replica_log_dirs",
+    "alter_user_scram_credentials",
     "api_versions",
     "consumer_group_describe",
     "consumer_group_heartbeat",
@@ -26,6 +27,7 @@ MODULES: Final = (
     "describe_log_dirs",
     "describe_quorum",
     "describe_topic_partitions",
+    "describe_user_scram_credentials",
     "elect_leaders",
     "fetch",
     "find_coordinator",
@@ -44,6 +46,8 @@ MODULES: Final = (
     "offset_fetch",
     "offset_for_leader_epoch",
     "produce",
+    "sasl_authenticate",
+    "sasl_handshake",
     "sync_group",
 )
 

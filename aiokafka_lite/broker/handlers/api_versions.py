@@ -15,7 +15,7 @@ from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import HANDLERS, handler
-from aiokafka_lite.errors import InvalidRequestError
+from aiokafka_lite.errors import IllegalSaslStateError, InvalidRequestError
 from aiokafka_lite.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -39,6 +39,9 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsRespo
         and _LEGAL_SOFTWARE_NAME.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=InvalidRequestError.errno)
+    session = ctx.connection.sasl
+    if session is not None and not session.versions_told():
+        return ApiVersionsResponse(error_code=IllegalSaslStateError.errno)
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(

@@ -43,7 +43,7 @@ def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClus
         controller_id=ctx.broker.controller_id,
         brokers=[
             DescribeClusterBroker(broker_id=at.id, host=at.host, port=at.port, rack=at.rack)
-            for at in (node.address for node in ctx.broker.live_nodes)
+            for at in map(ctx.address_of, ctx.broker.live_nodes)
         ],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED

@@ -134,7 +134,7 @@ def _response(ctx: RequestContext, context: FetchContext, findings: Findings) ->
         responses=_by_topic(partitions),
         node_endpoints=[
             NodeEndpoint(node_id=at.id, host=at.host, port=at.port, rack=at.rack)
-            for at in (node.address for node in hints)
+            for at in map(ctx.address_of, hints)
         ],
     )
 

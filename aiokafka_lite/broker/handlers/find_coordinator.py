@@ -57,7 +57,7 @@ def _coordinator(ctx: RequestContext, key: str, error: ErrorType) -> Coordinator
         if node is None:
             error = CoordinatorNotAvailableError
         else:
-            address = node.address
+            address = ctx.address_of(node)
     message = ""
     if ctx.api_version < FIRST_WITHOUT_MESSAGES:
         message = error.message if error is NoError else error.description

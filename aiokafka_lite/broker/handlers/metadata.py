@@ -64,7 +64,7 @@ async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataRespo
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=at.id, host=at.host, port=at.port, rack=at.rack)
-            for at in (node.address for node in ctx.broker.live_nodes)
+            for at in map(ctx.address_of, ctx.broker.live_nodes)
         ],
         cluster_id=ctx.broker.cluster_id,
         controller_id=ctx.broker.controller_id,

@@ -159,7 +159,7 @@ def _leaders_hinted_at(
         for answer in topic.partition_responses
         if answer.error_code == NotLeaderForPartitionError.errno
     }
-    addresses = (ctx.broker.nodes[leader].address for leader in ids if leader != NO_LEADER)
+    addresses = (ctx.address_of(ctx.broker.nodes[node]) for node in ids if node != NO_LEADER)
     return [
         NodeEndpoint(node_id=at.id, host=at.host, port=at.port, rack=at.rack) for at in addresses
     ]

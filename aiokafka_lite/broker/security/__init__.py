@@ -1,0 +1,12 @@
+"""Who may connect, and how: listeners, TLS, SASL.
+
+| module | what it does |
+|---|---|
+| `listener.py` | what a listener is; which may be opened where |
+| `tls.py`, `certificates.py` | TLS contexts; throw-away certificates for tests |
+| `mechanism.py`, `plain.py`, `scram.py`, `oauth.py` | the broker's half of each mechanism |
+| `credentials.py`, `tokens.py` | users and their credentials; the tokens of OAUTHBEARER |
+| `authenticator.py` | a connection's authentication as a state machine without I/O |
+| `session.py` | drives it: executor, delays, timers |
+| `guard.py` | all of this that a cluster has once |
+"""

@@ -1,0 +1,84 @@
+"""Throw-away certificates: a CA of this process, which dies with it, and what it signs."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from aiokafka_lite.broker.security.tls import ClientAuth, ask_for_certificates
+from aiokafka_lite.errors import KafkaConfigurationError
+
+try:
+    import trustme
+except ImportError as error:
+    raise KafkaConfigurationError(
+        "throw-away certificates need trustme: pip install 'aiokafka-lite[testing]', or give the "
+        "listener an ssl_context"
+    ) from error
+
+# What clients on this machine may call it, besides the address it listens on.
+LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+OWNER_ONLY: Final = 0o600
+
+
+class CertificateFiles(NamedTuple):
+    """PEM files: Java's `ssl.truststore.location` and `ssl.keystore.location` with type PEM,
+    librdkafka's `ssl.ca.location`, `ssl.certificate.location` and `ssl.key.location`."""
+
+    ca: Path
+    client: Path
+
+
+class Certificates:
+    """A CA and the certificates it signed; makes contexts for servers and clients.
+
+    Args:
+        hosts: Names and addresses that the server is called by.
+    """
+
+    def __init__(self, hosts: Iterable[str] = ()) -> None:
+        self._ca = trustme.CA(organization_name="aiokafka_lite tests")
+        names = dict.fromkeys((*LOCAL_NAMES, *hosts))
+        self._server = self._ca.issue_cert(*(name for name in names if name))
+
+    @property
+    def ca_pem(self) -> str:
+        """The CA's certificate, which clients are to trust."""
+        return self._ca.cert_pem.bytes().decode()
+
+    def server_context(self, client_auth: ClientAuth | str = ClientAuth.NONE) -> ssl.SSLContext:
+        """Make the context of a listener; see `server_ssl_context` for `client_auth`."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._server.configure_cert(context)
+        ask_for_certificates(context, client_auth, client_ca_pem=self.ca_pem)
+        return context
+
+    def client_context(self, client: str | None = None) -> ssl.SSLContext:
+        """Make the context of a client that trusts the CA.
+
+        Args:
+            client: The name in the certificate that it shows (its CN); None shows none.
+        """
+        context = ssl.create_default_context(cadata=self.ca_pem)
+        if client is not None:
+            self._issue(client).configure_cert(context)
+        return context
+
+    def write(self, folder: Path, client: str = "client") -> CertificateFiles:
+        """Write PEM files for clients of other languages: what to trust, and what to show.
+
+        Args:
+            folder: Where to.
+            client: The name in the client's certificate (its CN).
+        """
+        files = CertificateFiles(folder / "ca.pem", folder / "client.pem")
+        files.ca.write_text(self.ca_pem)
+        files.client.touch(OWNER_ONLY)
+        files.client.write_bytes(self._issue(client).private_key_and_cert_chain_pem.bytes())
+        return files
+
+    def _issue(self, client: str) -> trustme.LeafCert:
+        return self._ca.issue_cert(common_name=client)

@@ -1,0 +1,192 @@
+"""The users of a cluster, and what is kept of their passwords.
+
+No password is kept: PLAIN and SCRAM both check against salted, iterated hashes. Whoever asks about
+a user that is not there gets a decoy, the same each time for the same name, so that the answers to
+a guess do not tell whether there is such a user (a real Kafka's SCRAM does tell).
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import random
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple, TypedDict
+
+from aiokafka_lite.broker.files import replace_file
+from aiokafka_lite.errors import KafkaStorageError
+from aiokafka_lite.sasl import Secret, scram
+from aiokafka_lite.sasl.scram import MIN_ITERATIONS, ScramCredential, ScramMechanism
+
+CREDENTIALS_FILE: Final = "scram.json"
+FORMAT: Final = 1
+SALT_BYTES: Final = 16
+OWNER_ONLY: Final = 0o600
+# Of the two hashes that every user given in code has, the one that PLAIN checks with.
+PLAIN_CHECKED_BY: Final = ScramMechanism.SHA_256
+
+
+class Lookup(NamedTuple):
+    """A user's credential, or the decoy of somebody who is none."""
+
+    credential: ScramCredential
+    is_known: bool
+
+
+class _StoredCredential(TypedDict):
+    salt: str
+    iterations: int
+    stored_key: str
+    server_key: str
+
+
+class _StoredCredentials(TypedDict):
+    format: int
+    users: dict[str, dict[str, _StoredCredential]]
+
+
+class CredentialStore:
+    """Written on the broker's loop; `load` and `add_users` run in an executor before it listens.
+
+    Args:
+        data_dir: Where credentials are kept that admin tools set (KIP-554); None forgets them.
+        run_slowly: Does disk work in its turn.
+        rng: Where salts come from; it must not be one that can be foreseen, but in a test.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | None,
+        run_slowly: Callable[[Callable[[], None]], None],
+        rng: random.Random,
+    ) -> None:
+        self._path = None if data_dir is None else data_dir / CREDENTIALS_FILE
+        self._run_slowly = run_slowly
+        self._rng = rng
+        self._decoy_key = rng.randbytes(32)
+        self._scram: dict[ScramMechanism, dict[str, ScramCredential]] = {
+            mechanism: {} for mechanism in ScramMechanism
+        }
+        self._plain: dict[str, ScramCredential] = {}
+        # Those that admin tools set, which outlive a restart.
+        self._altered: dict[tuple[str, ScramMechanism], ScramCredential] = {}
+
+    # Looking up
+
+    def scram(self, mechanism: ScramMechanism, username: str) -> Lookup:
+        """Return what a SCRAM exchange checks a proof against."""
+        return self._lookup(self._scram[mechanism], mechanism, username)
+
+    def is_password(self, username: str, password: bytes) -> bool:
+        """Say whether a password is the user's; it takes milliseconds, whoever it is."""
+        known = self._lookup(self._plain, PLAIN_CHECKED_BY, username)
+        made = scram.salted_password(
+            PLAIN_CHECKED_BY, password, known.credential.salt, known.credential.iterations
+        )
+        key = scram.stored_key(PLAIN_CHECKED_BY, scram.client_key(PLAIN_CHECKED_BY, made))
+        return hmac.compare_digest(key, known.credential.stored_key) and known.is_known
+
+    def _lookup(
+        self, users: Mapping[str, ScramCredential], mechanism: ScramMechanism, username: str
+    ) -> Lookup:
+        decoy = self._decoy(mechanism, username)
+        known = users.get(username)
+        return Lookup(decoy, False) if known is None else Lookup(known, True)
+
+    def _decoy(self, mechanism: ScramMechanism, username: str) -> ScramCredential:
+        name = f"{mechanism.mechanism_name},{username}".encode(errors="surrogatepass")
+        salt = hmac.digest(self._decoy_key, b"salt," + name, "sha256")[:SALT_BYTES]
+        key = hmac.digest(self._decoy_key, b"key," + name, mechanism.hash_name)
+        return ScramCredential(salt, MIN_ITERATIONS, key, key)
+
+    def mechanisms_of(self, username: str) -> dict[ScramMechanism, int]:
+        """Return the SCRAM mechanisms that a user has a credential for, with its iterations."""
+        return {
+            mechanism: users[username].iterations
+            for mechanism, users in self._scram.items()
+            if username in users
+        }
+
+    @property
+    def usernames(self) -> list[str]:
+        """Everybody who has a SCRAM credential, in the order of the names."""
+        return sorted({name for users in self._scram.values() for name in users})
+
+    # Changing
+
+    def add_users(self, users: Mapping[str, Secret]) -> None:
+        """Add users with their passwords, for every mechanism. Some milliseconds for each."""
+        for username, password in users.items():
+            for mechanism, credentials in self._scram.items():
+                salt = self._rng.randbytes(SALT_BYTES)
+                salted = scram.salted_password(mechanism, password.reveal(), salt, MIN_ITERATIONS)
+                credentials[username] = scram.credential(mechanism, salted, salt, MIN_ITERATIONS)
+            self._plain[username] = self._scram[PLAIN_CHECKED_BY][username]
+
+    def put(self, username: str, mechanism: ScramMechanism, credential: ScramCredential) -> None:
+        """Set one credential; `DiskQueue.settled` says when it is durable."""
+        self._scram[mechanism][username] = self._altered[username, mechanism] = credential
+        self._save()
+
+    def delete(self, username: str, mechanism: ScramMechanism) -> None:
+        """Delete one credential, which must be there."""
+        del self._scram[mechanism][username]
+        self._altered.pop((username, mechanism), None)
+        self._save()
+
+    # Keeping
+
+    def _save(self) -> None:
+        path = self._path
+        if path is None:
+            return
+        users: dict[str, dict[str, _StoredCredential]] = {}
+        for (username, mechanism), credential in self._altered.items():
+            users.setdefault(username, {})[mechanism.mechanism_name] = _StoredCredential(
+                salt=b64encode(credential.salt).decode(),
+                iterations=credential.iterations,
+                stored_key=b64encode(credential.stored_key).decode(),
+                server_key=b64encode(credential.server_key).decode(),
+            )
+        content = json.dumps(_StoredCredentials(format=FORMAT, users=users), indent=1).encode()
+        self._run_slowly(lambda: replace_file(path, content, OWNER_ONLY))
+
+    def load(self) -> None:
+        """Load what admin tools set earlier. Blocks on the disk.
+
+        Raises:
+            KafkaStorageError: The file cannot be understood.
+        """
+        if self._path is None:
+            return
+        try:
+            stored: _StoredCredentials = json.loads(self._path.read_bytes())
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError):  # the latter's message would quote the file
+            raise KafkaStorageError(f"{self._path} cannot be read") from None
+        try:
+            if stored["format"] != FORMAT:
+                raise KafkaStorageError(
+                    f"{self._path} has format {stored['format']}, this version reads {FORMAT}"
+                )
+            for username, credentials in stored["users"].items():
+                for name, told in credentials.items():
+                    credential = ScramCredential(
+                        b64decode(told["salt"]),
+                        told["iterations"],
+                        b64decode(told["stored_key"]),
+                        b64decode(told["server_key"]),
+                    )
+                    mechanism = _BY_NAME[name]
+                    self._scram[mechanism][username] = credential
+                    self._altered[username, mechanism] = credential
+        except (ValueError, KeyError, TypeError) as error:
+            raise KafkaStorageError(
+                f"{self._path} cannot be read: {type(error).__name__}"
+            ) from None
+
+
+_BY_NAME: Final = {mechanism.mechanism_name: mechanism for mechanism in ScramMechanism}

@@ -1,0 +1,141 @@
+"""Everything about security that a cluster has once: users, tokens, certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite.broker.disk import DiskQueue
+from aiokafka_lite.broker.security.authenticator import Authenticator
+from aiokafka_lite.broker.security.credentials import CredentialStore
+from aiokafka_lite.broker.security.listener import Listener
+from aiokafka_lite.broker.security.mechanism import Mechanism, SaslServer
+from aiokafka_lite.broker.security.plain import PlainServer
+from aiokafka_lite.broker.security.scram import ScramServer
+from aiokafka_lite.broker.security.session import SaslSession, SaslSettings
+from aiokafka_lite.broker.security.tls import ClientAuth
+from aiokafka_lite.errors import KafkaConfigurationError
+from aiokafka_lite.sasl import Secret
+from aiokafka_lite.sasl.scram import ScramMechanism
+
+if TYPE_CHECKING:
+    from aiokafka_lite.broker.config import BrokerConfig
+    from aiokafka_lite.broker.security.certificates import Certificates
+    from aiokafka_lite.broker.security.tokens import TokenAuthority
+
+SCRAM_MECHANISMS: Final[Mapping[Mechanism, ScramMechanism]] = {
+    Mechanism.SCRAM_SHA_256: ScramMechanism.SHA_256,
+    Mechanism.SCRAM_SHA_512: ScramMechanism.SHA_512,
+}
+
+
+class Guard:
+    """Makes the sessions and contexts of a cluster's listeners.
+
+    Args:
+        clock: Returns the wall-clock time in milliseconds.
+        rng: Where salts, nonces and keys come from; the system's own if None. A seeded one makes
+            them foreseeable, which is for tests.
+
+    Raises:
+        KafkaConfigurationError: A listener needs a package that is not installed.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: DiskQueue,
+        clock: Callable[[], int],
+        rng: random.Random | None,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._rng = rng or random.SystemRandom()
+        self.credentials = CredentialStore(config.data_dir, disk.submit, self._rng)
+        self._tokens: TokenAuthority | None = None
+        self._certificates: Certificates | None = None
+        self._settings = SaslSettings(
+            max_reauth_ms=config.connections_max_reauth_ms,
+            timeout_s=config.sasl_authentication_timeout_s,
+            failure_delay_s=config.connection_failed_authentication_delay_ms / 1_000,
+            max_frame_bytes=config.sasl_server_max_receive_bytes,
+        )
+        listeners = config.all_listeners
+        if any(Mechanism.OAUTHBEARER in listener.mechanisms for listener in listeners):
+            from aiokafka_lite.broker.security.tokens import TokenAuthority
+
+            self._tokens = TokenAuthority(
+                clock, allow_unsecured=config.oauth_allow_unsecured_tokens, rng=self._rng
+            )
+        own = [item for item in listeners if item.protocol.has_tls and item.ssl_context is None]
+        if own:
+            from aiokafka_lite.broker.security.certificates import Certificates
+
+            self._certificates = Certificates(item.host for item in own)
+
+    async def load(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Load the credentials that were kept, and hash the passwords given in code."""
+        users = {name: Secret.of(password) for name, password in self._config.users.items()}
+        if self._config.data_dir is not None:
+            await loop.run_in_executor(None, self.credentials.load)
+        if users:
+            await loop.run_in_executor(None, self.credentials.add_users, users)
+
+    # What tests ask for
+
+    @property
+    def tokens(self) -> TokenAuthority:
+        """Who makes and checks the tokens of OAUTHBEARER.
+
+        Raises:
+            KafkaConfigurationError: No listener offers it.
+        """
+        if self._tokens is None:
+            raise KafkaConfigurationError(
+                "no listener offers OAUTHBEARER: name it in sasl_mechanisms"
+            )
+        return self._tokens
+
+    @property
+    def certificates(self) -> Certificates:
+        """The throw-away certificates of the listeners that were given no ssl_context.
+
+        Raises:
+            KafkaConfigurationError: There is no such listener.
+        """
+        if self._certificates is None:
+            raise KafkaConfigurationError(
+                "there are no throw-away certificates: no listener has TLS without an ssl_context"
+            )
+        return self._certificates
+
+    # What endpoints ask for
+
+    def ssl_context(self, listener: Listener) -> ssl.SSLContext | None:
+        """Return the context that a listener's connections begin with; None without TLS."""
+        if not listener.protocol.has_tls:
+            return None
+        if listener.ssl_context is not None:
+            return listener.ssl_context
+        return self.certificates.server_context(ClientAuth(self._config.ssl_client_auth))
+
+    def new_session(self, listener: Listener) -> SaslSession | None:
+        """Begin the authentication of a new connection; None where everybody may do anything."""
+        if not listener.protocol.has_sasl:
+            return None
+        authenticator = Authenticator(
+            listener.mechanisms, self._new_server, self._settings.max_reauth_ms
+        )
+        return SaslSession(authenticator, self._settings, asyncio.get_running_loop(), self._clock)
+
+    def _new_server(self, mechanism: Mechanism) -> SaslServer:
+        if mechanism is Mechanism.PLAIN:
+            return PlainServer(self.credentials)
+        if mechanism is Mechanism.OAUTHBEARER:
+            from aiokafka_lite.broker.security.oauth import OAuthBearerServer
+
+            return OAuthBearerServer(self.tokens)
+        return ScramServer(SCRAM_MECHANISMS[mechanism], self.credentials, self._rng)

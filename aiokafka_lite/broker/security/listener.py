@@ -1,0 +1,168 @@
+"""What a listener is, and which may be opened where.
+
+A listener has a name, by which clients never ask: who connects to one is told the endpoints of
+that one, at every node.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from aiokafka_lite._compat import StrEnum
+from aiokafka_lite.broker.security.mechanism import Mechanism
+from aiokafka_lite.errors import InsecureConfigError
+
+MAX_PORT: Final = 65_535
+
+DEFAULT_MECHANISMS: Final = (Mechanism.PLAIN, Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512)
+
+E = TypeVar("E", bound=StrEnum)
+
+
+class SecurityProtocol(StrEnum):
+    """What protects a listener's connections, in Kafka's words."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def has_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Where each node of a broker listens, and what a client must show there.
+
+    Attributes:
+        name: Any; no two of a broker have the same. By default the protocol's.
+        security_protocol: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`.
+        host: The address to listen on; also what clients are told to connect to.
+        port: Of the first node, the others take those that follow; 0 takes free ones.
+        ssl_context: The server's side of TLS, for the protocols with it; None has the broker make
+            throw-away certificates (`Broker.certificates`).
+        sasl_mechanisms: What is on offer, for the protocols with SASL; by default PLAIN and both
+            SCRAMs.
+    """
+
+    security_protocol: SecurityProtocol | str = SecurityProtocol.PLAINTEXT
+    name: str = ""
+    host: str = "127.0.0.1"
+    port: int = 0
+    ssl_context: ssl.SSLContext | None = field(default=None, repr=False)
+    sasl_mechanisms: Sequence[Mechanism | str] = DEFAULT_MECHANISMS
+
+    def __post_init__(self) -> None:
+        protocol = _member(SecurityProtocol, "security_protocol", self.security_protocol)
+        object.__setattr__(self, "security_protocol", protocol)
+        object.__setattr__(self, "name", self.name or protocol.value)
+        mechanisms = tuple(
+            _member(Mechanism, "sasl_mechanisms", name) for name in self.sasl_mechanisms
+        )
+        object.__setattr__(self, "sasl_mechanisms", mechanisms)
+        if protocol.has_sasl and not mechanisms:
+            raise ValueError(f"listener {self.name} needs at least one of sasl_mechanisms")
+        if self.ssl_context is not None:
+            _check_context(self.ssl_context, self.name, protocol)
+
+    @property
+    def protocol(self) -> SecurityProtocol:
+        """The security protocol."""
+        return SecurityProtocol(self.security_protocol)
+
+    @property
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """The SASL mechanisms on offer; none without SASL."""
+        return tuple(map(Mechanism, self.sasl_mechanisms)) if self.protocol.has_sasl else ()
+
+    @property
+    def is_remote(self) -> bool:
+        """Other machines may be able to connect."""
+        return not is_loopback(self.host)
+
+
+def check_listeners(
+    listeners: Sequence[Listener],
+    *,
+    nodes: int,
+    allow_remote: bool,
+    allow_cleartext_credentials: bool,
+) -> None:
+    """Check what a broker is to listen on.
+
+    Raises:
+        ValueError: Two have a name in common, or a port is impossible.
+        InsecureConfigError: Other machines can reach one that does not say so is meant.
+    """
+    names = [listener.name for listener in listeners]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two listeners have the same name: {', '.join(names)}")
+    for listener in listeners:
+        if not 0 <= listener.port <= listener.port + nodes - 1 <= MAX_PORT:
+            raise ValueError(f"port must be 0 to 65535 for each node, not {listener.port}")
+        if not listener.is_remote:
+            continue
+        protocol = listener.protocol
+        if not allow_remote:
+            raise InsecureConfigError(_remote_problem(listener))
+        if protocol is SecurityProtocol.SASL_PLAINTEXT and not allow_cleartext_credentials:
+            raise InsecureConfigError(
+                f"listener {listener.name}: credentials would cross the network to "
+                f"{listener.host} without TLS: use SASL_SSL, or allow it "
+                f"(allow_cleartext_credentials)"
+            )
+
+
+def _remote_problem(listener: Listener) -> str:
+    why = {
+        SecurityProtocol.PLAINTEXT: "and this broker asks nobody for a password",
+        SecurityProtocol.SSL: "and TLS alone asks nobody for a password",
+        SecurityProtocol.SASL_PLAINTEXT: "and this broker is made for tests",
+        SecurityProtocol.SASL_SSL: "and this broker is made for tests",
+    }[listener.protocol]
+    return (
+        f"{listener.host} can be reached from other machines, {why}: "
+        f"listen on 127.0.0.1, or allow it (allow_remote, --allow-remote)"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _check_context(context: ssl.SSLContext, name: str, protocol: SecurityProtocol) -> None:
+    if not protocol.has_tls:
+        raise ValueError(f"listener {name} has an ssl_context, and {protocol.value} uses no TLS")
+    if context.protocol is not ssl.PROTOCOL_TLS_SERVER:
+        raise ValueError(
+            f"listener {name}: the ssl_context must be a server's "
+            f"(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))"
+        )
+    if context.minimum_version < ssl.TLSVersion.TLSv1_2:
+        raise InsecureConfigError(
+            f"listener {name}: set the ssl_context's minimum_version to TLSv1_2 or newer"
+        )
+
+
+def _member(kind: type[E], setting: str, value: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(kind)
+        raise ValueError(f"{setting} must be one of {known}, not {value!r}") from None
