@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import Buffer
@@ -69,6 +69,10 @@ class PartitionLog:
         self.was_clean = loaded.was_clean
         self._is_saved = loaded.was_clean
         self._states = itertools.count()
+        self._clean_end = loaded.clean_end
+        # Before this offset compaction may have left gaps between batches.
+        self._gaps_end = loaded.gaps_end
+        self.is_uncleanable = False  # compaction failed; written by it only
         self._segment_ms = NEVER_MS
         # The timestamp that starts a new segment.
         self._roll_at_ms = NEVER_MS
@@ -111,6 +115,11 @@ class PartitionLog:
     def size(self) -> int:
         """Bytes in all segments."""
         return sum(segment.size for segment in self._segments)
+
+    @property
+    def clean_end(self) -> int:
+        """Compaction has seen everything before this offset."""
+        return self._clean_end
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -221,12 +230,10 @@ class PartitionLog:
         self._newest_timestamps = None
         self.epochs.trim_before(offset)
         self.producers.transactions.trim_before(offset)
-        state = self.state()
         # In this order: without the state, a log without segments would start over at 0.
-        self._run_slowly(lambda: self._store.save(state))
+        self._save_slowly()
         for segment in gone:
             self._run_slowly(segment.delete)
-        self._is_saved = False
 
     def truncate_to(self, offset: int) -> int:
         """Drop the batch that holds an offset and all behind it, as a follower that diverged does.
@@ -242,8 +249,7 @@ class PartitionLog:
         """
         if offset >= self._end_offset:
             return self._end_offset
-        number = self._segment_row(max(offset, self._start_offset))
-        row = self._segments[number].index.row_of(max(offset, self._start_offset))
+        number, row = self._locate(max(offset, self._start_offset))
         cut = self._segments[number] if row else None
         keep = number + (cut is not None)
         gone = self._segments[keep:]
@@ -253,6 +259,7 @@ class PartitionLog:
             last_row = row - 1 if cut else len(self._segments[-1].index) - 1
             last = self._segments[-1].header(last_row)
             self._end_offset = max(last.last_offset + 1, self._start_offset)
+        self._clean_end = min(self._clean_end, self._end_offset)
         self.epochs.truncate(self._end_offset)
         self._forget_producers_behind(cut, row)
         # Recovery reads what a state does not know from the batches: it may be behind the log,
@@ -276,6 +283,56 @@ class PartitionLog:
             for header, batch in iter_batches(segment.view(0, end), check_crcs=False):
                 if header.producer_id in affected:
                     self.producers.note(header, header.base_offset, batch)
+
+    # Compaction
+
+    def new_cleaned(self, base_offset: int, max_bytes: int) -> Segment:
+        """Return an empty segment for `replace_segments`; `delete` it if it is not used."""
+        return self._store.new_cleaned(base_offset, max_bytes)
+
+    def replace_segments(
+        self, old: Sequence[Segment], cleaned: Segment | None, markers_gone: Container[int]
+    ) -> bool:
+        """Put one segment in the place of several, or none; views of those stay valid.
+
+        Args:
+            old: Neighbours, not the last one of the log.
+            cleaned: What is left of them, from the first one's base offset on.
+            markers_gone: Offsets of markers that are not in it any more.
+
+        Returns:
+            Whether it was done: the log may have been cut or deleted in the meantime.
+        """
+        first = self._segment_row(old[0].base_offset)
+        behind = first + len(old)
+        if self._segments[first:behind] != [*old] or behind >= len(self._segments):
+            return False
+        end_offset = self._base_offsets[behind]
+        self._segments[first:behind] = [] if cleaned is None else [cleaned]
+        self._base_offsets = [segment.base_offset for segment in self._segments]
+        self._newest_timestamps = None
+        self._gaps_end = max(self._gaps_end, end_offset)
+        self.producers.transactions.forget_markers(markers_gone)
+        # First of all: a state that does not know of gaps or of markers gone misleads readers.
+        self._save_slowly()
+        if cleaned is None:
+            for segment in old:
+                self._run_slowly(segment.delete)
+        else:
+            cleaned.seal()
+            cleaned.replace(old, end_offset)
+            self._run_slowly(cleaned.settle)
+        return True
+
+    def cleaned_to(self, offset: int) -> None:
+        """Note that compaction has seen everything before an offset."""
+        self._clean_end = min(offset, self._end_offset)
+        self._save_slowly()
+
+    def _save_slowly(self) -> None:
+        state = self.state()
+        self._run_slowly(lambda: self._store.save(state))
+        self._is_saved = False
 
     # Reading
 
@@ -306,15 +363,15 @@ class PartitionLog:
         self._require_in_range(offset, log_end)
         if offset == log_end:
             return memoryview(b"")
-        segment = self._segments[self._segment_row(offset)]
-        row = segment.index.row_of(offset)
+        number, row = self._locate(offset)
+        segment = self._segments[number]
         start, end_of_first = segment.index.span(row)
         end = segment.index.end_within(row, max_bytes)
         if end <= start:
             if not at_least_one:
                 return memoryview(b"")
             end = end_of_first
-        return segment.view(start, min(end, segment.index.end_before(log_end)))
+        return segment.view(start, max(min(end, segment.index.end_before(log_end)), start))
 
     def bytes_from(self, offset: int, limit: int, end_offset: int | None = None) -> int:
         """Return how many bytes lie behind an offset, counting no further than `limit`."""
@@ -322,10 +379,9 @@ class PartitionLog:
         self._require_in_range(offset, log_end)
         if offset == log_end:
             return 0
-        number = self._segment_row(offset)
+        number, row = self._locate(offset)
         segment = self._segments[number]
-        start = segment.index.span(segment.index.row_of(offset))[0]
-        available = segment.index.end_before(log_end) - start
+        available = max(segment.index.end_before(log_end) - segment.index.span(row)[0], 0)
         for later in self._segments[number + 1 :]:
             if available >= limit or later.base_offset >= log_end:
                 break
@@ -337,6 +393,16 @@ class PartitionLog:
             raise OffsetOutOfRangeError(
                 f"offset {offset} is not in {self._start_offset} to {end_offset}"
             )
+
+    def _locate(self, offset: int) -> tuple[int, int]:
+        """Return segment and row of the batch that holds an offset, or of the next behind it."""
+        number = self._segment_row(offset)
+        row = self._segments[number].index.row_of(offset)
+        if offset < self._gaps_end and self._segments[number].header(row).last_offset < offset:
+            row += 1
+            if row == len(self._segments[number].index):
+                number, row = number + 1, 0
+        return number, row
 
     def _segment_row(self, offset: int) -> int:
         return max(bisect_right(self._base_offsets, offset) - 1, 0)
@@ -390,6 +456,8 @@ class PartitionLog:
             epochs=self.epochs.entries,
             producers=self.producers.snapshot(),
             aborted=self.producers.transactions.snapshot(),
+            clean_end=self._clean_end,
+            gaps_end=self._gaps_end,
             serial=next(self._states),
         )
 

@@ -9,7 +9,7 @@ that does not know is found again in the batches.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final, NamedTuple
 
 NO_OFFSET: Final = -1
@@ -108,6 +108,11 @@ class LogTransactions:
         """Forget the aborted transactions that ended before the log starts."""
         gone = bisect_left(self._last_offsets, log_start_offset)
         del self._aborted[:gone], self._last_offsets[:gone]
+
+    def forget_markers(self, offsets: Container[int]) -> None:
+        """Forget aborted transactions whose markers compaction removes, and all records before."""
+        self._aborted = [each for each in self._aborted if each.last_offset not in offsets]
+        self._last_offsets = [each.last_offset for each in self._aborted]
 
     def snapshot(self) -> list[AbortedTransaction]:
         """Return the aborted transactions, for a file; the open ones are their producers'."""

@@ -257,6 +257,18 @@ class ProducerStates:
             producer_id, producer.last_offset, is_abort=marker.type == ControlType.ABORT
         )
 
+    def is_last_of_producer(self, header: BatchHeader) -> bool:
+        """Say whether compaction must leave a batch, be it empty, to tell of its producer.
+
+        Reference: org.apache.kafka.storage.internals.log.Cleaner, LastRecord.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return False
+        if producer.batches:
+            return header.last_offset == producer.batches[-1].last_offset
+        return header.is_control and header.producer_epoch == producer.epoch
+
     def truncate(self, end_offset: int) -> set[int]:
         """Forget producers that have batches at or behind the new end of the log.
 

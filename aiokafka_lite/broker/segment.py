@@ -10,26 +10,41 @@ seals or loads segments moves that work off the event loop.
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import struct
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from aiokafka_lite.broker.files import replace_file
+from aiokafka_lite.broker.files import replace_file, sync_folder
 from aiokafka_lite.broker.index import BatchIndex
 from aiokafka_lite.broker.memory import anonymous_memory
 from aiokafka_lite.errors import CorruptRecordException, KafkaStorageError
 from aiokafka_lite.records import BatchHeader, read_header
 
+NO_TIMESTAMP: Final = -1
+
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
+# Files of compaction: being written; whole, and about to take the place of others.
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+_cleaned_numbers = itertools.count()
 
 # A magic number whose bytes tell the machine's byte order, and the segment's size at that time.
 _INDEX_HEADER: Final = struct.Struct("=IQ")
 _INDEX_MAGIC: Final = 0x616B6C01
+
+
+class Replacement(NamedTuple):
+    """What a cleaned segment takes the place of."""
+
+    old: Sequence[Segment]
+    end_offset: int
 
 
 class Segment(ABC):
@@ -85,6 +100,18 @@ class Segment(ABC):
         """Drop the segment for good."""
 
     @abstractmethod
+    def replace(self, old: Sequence[Segment], end_offset: int) -> None:
+        """Take the place of segments before `end_offset`, the first of which began where this does.
+
+        From then on they are gone for everyone but those who hold views. A crash leaves either
+        them or this one. It is not done before `settle`, which any change to this segment implies.
+        """
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Finish replacing. Blocks on the disk; may run in another thread. Idempotent."""
+
+    @abstractmethod
     def _write(self, batch: memoryview) -> None:
         """Put bytes at the end, wholly or not at all."""
 
@@ -119,7 +146,15 @@ class MemorySegment(Segment):
     def delete(self) -> None:
         pass
 
+    def replace(self, old: Sequence[Segment], end_offset: int) -> None:
+        pass
+
+    def settle(self) -> None:
+        pass
+
     def _write(self, batch: memoryview) -> None:
+        if self.size + len(batch) > self._capacity:
+            raise KafkaStorageError(f"there is no room for {len(batch)} bytes in this segment")
         self._memory[self.size : self.size + len(batch)] = batch
 
 
@@ -131,11 +166,23 @@ class FileSegment(Segment):
     before is trusted, what lies behind is checked batch by batch.
     """
 
-    def __init__(self, folder: Path, base_offset: int, max_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, base_offset: int, max_bytes: int, *, is_cleaned: bool = False
+    ) -> None:
+        """Open a segment, or begin one; a cleaned one is to replace others.
+
+        Raises:
+            OSError: The disk did not let it.
+        """
         super().__init__(base_offset)
-        self._path = folder / f"{base_offset:020}{LOG_SUFFIX}"
+        self._replacement: Replacement | None = None
+        self._final_path = folder / f"{base_offset:020}{LOG_SUFFIX}"
+        self._path = self._final_path
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        if is_cleaned:
+            self._path, flags = cleaned_path(self._final_path), flags | os.O_TRUNC
         self._max_bytes = max_bytes
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(self._path, flags, 0o644)
         self._mapped: memoryview | None = None
         self._flushed_size = 0
         # Held while the file descriptor is used by a checkpoint or closed: checkpoints of sealed
@@ -167,6 +214,7 @@ class FileSegment(Segment):
 
     def truncate(self, row: int) -> None:
         with self._fd_lock:
+            self._settle()
             # The index file goes first: it must never tell of bytes that were written anew.
             self._index_path.unlink(missing_ok=True)
             self._flushed_size = 0
@@ -187,8 +235,35 @@ class FileSegment(Segment):
         if self._mapped is None and self.size:
             self._mapped = memoryview(mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ))
 
+    def replace(self, old: Sequence[Segment], end_offset: int) -> None:
+        self._replacement = Replacement(old, end_offset)
+
+    def settle(self) -> None:
+        with self._fd_lock:
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._replacement is None:
+            return
+        (old, end_offset), self._replacement = self._replacement, None
+        for segment in old:
+            segment.settle()
+        os.fsync(self._fd)
+        swap_path = swapping_path(self._final_path, end_offset)
+        self._path.replace(swap_path)
+        sync_folder(swap_path.parent)  # from here on recovery goes on with what follows
+        for segment in old:
+            segment.delete()
+        swap_path.replace(self._final_path)
+        sync_folder(swap_path.parent)
+        self._path = self._final_path
+        self._checkpoint()
+        if self._mapped is not None:
+            self._close_file()
+
     def checkpoint(self) -> None:
         with self._fd_lock:
+            self._settle()
             self._checkpoint()
             if self._mapped is not None:  # sealed: everything is read through the mapping
                 self._close_file()
@@ -202,11 +277,13 @@ class FileSegment(Segment):
 
     def close(self) -> None:
         with self._fd_lock:
+            self._settle()
             self._checkpoint()
             self._close_file()
 
     def delete(self) -> None:
         with self._fd_lock:
+            self._settle()
             self._close_file()
             self._index_path.unlink(missing_ok=True)
             self._path.unlink(missing_ok=True)
@@ -264,3 +341,32 @@ class FileSegment(Segment):
                 f"{self._path} is damaged at byte {self.size} of {file_size}, and there are "
                 f"segments after it: restore the file, or remove it and those after it"
             )
+
+
+def newest_timestamp(header: BatchHeader) -> int:
+    """Return the time for the index: that of a batch without records must not be looked for."""
+    return header.max_timestamp if header.count else NO_TIMESTAMP
+
+
+def cleaned_path(log_path: Path) -> Path:
+    """Return where a segment is written that is to replace others: a path of its own."""
+    return log_path.with_name(f"{log_path.name}.{next(_cleaned_numbers)}{CLEANED_SUFFIX}")
+
+
+def swapping_path(log_path: Path, end_offset: int) -> Path:
+    """Return where it is while it replaces those before an offset."""
+    return log_path.with_name(f"{log_path.stem}-{end_offset:020}{LOG_SUFFIX}{SWAP_SUFFIX}")
+
+
+def finish_replacing(folder: Path) -> None:
+    """Drop what a crash left half written, and finish the replacements that it cut short."""
+    for path in folder.glob(f"*{CLEANED_SUFFIX}"):
+        path.unlink()
+    for swap_path in sorted(folder.glob(f"*{LOG_SUFFIX}{SWAP_SUFFIX}")):
+        offsets = swap_path.name.removesuffix(LOG_SUFFIX + SWAP_SUFFIX).split("-")
+        first, end = (int(offset) for offset in offsets)
+        for path in [*folder.glob(f"*{LOG_SUFFIX}"), *folder.glob(f"*{INDEX_SUFFIX}")]:
+            if first <= int(path.stem) < end:
+                path.unlink()
+        swap_path.replace(folder / f"{first:020}{LOG_SUFFIX}")
+        sync_folder(folder)

@@ -27,6 +27,7 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker import handlers
 from aiokafka_lite.broker.cluster import Cluster
 from aiokafka_lite.broker.cluster_topics import ClusterTopics
+from aiokafka_lite.broker.compaction import compact_all
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.consumer_values import ConsumerSettings
 from aiokafka_lite.broker.faults import ConnectionRule, Faults, Rule
@@ -284,10 +285,16 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
             self.config.log_retention_check_interval_ms / 1000,
             lambda: delete_expired(self.topics.values(), self.clock()),
         )
+        yield Job(
+            self.config.log_cleaner_backoff_ms / 1000,
+            lambda: compact_all(self.topics.values(), self.clock()),
+        )
 
     async def clean_logs(self) -> None:
-        """Do now what is else done from time to time: delete what retention does not keep.
+        """Do now what is else done from time to time: delete old segments, compact logs.
 
+        Both as the topics' configurations have it, so maybe nothing: retention.*, segment.*,
+        cleanup.policy, min.cleanable.dirty.ratio, ... The last segment of a log is not compacted.
         Returns when it is done and on the disk. Cancelled, it has done some of it.
 
         Raises:

@@ -22,7 +22,14 @@ from aiokafka_lite.broker.epochs import LeaderEpochs
 from aiokafka_lite.broker.files import replace_file
 from aiokafka_lite.broker.log_transactions import AbortedTransaction
 from aiokafka_lite.broker.producers import ProducerStates, StoredProducer
-from aiokafka_lite.broker.segment import LOG_SUFFIX, FileSegment, MemorySegment, Segment
+from aiokafka_lite.broker.segment import (
+    LOG_SUFFIX,
+    FileSegment,
+    MemorySegment,
+    Segment,
+    finish_replacing,
+    newest_timestamp,
+)
 from aiokafka_lite.errors import KafkaError, KafkaStorageError
 from aiokafka_lite.records import BatchHeader, iter_batches
 
@@ -32,6 +39,8 @@ STATE_FILE: Final = "state.json"
 
 # Memory is taken in growing pieces, so that ten thousand small partitions cost little.
 FIRST_MEMORY_SEGMENT_BYTES: Final = 1 << 16
+# What a segment may grow by when its batches are written anew without some of their records.
+REWRITING_GROWTH: Final = 3
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,8 @@ class LogState:
     """What is stored about a log besides its batches, as of `log_end_offset`.
 
     Attributes:
+        clean_end: Compaction has seen everything before this offset.
+        gaps_end: Offsets may be missing before this one.
         serial: Counts the states of one log since it was opened; not stored.
     """
 
@@ -47,6 +58,8 @@ class LogState:
     epochs: Sequence[tuple[int, int]] = ()
     producers: Sequence[StoredProducer] = ()
     aborted: Sequence[AbortedTransaction] = ()
+    clean_end: int = 0
+    gaps_end: int = 0
     serial: int = 0
 
     def to_json(self) -> bytes:
@@ -71,6 +84,8 @@ class LoadedLog:
     log_end_offset: int = 0
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
     producers: ProducerStates = field(default_factory=ProducerStates)
+    clean_end: int = 0
+    gaps_end: int = 0
     was_clean: bool = True
 
 
@@ -94,6 +109,13 @@ class LogStore(ABC):
         """Return an empty segment with room for a batch of that size at least."""
 
     @abstractmethod
+    def new_cleaned(self, base_offset: int, max_bytes: int) -> Segment:
+        """Return an empty segment that is to replace others, which have so many bytes.
+
+        `delete` it if it does not.
+        """
+
+    @abstractmethod
     def save(self, state: LogState) -> None:
         """Keep the state, unless a later one was saved already. Blocks on the disk."""
 
@@ -107,6 +129,11 @@ class MemoryStore(LogStore):
     def new_segment(self, base_offset: int, size: int, segments_before: int) -> Segment:
         growing = FIRST_MEMORY_SEGMENT_BYTES << min(segments_before, 32)
         return MemorySegment(base_offset, max(size, min(growing, self.segment_bytes)))
+
+    def new_cleaned(self, base_offset: int, max_bytes: int) -> Segment:
+        # Times written anew, and another compressor's work, may be longer. What is not used of
+        # the memory is never there.
+        return MemorySegment(base_offset, REWRITING_GROWTH * max_bytes + FIRST_MEMORY_SEGMENT_BYTES)
 
     def save(self, state: LogState) -> None:
         pass
@@ -129,6 +156,12 @@ class FolderStore(LogStore):
         except OSError as error:
             raise KafkaStorageError(f"cannot start a segment in {self._folder}: {error}") from error
 
+    def new_cleaned(self, base_offset: int, max_bytes: int) -> Segment:
+        try:
+            return FileSegment(self._folder, base_offset, max_bytes, is_cleaned=True)
+        except OSError as error:
+            raise KafkaStorageError(f"cannot compact in {self._folder}: {error}") from error
+
     def save(self, state: LogState) -> None:
         with self._save_lock:
             # A state saved late must not bring back a deleted log.
@@ -138,6 +171,7 @@ class FolderStore(LogStore):
 
     def load(self) -> LoadedLog:
         state = self._load_state()
+        finish_replacing(self._folder)
         segments = [
             FileSegment(self._folder, int(path.stem), self.segment_bytes)
             for path in sorted(self._folder.glob(f"*{LOG_SUFFIX}"))
@@ -185,7 +219,7 @@ class _Recovery:
         for header, batch in _whole_batches(segment.stored(flushed_size, file_size)):
             if header.base_offset < self._end_offset:
                 break
-            segment.index.add(header.base_offset, len(batch), header.max_timestamp)
+            segment.index.add(header.base_offset, len(batch), newest_timestamp(header))
             self._note(header, batch)
         if flushed_size != file_size:
             self._is_clean = False
@@ -208,6 +242,8 @@ class _Recovery:
             log_end_offset=end_offset,
             epochs=self._epochs,
             producers=self._producers,
+            clean_end=self._state.clean_end,
+            gaps_end=self._state.gaps_end,
             was_clean=self._is_clean and end_offset == self._state.log_end_offset,
         )
 

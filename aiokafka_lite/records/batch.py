@@ -40,6 +40,7 @@ CODEC_MASK: Final = 0x07
 _APPEND_TIME: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
 
 MAX_OFFSET: Final = 2**63 - 2  # so that the offset after it is one, too
 
@@ -95,6 +96,11 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return self.attributes & _CONTROL != 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """Until when tombstones and markers in the batch stay: compaction has seen it (KIP-534)."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
     @property
     def timestamp_type(self) -> int:

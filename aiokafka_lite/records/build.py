@@ -19,13 +19,13 @@ __all__ = ["BatchBuilder", "build_batch", "control_batch"]
 Headers = Sequence[tuple[str, bytes | None]]
 
 # base offset, length, leader epoch, magic, crc
-_UNCHECKED: Final = struct.Struct(">qiibI")
+UNCHECKED_PART: Final = struct.Struct(">qiibI")
 # attributes, last offset delta, base timestamp, max timestamp, producer id, producer epoch,
 # base sequence, count
-_CHECKED: Final = struct.Struct(">hiqqqhii")
-_MAGIC: Final = 2
-_BYTES_AHEAD_OF_LENGTH_END: Final = 12
-_HEADER_BYTES: Final = _UNCHECKED.size + _CHECKED.size
+CHECKED_PART: Final = struct.Struct(">hiqqqhii")
+MAGIC: Final = 2
+BYTES_AHEAD_OF_LENGTH_END: Final = 12
+_HEADER_BYTES: Final = UNCHECKED_PART.size + CHECKED_PART.size
 
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
@@ -93,15 +93,15 @@ class BatchBuilder:
         if self.count == 0:
             self._base_timestamp = self._max_timestamp = timestamp_ms
         body = bytearray(b"\x00")
-        _append_varint(body, timestamp_ms - self._base_timestamp)
-        _append_varint(body, delta)
+        append_varint(body, timestamp_ms - self._base_timestamp)
+        append_varint(body, delta)
         _append_nullable(body, key)
         _append_nullable(body, value)
-        _append_varint(body, len(headers))
+        append_varint(body, len(headers))
         for name, header_value in headers:
             _append_nullable(body, name.encode())
             _append_nullable(body, header_value)
-        _append_varint(self._records, len(body))
+        append_varint(self._records, len(body))
         self._records += body
         self._max_timestamp = max(self._max_timestamp, timestamp_ms)
         self._last_delta = delta
@@ -118,7 +118,7 @@ class BatchBuilder:
         from aiokafka_lite.records.compression import compress  # on first use: see there
 
         payload = compress(self._codec, bytes(self._records))
-        checked = _CHECKED.pack(
+        checked = CHECKED_PART.pack(
             self._attributes,
             self._last_delta,
             self._base_timestamp,
@@ -127,8 +127,8 @@ class BatchBuilder:
             self.count,
         )
         crc = checksum.crc32c(payload, checksum.crc32c(checked))
-        length = _HEADER_BYTES - _BYTES_AHEAD_OF_LENGTH_END + len(payload)
-        unchecked = _UNCHECKED.pack(self._base_offset, length, self._leader_epoch, _MAGIC, crc)
+        length = _HEADER_BYTES - BYTES_AHEAD_OF_LENGTH_END + len(payload)
+        unchecked = UNCHECKED_PART.pack(self._base_offset, length, self._leader_epoch, MAGIC, crc)
         return b"".join((unchecked, checked, payload))
 
 
@@ -189,7 +189,7 @@ def control_batch(
     )
 
 
-def _append_varint(target: bytearray, number: int) -> None:
+def append_varint(target: bytearray, number: int) -> None:
     """Append a zigzag varint."""
     raw = number << 1 if number >= 0 else ~(number << 1)
     while raw > 0x7F:
@@ -202,5 +202,5 @@ def _append_nullable(target: bytearray, content: bytes | None) -> None:
     if content is None:
         target.append(0x01)  # -1
     else:
-        _append_varint(target, len(content))
+        append_varint(target, len(content))
         target += content

@@ -84,9 +84,7 @@ class BothKafkas:
         assert result.returncode != 0, result.stdout
         return result.stdout + result.stderr
 
-    def _run(
-        self, address: str, tool: str, arguments: tuple[str, ...], stdin: bytes
-    ) -> ToolResult:
+    def _run(self, address: str, tool: str, arguments: tuple[str, ...], stdin: bytes) -> ToolResult:
         result = self.runner.run(tool, "--bootstrap-server", address, *arguments, stdin=stdin)
         return ToolResult(
             result.returncode, _normal(result.stdout, address), _normal(result.stderr, address)

@@ -1,0 +1,131 @@
+"""A batch with some of its records left out, as compaction leaves it.
+
+Reference: org.apache.kafka.common.record.MemoryRecords.filterTo. What is left of a batch spans the
+same offsets and sequence numbers as before. Records are copied as they are; only where the batch
+gets a delete horizon (KIP-534), which takes the place of its base timestamp, are their timestamps
+written anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from aiokafka_lite.errors import CorruptRecordException
+from aiokafka_lite.records import checksum
+from aiokafka_lite.records.batch import DELETE_HORIZON, HEADER_BYTES, BatchHeader
+from aiokafka_lite.records.build import (
+    BYTES_AHEAD_OF_LENGTH_END,
+    CHECKED_PART,
+    MAGIC,
+    UNCHECKED_PART,
+    append_varint,
+)
+from aiokafka_lite.records.record_set import DEFAULT_MAX_BATCH_BYTES
+
+__all__ = ["filter_batch"]
+
+_LAST_BYTE_OF_VARINT: Final = 0x80
+_MAX_VARINT_SHIFT: Final = 63
+
+
+def filter_batch(
+    header: BatchHeader,
+    batch: memoryview,
+    kept: Sequence[bool],
+    *,
+    max_timestamp: int,
+    delete_horizon_ms: int | None = None,
+) -> bytes:
+    """Return a batch of magic 2 with only some of its records.
+
+    Args:
+        header: The batch's header.
+        batch: All of its bytes.
+        kept: For each of its records, whether to keep it. None kept leaves an empty batch: a
+            header that says which offsets and sequence numbers were used.
+        max_timestamp: Of the records that are kept; where the broker's time counts, and in an
+            empty batch, the one there was.
+        delete_horizon_ms: Until when the tombstones in the batch stay, if that is new.
+
+    Raises:
+        CorruptRecordException: The batch holds other records than it says.
+    """
+    attributes, base_timestamp = header.attributes, header.base_timestamp
+    shift_ms = 0
+    if delete_horizon_ms is not None:
+        shift_ms, base_timestamp = base_timestamp - delete_horizon_ms, delete_horizon_ms
+        attributes |= DELETE_HORIZON
+    count = sum(kept)
+    payload = b""
+    if count:
+        from aiokafka_lite.records.compression import compress  # on first use: see there
+
+        payload = compress(header.codec, _kept_records(header, batch, kept, shift_ms))
+    checked = CHECKED_PART.pack(
+        attributes,
+        header.last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        count,
+    )
+    crc = checksum.crc32c(payload, checksum.crc32c(checked))
+    length = HEADER_BYTES - BYTES_AHEAD_OF_LENGTH_END + len(payload)
+    unchecked = UNCHECKED_PART.pack(header.base_offset, length, header.leader_epoch, MAGIC, crc)
+    return b"".join((unchecked, checked, payload))
+
+
+def _kept_records(
+    header: BatchHeader, batch: memoryview, kept: Sequence[bool], shift_ms: int
+) -> bytes:
+    records = batch[HEADER_BYTES:]
+    if header.is_compressed:
+        from aiokafka_lite.records.compression import inflate  # on first use: see there
+
+        records = inflate(header.codec, records, DEFAULT_MAX_BATCH_BYTES)
+    collected = bytearray()
+    for is_kept, (start, body, end) in zip(kept, _records(records), strict=True):
+        if not is_kept:
+            continue
+        if shift_ms:
+            _append_shifted(collected, records[body:end], shift_ms)
+        else:
+            collected += records[start:end]
+    return bytes(collected)
+
+
+def _records(records: memoryview) -> Iterator[tuple[int, int, int]]:
+    """Yield where each record starts, where behind its length, and where it ends."""
+    start = 0
+    while start < len(records):
+        size, body = _read_varint(records, start)
+        if not 0 <= size <= len(records) - body:
+            raise CorruptRecordException(f"a record of {size} bytes does not fit into its batch")
+        yield start, body, body + size
+        start = body + size
+
+
+def _append_shifted(collected: bytearray, record: memoryview, shift_ms: int) -> None:
+    """Append a record, given without its length, with another timestamp delta."""
+    delta, behind = _read_varint(record, 1)  # behind the attributes
+    body = bytearray(record[:1])
+    append_varint(body, delta + shift_ms)
+    body += record[behind:]
+    append_varint(collected, len(body))
+    collected += body
+
+
+def _read_varint(view: memoryview, pos: int) -> tuple[int, int]:
+    """Return a zigzag varint and where it ends."""
+    raw = shift = 0
+    while pos < len(view) and shift <= _MAX_VARINT_SHIFT:
+        byte = view[pos]
+        raw |= (byte & 0x7F) << shift
+        pos += 1
+        if byte < _LAST_BYTE_OF_VARINT:
+            return raw >> 1 ^ -(raw & 1), pos
+        shift += 7
+    raise CorruptRecordException("a number in a record does not end")
