@@ -181,7 +181,8 @@ class Cluster(DirectAccess):
             UnknownTopicOrPartitionError: There is no such partition.
         """
         partition = self.partition(*tp)
-        end_offset = partition.truncate_to(offset)
+        # Nobody is told before there is a new epoch: the old leader answers nothing any more.
+        end_offset = partition.log.truncate_to(offset)
         self._leadership.elect_again(partition)
         self.catalog.leaders_changed()
         return end_offset

@@ -177,12 +177,6 @@ class Partition:
         self.log.expire_segments(count)
         self.on_change(self.key)
 
-    def truncate_to(self, offset: int) -> int:
-        """Cut the log's end off and wake who waits; see `PartitionLog.truncate_to`."""
-        end_offset = self.log.truncate_to(offset)
-        self.on_change(self.key)
-        return end_offset
-
     def end_of_epoch(self, epoch: int) -> EpochEnd:
         """Return where a leader epoch ended."""
         return self.log.end_of_epoch(epoch)

@@ -20,15 +20,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster
-from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.consumer.committed import CommittedReader, pause
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.group.callbacks import is_in_callback
-from aiokafka_lite.consumer.group.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
+from aiokafka_lite.consumer.group.coordinator import Coordinator
 from aiokafka_lite.consumer.group.member import (
     INTERRUPTION_BY_RECOVERY,
     REBALANCING,
@@ -41,17 +41,12 @@ from aiokafka_lite.consumer.group.member import (
 )
 from aiokafka_lite.consumer.group.offset_requests import (
     LAST_COMMIT_BY_NAME,
-    LAST_FETCH_BY_NAME,
-    FetchedOffset,
     OffsetToCommit,
     TopicIds,
     checked_offsets,
     commit_error_code,
     commit_request,
     commit_results,
-    fetch_error_code,
-    fetch_request,
-    fetch_results,
 )
 from aiokafka_lite.consumer.state import (
     NO_EPOCH,
@@ -92,7 +87,7 @@ class _Commit:
         self.was_put_off = False
 
 
-class Commits:
+class Commits(CommittedReader):
     """Commits and reads offsets for one consumer.
 
     Owns `PartitionState.committed`. Task: "auto-commit".
@@ -109,12 +104,7 @@ class Commits:
         rng: random.Random,
         on_error: Callable[[KafkaError], None],
     ) -> None:
-        self._config = config
-        self._state = state
-        self._cluster = cluster
-        self._coordinator = coordinator
-        self._member = member
-        self._rng = rng
+        super().__init__(config, state, cluster, coordinator, member, rng)
         self._on_error = on_error
         self._sending = asyncio.Lock()
         self._sequence = 0
@@ -198,14 +188,6 @@ class Commits:
     def _is_between_assignments(self) -> bool:
         return self._member.state in REBALANCING
 
-    def _deadline(self, timeout_s: float | None) -> float:
-        if timeout_s is None:
-            timeout_s = self._config.request_timeout_s
-        return asyncio.get_running_loop().time() + timeout_s
-
-    def _backoff(self) -> Backoff:
-        return Backoff(self._config.retry_backoff_s, RETRY_BACKOFF_MAX_S, self._rng)
-
     def _not_committed_yet(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
         return {
             tp: offset
@@ -233,6 +215,10 @@ class Commits:
             await self._carry_through(commit, deadline)
         finally:
             self._done_waiting(commit)
+
+    @property
+    def is_settling(self) -> bool:
+        return bool(self._waiting)
 
     def _done_waiting(self, commit: _Commit) -> None:
         if commit in self._waiting:
@@ -391,99 +377,3 @@ class Commits:
         return member.state is MemberState.PREPARING or (
             member.state is MemberState.STABLE and member.interruption is not None
         )
-
-    # --- Reading what is committed --------------------------------------------------------
-    async def committed(
-        self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what is committed for partitions, in one round trip; None where nothing is.
-
-        Waits for transactions that are about to commit offsets (KIP-447). Cancelling it leaves
-        nothing behind.
-
-        Args:
-            partitions: They need not be assigned to this consumer.
-            timeout_s: How long to try; request_timeout_ms by default.
-
-        Raises:
-            KafkaTimeoutError: No complete answer came in time.
-            KafkaError: The coordinator refuses.
-        """
-        deadline = self._deadline(timeout_s)
-        left = set(partitions)
-        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
-        backoff = self._backoff()
-        last_error: KafkaError | None = None
-        while left:
-            try:
-                async with timeout_at(deadline):
-                    while self._waiting:
-                        await self._member.wait_for_change()
-                    answers = await self._fetch(left, deadline)
-            except asyncio.TimeoutError:
-                break
-            except KafkaError as error:
-                if recovery_for(error) not in (Recovery.RETRY, Recovery.REDISCOVER):
-                    raise
-                last_error = error
-            else:
-                last_error = self._take_answers(answers, left, found)
-            if left and not await pause(backoff, deadline):
-                break
-        if left:
-            raise KafkaTimeoutError(
-                f"committed offsets of {sorted(left)} could not be read in time"
-            ) from last_error
-        return found
-
-    async def _fetch(
-        self, partitions: set[TopicPartition], deadline: float
-    ) -> dict[TopicPartition, FetchedOffset]:
-        ids = TopicIds(self._cluster.view, {tp.topic for tp in partitions})
-        response = await self._coordinator.request(
-            fetch_request(self._member, partitions, ids),
-            error_code=fetch_error_code,
-            deadline=deadline,
-            max_version=None if ids.are_known else LAST_FETCH_BY_NAME,
-        )
-        return fetch_results(response, ids)
-
-    def _take_answers(
-        self,
-        answers: Mapping[TopicPartition, FetchedOffset],
-        left: set[TopicPartition],
-        found: dict[TopicPartition, OffsetAndMetadata | None],
-    ) -> KafkaError | None:
-        """Move what was answered from `left` to `found`; return why something is left.
-
-        What the answer leaves out stays left: it must not be taken for "nothing committed".
-        """
-        why_left: KafkaError | None = None
-        for tp in sorted(left):
-            if (answer := answers.get(tp)) is None:
-                continue
-            if answer.error_code:
-                error = for_code(answer.error_code)(f"committed offset of {tp}").at(tp)
-                if isinstance(error, TopicAuthorizationFailedError):
-                    raise TopicAuthorizationFailedError({tp.topic})
-                if not error.retriable:
-                    raise error
-                if error.invalid_metadata:
-                    self._cluster.invalidate()
-                why_left = error
-                continue
-            left.discard(tp)
-            offset = OffsetAndMetadata(answer.offset, answer.metadata)
-            found[tp] = None if answer.offset < 0 else offset
-            if (partition := self._state.assignment.get(tp)) is not None:
-                partition.committed = found[tp]
-        return why_left
-
-
-async def pause(backoff: Backoff, deadline: float) -> bool:
-    """Pause before another attempt; False, at the deadline, when there is no time for one."""
-    loop = asyncio.get_running_loop()
-    delay_s = backoff.next_delay_s()
-    remaining_s = deadline - loop.time()
-    await asyncio.sleep(max(0.0, min(delay_s, remaining_s)))
-    return delay_s < remaining_s

@@ -286,7 +286,14 @@ class Running:
             config, state, self.cluster, engine.queue, engine.budget, self._fetching, rng
         )
         self.resolver = PositionResolver(
-            config, state, engine.queue, self.lookup, self.commits.committed, engine.on_error, rng
+            config,
+            state,
+            engine.queue,
+            self.cluster,
+            self.lookup,
+            self.commits.positions,
+            engine.on_error,
+            rng,
         )
 
     def _make_group(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.partition import CommittedPosition
 from aiokafka_lite.consumer.state import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.topics import is_subscribed, match_pattern
 from aiokafka_lite.errors import IllegalOperation
@@ -112,4 +113,10 @@ class NoCommits:
         self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return None for every partition: positions start by auto_offset_reset."""
+        return dict.fromkeys(partitions)
+
+    async def positions(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedPosition | None]:
+        """Return None for every partition, likewise."""
         return dict.fromkeys(partitions)

@@ -15,6 +15,7 @@ change:
                       the fetcher
     corrupt_at        the fetch queue
     leader_epoch      the caller, with `position`
+    validated_epoch   the position resolver
     is_paused         the caller
     is_revoking       state.py, from `begin_rebalance`
 
@@ -79,6 +80,13 @@ class PreferredReplica(NamedTuple):
     expires_at: float
 
 
+class CommittedPosition(NamedTuple):
+    """Where a group has got to, and the leader epoch of the last record before (-1: not known)."""
+
+    offset: int
+    leader_epoch: int
+
+
 class PartitionState:
     """One assigned partition. Made anew for each assignment, so identity tells them apart."""
 
@@ -104,6 +112,7 @@ class PartitionState:
         "retry_reason",
         "tag",
         "tp",
+        "validated_epoch",
     )
 
     def __init__(self, tp: TopicPartition) -> None:
@@ -117,6 +126,8 @@ class PartitionState:
         self.fetched = -1
         # Leader epoch of the last batch handed out, sent with commits (KIP-320); -1: not known.
         self.leader_epoch = NO_EPOCH
+        # The newest leader epoch in which the position was found to be good (KIP-320).
+        self.validated_epoch = NO_EPOCH
         self.committed: OffsetAndMetadata | None = None
         self.high_watermark: int | None = None
         self.last_stable_offset: int | None = None
@@ -154,6 +165,14 @@ class PartitionState:
         """Whether a broker may be asked for more of it, backoff aside."""
         return (
             self.fetch_state is FetchState.FETCHING and not self.is_paused and not self.is_revoking
+        )
+
+    def needs_validation(self, current_epoch: int) -> bool:
+        """Whether a leader of this epoch may not have the records before the position."""
+        return (
+            self.fetch_state is FetchState.FETCHING
+            and self.leader_epoch != NO_EPOCH
+            and current_epoch > max(self.leader_epoch, self.validated_epoch)
         )
 
     def transition(self, new: FetchState) -> None:

@@ -3,6 +3,10 @@
     INITIALIZING --committed offset--> FETCHING
     INITIALIZING --none committed--> AWAIT_RESET      (auto_offset_reset; "none": raised, sticky)
     AWAIT_RESET  --ListOffsets answer--> FETCHING
+    FETCHING     --leader of a newer epoch--> AWAIT_VALIDATION      (KIP-320)
+    AWAIT_VALIDATION --the log has what was read--> FETCHING
+    AWAIT_VALIDATION --the log was cut--> FETCHING from there       (policy "none": raised, sticky)
+    AWAIT_VALIDATION --nobody knows--> AWAIT_RESET                  (likewise)
 
 One task does it, woken when partitions come or change. What it learns is applied only if the
 partition is still what it was when it was asked about: a seek or a revocation meanwhile wins.
@@ -17,21 +21,31 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite.client import ClusterView
+from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.epoch_ends import EpochEnd, EpochEndLookup
 from aiokafka_lite.consumer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.offsets import OffsetLookup
-from aiokafka_lite.consumer.state import FetchState, PartitionState, SubscriptionState
-from aiokafka_lite.errors import KafkaError, NoOffsetForPartitionError
-from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from aiokafka_lite.consumer.partition import CommittedPosition
+from aiokafka_lite.consumer.state import NO_EPOCH, FetchState, PartitionState, SubscriptionState
+from aiokafka_lite.errors import (
+    FencedLeaderEpochError,
+    KafkaError,
+    LogTruncationError,
+    NoOffsetForPartitionError,
+    UnknownLeaderEpochError,
+    UnsupportedVersionError,
+)
+from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
 LAST_BACKOFF_S: Final = 1.0
+STALE_EPOCH: Final = (FencedLeaderEpochError, UnknownLeaderEpochError)
 
 CommittedLookup = Callable[
-    [Iterable[TopicPartition]], Awaitable[Mapping[TopicPartition, OffsetAndMetadata | None]]
+    [Iterable[TopicPartition]], Awaitable[Mapping[TopicPartition, CommittedPosition | None]]
 ]
 
 
@@ -43,6 +57,7 @@ class PositionResolver:
         config: ConsumerConfig,
         state: SubscriptionState,
         queue: FetchQueue,
+        cluster: Cluster,
         lookup: OffsetLookup,
         committed: CommittedLookup,
         on_error: Callable[[KafkaError], None],
@@ -51,18 +66,25 @@ class PositionResolver:
         self._config = config
         self._state = state
         self._queue = queue
+        self._cluster = cluster
         self._lookup = lookup
+        self._epoch_ends = EpochEndLookup(config, cluster)
         self._committed = committed
         self._on_error = on_error
         self._wake = asyncio.Event()
         self._backoff = Backoff(config.retry_backoff_s, LAST_BACKOFF_S, rng)
-        # Partitions whose failure is with the application: left alone until it seeks.
-        self._given_up: set[PartitionState] = set()
+        # Partitions whose failure is with the application, and their tags: left alone until it
+        # seeks.
+        self._given_up: dict[PartitionState, int] = {}
         state.on_assignment_change(self._wake.set)
         state.on_partition_change(self._partition_changed)
 
     def view_changed(self, view: ClusterView) -> None:
-        """Look again at once: leaders that were missing may be known now."""
+        """Look again at once: leaders may be known that were missing, or have changed."""
+        for partition in self._state.assignment.values():
+            leader = view.leader(partition.tp)
+            if leader is not None and partition.needs_validation(leader.leader_epoch):
+                self._state.request_validation(partition)
         self._wake.set()
 
     def _partition_changed(self, partition: PartitionState) -> None:
@@ -94,13 +116,13 @@ class PositionResolver:
                 pass
 
     def _awaiting(self, fetch_state: FetchState) -> list[PartitionState]:
-        self._given_up = {partition for partition in self._given_up if partition.is_assigned}
+        self._given_up = {p: tag for p, tag in self._given_up.items() if p.is_assigned}
         return [
             partition
             for partition in self._state.assignment.values()
             if partition.fetch_state is fetch_state
             and not partition.is_revoking
-            and partition not in self._given_up
+            and self._given_up.get(partition) != partition.tag
         ]
 
     async def _resolve_once(self) -> bool:
@@ -108,8 +130,10 @@ class PositionResolver:
         initializing = self._awaiting(FetchState.INITIALIZING)
         if initializing:
             await self._start_from_committed(initializing)
+        unsure = self._awaiting(FetchState.AWAIT_VALIDATION)
+        is_done = await self._validate(unsure) if unsure else True
         awaiting = self._awaiting(FetchState.AWAIT_RESET)
-        return await self._reset(awaiting) if awaiting else True
+        return (await self._reset(awaiting) if awaiting else True) and is_done
 
     async def _start_from_committed(self, partitions: list[PartitionState]) -> None:
         tags = {partition: partition.tag for partition in partitions}
@@ -118,22 +142,85 @@ class PositionResolver:
             if partition.tag != tag or partition.fetch_state is not FetchState.INITIALIZING:
                 continue
             offset = committed.get(partition.tp)
-            if offset is not None:
-                self._state.seek(partition, offset.offset)
-            else:
-                self._reset_by_policy(partition)
+            if offset is None:
+                error = NoOffsetForPartitionError(
+                    f"no offset is committed for {partition.tp} and auto_offset_reset is none: "
+                    "seek to an offset"
+                )
+                self._reset_by_policy(partition, error)
+                continue
+            self._state.seek(partition, offset.offset, offset.leader_epoch)
+            if partition.needs_validation(self._leader_epoch(partition.tp)):
+                self._state.request_validation(partition)
 
-    def _reset_by_policy(self, partition: PartitionState) -> None:
+    def _leader_epoch(self, tp: TopicPartition) -> int:
+        leader = self._cluster.view.leader(tp)
+        return NO_EPOCH if leader is None else leader.leader_epoch
+
+    def _reset_by_policy(self, partition: PartitionState, error: KafkaError) -> None:
         timestamp = self._config.reset_timestamp
         if timestamp is not None:
             self._state.request_reset(partition, timestamp)
+        else:
+            self._give_up(partition, error)
+
+    def _give_up(self, partition: PartitionState, error: KafkaError) -> None:
+        self._given_up[partition] = partition.tag
+        self._queue.put_error(partition, error.at(partition.tp, partition.position), is_sticky=True)
+
+    # --- Validation -----------------------------------------------------------------------
+    async def _validate(self, partitions: list[PartitionState]) -> bool:
+        """Compare positions with what their leaders have; False if some could not be."""
+        asked = {
+            partition.tp: (partition, partition.tag, self._leader_epoch(partition.tp))
+            for partition in partitions
+        }
+        found, failures = await self._epoch_ends.try_once(
+            {partition.tp: partition.leader_epoch for partition in partitions}
+        )
+        for tp, end in found.items():
+            partition, tag, current_epoch = asked[tp]
+            if partition.tag == tag and partition.fetch_state is FetchState.AWAIT_VALIDATION:
+                self._judge(partition, end, current_epoch)
+        for tp, error in failures.items():
+            partition, tag, _ = asked[tp]
+            if partition.tag != tag:
+                continue
+            partition.retry_reason = type(error).__name__
+            if isinstance(error, STALE_EPOCH):
+                self._cluster.invalidate()
+            elif isinstance(error, UnsupportedVersionError):
+                # A broker that cannot say where epochs end: as good as it gets (Java likewise).
+                self._state.validated(partition, self._leader_epoch(tp))
+            elif not (error.retriable or error.invalid_metadata):
+                self._queue.put_error(partition, error)
+        return not failures
+
+    def _judge(self, partition: PartitionState, end: EpochEnd, current_epoch: int) -> None:
+        """Decide by where the position's epoch ended whether the log was cut before it."""
+        position = partition.position
+        if position is None:
+            raise AssertionError("a position was validated that there is not")
+        if not end.is_defined:
+            text = f"whether {partition.tp} was truncated below offset {position} is not known"
+            self._reset_by_policy(partition, LogTruncationError(text))
             return
-        self._given_up.add(partition)
-        error = NoOffsetForPartitionError(
-            f"no offset is committed for {partition.tp} and auto_offset_reset is none: "
-            "seek to an offset"
-        ).at(partition.tp)
-        self._queue.put_error(partition, error, is_sticky=True)
+        if end.end_offset >= position:
+            self._state.validated(partition, current_epoch)
+            return
+        text = (
+            f"{partition.tp} was truncated to offset {end.end_offset}; "
+            f"records up to {position} were read that are gone"
+        )
+        if self._config.reset_timestamp is None:
+            error = LogTruncationError(text, divergent_offset=end.end_offset)
+            self._give_up(partition, error)
+            return
+        log.warning("%s: reading goes on from there", text)
+        self._state.seek(partition, end.end_offset, end.leader_epoch)
+        partition.validated_epoch = current_epoch
+
+    # --- Reset ----------------------------------------------------------------------------
 
     async def _reset(self, partitions: list[PartitionState]) -> bool:
         asked = {
@@ -147,6 +234,8 @@ class PositionResolver:
             partition, tag, _ = asked[tp]
             if partition.tag == tag and partition.fetch_state is FetchState.AWAIT_RESET:
                 self._state.seek(partition, offset.offset, offset.leader_epoch)
+                # The leader itself has just said so.
+                partition.validated_epoch = self._leader_epoch(tp)
         for tp, error in failures.items():
             partition, tag, _ = asked[tp]
             partition.retry_reason = type(error).__name__

@@ -276,6 +276,7 @@ class SubscriptionState:
         self._discard(partition)
         partition.position = partition.processed = partition.fetched = offset
         partition.leader_epoch = leader_epoch
+        partition.validated_epoch = NO_EPOCH
         partition.reset_timestamp = None
         partition.retry_at = 0.0
         self._partition_changed(partition)
@@ -288,6 +289,21 @@ class SubscriptionState:
         partition.position = partition.processed = None
         partition.leader_epoch = NO_EPOCH
         partition.reset_timestamp = timestamp
+        partition.retry_at = 0.0
+        self._partition_changed(partition)
+
+    def request_validation(self, partition: PartitionState) -> None:
+        """Fetch nothing more until the position was compared with the leader's log (KIP-320).
+
+        What is buffered is dropped: it may be of a log that is no more.
+        """
+        partition.transition(FetchState.AWAIT_VALIDATION)
+        self.refetch(partition)
+
+    def validated(self, partition: PartitionState, leader_epoch: int) -> None:
+        """Go on from the position: the log of that leader epoch has what was read before."""
+        partition.transition(FetchState.FETCHING)
+        partition.validated_epoch = leader_epoch
         partition.retry_at = 0.0
         self._partition_changed(partition)
 

@@ -168,7 +168,16 @@ class NoOffsetForPartitionError(KafkaError):
 
 
 class LogTruncationError(KafkaError):
-    """The log was cut below the position after an unclean leader election."""
+    """The log was cut below the position after an unclean leader election (KIP-320).
+
+    Attributes:
+        divergent_offset: The first offset whose record is not the one that was read there, or
+            would have been; None when the leader cannot tell.
+    """
+
+    def __init__(self, *args: object, divergent_offset: int | None = None) -> None:
+        super().__init__(*args)
+        self.divergent_offset = divergent_offset
 
 
 class CommitFailedError(KafkaError):

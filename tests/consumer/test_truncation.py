@@ -1,0 +1,146 @@
+"""Logs that are cut below what was read: positions are checked with each new leader (KIP-320)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.errors import FencedLeaderEpochError, LogTruncationError
+from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from aiokafka_lite.records import build_batch
+from aiokafka_lite.structs import TopicPartition
+
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Broker]:
+    async with Broker(nodes=2) as broker:
+        broker.create_topic("t")
+        yield broker
+        assert broker.failure is None
+
+
+def append(cluster: Broker, *values: bytes) -> None:
+    for value in values:
+        cluster.partition(*TP).append(build_batch([(1_000, None, value, ())]))
+
+
+async def values(consumer: AIOKafkaConsumer, count: int) -> list[bytes | None]:
+    async def read() -> list[bytes | None]:
+        return [(await consumer.getone()).value for _ in range(count)]
+
+    return await asyncio.wait_for(read(), 10)
+
+
+def consumer_of(cluster: Broker, reset: str = "earliest", **settings: object) -> AIOKafkaConsumer:
+    return AIOKafkaConsumer(
+        "t",
+        bootstrap_servers=cluster.bootstrap_servers,
+        auto_offset_reset=reset,
+        retry_backoff_ms=10,
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+async def test_reading_goes_on_where_the_logs_part(cluster: Broker) -> None:
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster) as consumer:
+        assert await values(consumer, 3) == [b"a", b"b", b"c"]
+        cluster.truncate(TP, 1)
+        append(cluster, b"B", b"C", b"D")
+        assert await values(consumer, 3) == [b"B", b"C", b"D"]
+        assert await consumer.position(TP) == 4
+
+
+async def test_records_that_were_buffered_of_the_lost_log_are_not_handed_out(
+    cluster: Broker,
+) -> None:
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster, fetch_max_wait_ms=10) as consumer:
+        assert await values(consumer, 1) == [b"a"]
+        cluster.truncate(TP, 1)
+        append(cluster, b"B")
+        # As soon as the consumer knows of the new leader, what it has of the old is dropped.
+        await consumer._engine.running.cluster.refresh()
+        assert await values(consumer, 1) == [b"B"]
+
+
+async def test_without_a_policy_the_application_decides(cluster: Broker) -> None:
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster, "none") as consumer:
+        consumer.seek(TP, 0)
+        assert await values(consumer, 3) == [b"a", b"b", b"c"]
+        cluster.truncate(TP, 1)
+        append(cluster, b"B", b"C", b"D")
+        for _ in range(2):  # until the application moves on
+            with pytest.raises(LogTruncationError, match="truncated to offset 1") as caught:
+                await values(consumer, 1)
+            assert caught.value.divergent_offset == 1
+        consumer.seek(TP, 1)
+        assert await values(consumer, 3) == [b"B", b"C", b"D"]
+        cluster.truncate(TP, 2)  # the second time is no different
+        append(cluster, b"x")
+        with pytest.raises(LogTruncationError, match="truncated to offset 2"):
+            await values(consumer, 1)
+
+
+async def test_new_leader_with_all_that_was_read_changes_nothing(cluster: Broker) -> None:
+    append(cluster, b"a", b"b")
+    async with consumer_of(cluster) as consumer:
+        assert await values(consumer, 2) == [b"a", b"b"]
+        for number in range(5):
+            cluster.move_leader(TP)
+            append(cluster, b"%d" % number)
+            assert await values(consumer, 1) == [b"%d" % number]
+    seen = [r for r in cluster.requests if r.api == "OffsetForLeaderEpoch"]
+    assert len(seen) == 5
+
+
+async def test_committed_offset_is_checked_where_its_epoch_is_an_old_one(cluster: Broker) -> None:
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster, group_id="g") as consumer:
+        assert await values(consumer, 3) == [b"a", b"b", b"c"]
+        await consumer.commit()
+    cluster.truncate(TP, 1)
+    append(cluster, b"B", b"C", b"D", b"E")
+    async with consumer_of(cluster, group_id="g") as consumer:
+        assert await values(consumer, 4) == [b"B", b"C", b"D", b"E"]
+
+
+@pytest.mark.parametrize("reset", ["earliest", "none"])
+async def test_epoch_that_the_leader_does_not_know_is_no_alarm(cluster: Broker, reset: str) -> None:
+    append(cluster, b"a", b"b")
+    undefined = OffsetForLeaderEpochResponse(
+        topics=[OffsetForLeaderTopicResult(topic="t", partitions=[EpochEndOffset(partition=0)])]
+    )
+    async with consumer_of(cluster, reset) as consumer:
+        consumer.seek(TP, 0)
+        assert await values(consumer, 2) == [b"a", b"b"]
+        cluster.on("OffsetForLeaderEpoch").answer(undefined)
+        cluster.move_leader(TP)
+        if reset == "earliest":
+            assert await values(consumer, 2) == [b"a", b"b"]
+        else:
+            with pytest.raises(LogTruncationError, match="not known") as caught:
+                await values(consumer, 1)
+            assert caught.value.divergent_offset is None
+
+
+async def test_validation_that_fails_is_tried_again_with_pauses(cluster: Broker) -> None:
+    append(cluster, b"a")
+    async with consumer_of(cluster) as consumer:
+        assert await values(consumer, 1) == [b"a"]
+        rule = cluster.on("OffsetForLeaderEpoch").fail(FencedLeaderEpochError, times=3)
+        cluster.move_leader(TP)
+        append(cluster, b"b")
+        assert await values(consumer, 1) == [b"b"]
+        assert rule.hits == 3
