@@ -1,4 +1,4 @@
-"""Kafka's command-line tools one after the other in one JVM: starting one for each takes too long."""
+"""Kafka's command-line tools, one after the other in one JVM: one for each takes too long."""
 
 from __future__ import annotations
 

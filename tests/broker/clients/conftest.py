@@ -22,7 +22,6 @@ _NORMAL_FORMS = (
     (re.compile(r"adminclient-\d+"), "adminclient-N"),
     (re.compile(r"Log directory: \S+|\"logDir\":\"[^\"]*\"|\"log_dirs\":\[[^]]*\]"), "LOG-DIR"),
     (re.compile(r"\"size\":\d+"), '"size":N'),
-    (re.compile(r"([\w-]+)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), r"\1-ID"),
     # A new cluster of Kafka 4.3 has this set for all brokers (KIP-966); ours has no ELR.
     (re.compile(r"(DYNAMIC_DEFAULT|STATIC)_BROKER_CONFIG:min\.insync\.replicas=\d+, "), ""),
     (re.compile(r"min\.insync\.replicas=1,|,?min\.insync\.replicas=1(?=\n)"), ""),
@@ -47,6 +46,22 @@ def broker() -> Iterator[BrokerThread]:
     with BrokerThread(config) as thread:
         yield thread
     thread.raise_if_failed()
+
+
+@pytest.fixture(params=["embedded", "real"])
+def address(request: pytest.FixtureRequest) -> str:
+    """Where a client finds a cluster: the embedded broker, then a real Kafka."""
+    if request.param == "real":
+        request.applymarker(pytest.mark.real_kafka)
+        return str(request.getfixturevalue("real_kafka"))
+    thread: BrokerThread = request.getfixturevalue("broker")
+    return thread.bootstrap_servers
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic's name that no other test uses."""
+    return unique("clients")
 
 
 @dataclass
