@@ -450,9 +450,10 @@ class GroupCoordinator:
             if value is None:
                 return  # compaction may leave tombstones of what it has removed
             group = self._groups[key.group_id] = ConsumerGroup(key.group_id)
-        group.replay(key, value)
         if value is None and isinstance(key, ConsumerGroupMetadataKey):
             self._end(key.group_id)
+        else:
+            group.replay(key, value)
 
     def _create(self, group_id: str) -> ClassicGroup:
         group = self._groups[group_id] = self._classic.new_group(group_id)

@@ -177,7 +177,11 @@ class _DecoderSource(SourceWriter):
 
     def read_field(self, field: Field, target: str, path: str) -> None:
         is_nullable = field.nullable.covers(self.version)
-        self.read(field.wire, f"{target}.{field.slot}", f"{path}.{field.name}", is_nullable)
+        value, path = f"{target}.{field.slot}", f"{path}.{field.name}"
+        if is_nullable and field.tag is not None and isinstance(field.wire, Nested):
+            self.read_nullable_struct(field.wire.struct, value, path, null="n < 1")
+        else:
+            self.read(field.wire, value, path, is_nullable)
 
     def set_default(self, field: Field, target: str) -> None:
         if field.is_list:
@@ -228,14 +232,16 @@ class _DecoderSource(SourceWriter):
             case Array(element):
                 self.read_array(element, target, path, nullable)
             case Nested(struct) if nullable:
-                self.read_nullable_struct(struct, target, path)
+                self.read_nullable_struct(struct, target, path, null="n < 0")
             case Nested(struct):
                 self.line(f"{target} = {self.read_struct(struct, path)}")
 
-    def read_nullable_struct(self, struct: type[Struct], target: str, path: str) -> None:
+    def read_nullable_struct(
+        self, struct: type[Struct], target: str, path: str, *, null: str
+    ) -> None:
         self.read_fixed("b", "n")
         self.flush()
-        with self.block("if n < 0:"):
+        with self.block(f"if {null}:"):
             self.line(f"{target} = None")
         with self.block("else:"):
             variable = self.read_struct(struct, path)

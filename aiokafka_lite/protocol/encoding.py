@@ -106,6 +106,8 @@ class EncoderSource(SourceWriter):
         It is empty for a field that never does.
         """
         value = f"{source}.{field.slot}"
+        if field.writes_null:
+            return "True"
         if field.is_list:
             return value
         default = self.constant("default", field.new_default())
@@ -138,7 +140,10 @@ class EncoderSource(SourceWriter):
         is_nullable = field.nullable.covers(self.version)
         if not is_nullable and field.nullable != NO_VERSIONS:
             self.refuse_if(f"{value} is None", path)
-        self.write_value(field.wire, value, is_nullable, path)
+        if is_nullable and field.tag is not None and isinstance(field.wire, Nested):
+            self.write_nullable(field.wire, value, path, null=b"\0")
+        else:
+            self.write_value(field.wire, value, is_nullable, path)
 
     def write_tags(self, fields: list[Field], source: str, path: str) -> None:
         """Write the tagged fields; mostly none is set, then their count ends the pending run."""
@@ -168,7 +173,7 @@ class EncoderSource(SourceWriter):
     def write_value(self, wire: Wire, value: str, nullable: bool, path: str) -> None:
         match wire:
             case _ if nullable:
-                self.write_nullable(wire, value, path)
+                self.write_nullable(wire, value, path, null=self.null(wire))
             case Fixed():
                 if wire is UUID:  # struct would fill up or cut off others without a word
                     with self.block(f"if len({value}) != 16:"):
@@ -181,10 +186,10 @@ class EncoderSource(SourceWriter):
             case Array(element):
                 self.write_array(element, value, path)
 
-    def write_nullable(self, wire: Wire, value: str, path: str) -> None:
+    def write_nullable(self, wire: Wire, value: str, path: str, *, null: bytes) -> None:
         self.flush()
         with self.block(f"if {value} is None:"):
-            self.line(f"{self.append}({self.null(wire)!r})")
+            self.line(f"{self.append}({null!r})")
         with self.block("else:"):
             if isinstance(wire, Nested):
                 self.run.append(("b", "1"))

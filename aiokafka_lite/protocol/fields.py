@@ -30,11 +30,12 @@ class _Specifier:
         default: object = UNSET,
         ignorable: bool = False,
         tag: int | None = None,
+        writes_null: bool = False,
     ) -> Field:
         if default is UNSET and isinstance(self.wire, wire.Fixed | wire.Sized):
             default = self.wire.zero
         ranges = VersionRange.parse(versions), VersionRange.parse(nullable)
-        return Field(self.wire, *ranges, default, ignorable, tag)
+        return Field(self.wire, *ranges, default, ignorable, tag, writes_null)
 
 
 int8: Final = _Specifier(wire.INT8)

@@ -66,6 +66,7 @@ def array(
     default: None = None,
     ignorable: bool = False,
     tag: int | None = None,
+    writes_null: bool = False,
 ) -> list[T] | None: ...
 @overload
 def nested(
@@ -73,5 +74,11 @@ def nested(
 ) -> S: ...
 @overload
 def nested(
-    struct: type[S], versions: str, *, nullable: str, default: None, tag: int | None = None
+    struct: type[S],
+    versions: str,
+    *,
+    nullable: str,
+    default: None,
+    tag: int | None = None,
+    writes_null: bool = False,
 ) -> S | None: ...

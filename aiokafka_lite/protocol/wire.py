@@ -130,6 +130,8 @@ class Field:
     Attributes:
         is_lazy: The value is a struct that is made when it is first read.
         is_list: The default is a new list.
+        writes_null: A tagged field that is written although it is null: to Kafka the field has no
+            default, so that its absence would mean an empty struct or list.
         slot: The attribute that holds the value; for a lazy field it holds None at first.
     """
 
@@ -144,6 +146,7 @@ class Field:
         "tag",
         "versions",
         "wire",
+        "writes_null",
     )
 
     def __init__(
@@ -154,6 +157,7 @@ class Field:
         default: object,
         ignorable: bool,
         tag: int | None,
+        writes_null: bool = False,
     ) -> None:
         self.wire = wire
         self.versions = versions
@@ -161,6 +165,7 @@ class Field:
         self.default = default
         self.ignorable = ignorable
         self.tag = tag
+        self.writes_null = writes_null
         self.is_lazy = default is UNSET and isinstance(wire, Nested)
         self.is_list = default is UNSET and isinstance(wire, Array)
         self.name = self.slot = ""

@@ -37,10 +37,14 @@ def _type_name(wire: Wire) -> str:
             return wire.name
 
 
+def _lacks_default(definition: FieldDefinition) -> bool:
+    return "default" in definition and definition["default"] is None
+
+
 def _expected_default(definition: FieldDefinition) -> object:
     kind = definition["type"]
     default = definition.get("default")
-    if default == "null" or ("default" in definition and default is None):
+    if default == "null" or _lacks_default(definition):
         return None
     if kind.startswith(("int", "uint")):
         return int(str(default or 0), 0)
@@ -59,6 +63,7 @@ def _facts(field: Field, valid: set[int]) -> dict[str, object]:
         "default": field.default,
         "ignorable": field.ignorable,
         "tag": field.tag,
+        "writes_null": field.writes_null,
     }
 
 
@@ -78,6 +83,8 @@ def _expected_facts(definition: FieldDefinition, valid: set[int]) -> dict[str, o
         "default": _expected_default(definition),
         "ignorable": definition.get("ignorable", False),
         "tag": definition.get("tag"),
+        # To Kafka's generator a default is the text "null"; JSON's null is none at all.
+        "writes_null": _lacks_default(definition) and definition.get("tag") is not None,
     }
 
 

@@ -75,7 +75,7 @@ def _member(ctx: RequestContext, group: ConsumerGroup, member: ConsumerMember) -
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topic_names),
-        subscribed_topic_regex=member.topic_regex or None,
+        subscribed_topic_regex=member.topic_regex,
         assignment=_assignment(ctx, held),
         target_assignment=_assignment(ctx, group.target_of(member)),
         member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,

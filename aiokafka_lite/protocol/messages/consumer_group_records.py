@@ -102,7 +102,7 @@ class ConsumerGroupMemberMetadataValue(Blob, versions="0", flexible="0+"):
     rebalance_timeout_ms: int = int32("0+", default=-1)
     server_assignor: str | None = string("0+", nullable="0+")
     classic_member_metadata: ClassicMemberMetadata | None = nested(
-        ClassicMemberMetadata, "0+", nullable="0+", default=None, tag=0
+        ClassicMemberMetadata, "0+", nullable="0+", default=None, tag=0, writes_null=True
     )
 
 
@@ -157,7 +157,9 @@ class TopicPartitions(Struct):
 
     topic_id: bytes = uuid("0+")
     partitions: list[int] = array(int32, "0+")
-    assignment_epochs: list[int] | None = array(int32, "0+", nullable="0+", default=None, tag=0)
+    assignment_epochs: list[int] | None = array(
+        int32, "0+", nullable="0+", default=None, tag=0, writes_null=True
+    )
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Blob, versions="0", flexible="0+"):

@@ -164,6 +164,14 @@ class ConsumerGroupRequests(GroupRequests):
             await asyncio.sleep(0.01)
         raise TimeoutError(f"{self.group_id} does not become stable")
 
+    async def until(self, condition: Callable[[DescribedGroup], bool]) -> None:
+        """Wait until the group has got somewhere by itself."""
+        for _ in range(500):
+            if condition(await self.described()):
+                return
+            await asyncio.sleep(0.01)
+        raise TimeoutError(f"{self.group_id} does not get there")
+
     async def described(self, version: int = 1, *, operations: bool = False) -> DescribedGroup:
         """Describe the group."""
         request = ConsumerGroupDescribeRequest(

@@ -128,7 +128,7 @@ async def test_partitions_that_are_added_are_assigned(
     async with cluster.raw() as client:
         await client.request(CreatePartitionsRequest(topics=[growth], timeout_ms=10_000))
     await member.until(lambda: member.count == 3)
-    assert member.epoch == 3
+    assert member.epoch >= 3
 
 
 async def test_topic_that_is_deleted_is_taken_away(

@@ -86,11 +86,14 @@ class FakeTopics:
 
     def create(self, name: str, partitions: int, *racks: str) -> bytes:
         self._count += 1
+        topic_id = self._count.to_bytes(16, "big")
+        self.add(TopicFacts(name, topic_id, [racks] * partitions))
+        return topic_id
+
+    def add(self, topic: TopicFacts) -> None:
         self.version += 1
         self.created_version = self.version
-        topic_id = self._count.to_bytes(16, "big")
-        self._topics[name] = TopicFacts(name, topic_id, [racks] * partitions)
-        return topic_id
+        self._topics[topic.name] = topic
 
     def grow(self, name: str, partitions: int) -> None:
         topic = self._topics[name]

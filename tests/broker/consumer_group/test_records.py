@@ -1,0 +1,205 @@
+"""The records of groups of KIP-848 are those that Kafka writes for the same requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import pytest
+
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.consumer_group import ConsumerGroup
+from aiokafka_lite.broker.group_log import (
+    OFFSETS_TOPIC,
+    CoordinatorRecord,
+    decode_record,
+    encode_record,
+    partition_for,
+)
+from aiokafka_lite.broker.group_topics import TopicFacts, metadata_hash
+from aiokafka_lite.protocol.messages.consumer_group_records import (
+    VALUE_OF,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataValue,
+)
+from aiokafka_lite.protocol.messages.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.records import RecordSet
+from tests.broker.consumer_group.requests import ConsumerGroupRequests
+from tests.broker.group.fakes import FakeTopics
+from tests.broker.group.requests import await_coordinator
+from tests.broker.wire import fetch, fetch_partition, topic_metadata
+from tests.support.cluster import KafkaHandle
+
+
+async def written_about(kafka: KafkaHandle, group_id: str) -> list[tuple[bytes, bytes | None]]:
+    """Return keys and values of a group's records, in order."""
+    found: list[tuple[bytes, bytes | None]] = []
+    offset = 0
+    async with kafka.raw() as client:
+        count = len((await topic_metadata(client, OFFSETS_TOPIC)).partitions)
+        partition = partition_for(group_id, count)
+        while True:
+            part = fetch_partition(partition, offset)
+            answer = await fetch(client, OFFSETS_TOPIC, part)
+            if not answer.records:
+                break
+            records = RecordSet(
+                OFFSETS_TOPIC, partition, memoryview(answer.records), fetch_offset=offset
+            )
+            while taken := records.take(1_000):
+                for record in taken:
+                    assert record.key is not None
+                    decoded = decode_record(record.key, record.value)
+                    if decoded is not None and group_id.encode() in record.key:
+                        found.append((record.key, record.value))
+            offset = records.next_offset
+    return found
+
+
+async def life_of_a_group(group: ConsumerGroupRequests, topic: str) -> None:
+    """Have members come, share, return and go, in steps that leave no room for chance."""
+    first = group.of("a", topics=[topic], instance_id="one", rack_id="r")
+    await first.join()
+    second = group.of("b", topics=[topic], assignor="range")
+    await second.join()
+    await first.beat()
+    await first.beat()
+    await second.beat()
+    await first.leave(-2)
+    heir = group.of("c", topics=[topic], instance_id="one", rack_id="r")
+    await heir.join()
+    await second.leave()
+    await heir.beat()
+    third = group.of("d", topics=[], regex=f"{topic}|x")
+    await third.join()
+    await group.until(lambda described: described.group_epoch == 5)  # the topics are found
+    for member in (heir, heir, third, third):
+        await member.beat()
+    await heir.leave()
+    await third.leave()
+    assert await group.delete() == 0
+
+
+def plain(record: CoordinatorRecord, topic: str) -> object:
+    """Return a record without what differs from broker to broker."""
+    key = (type(record.key).__name__, getattr(record.key, "member_id", ""))
+    match record.value:
+        case None:
+            return key, None
+        case ConsumerGroupMetadataValue(epoch=epoch):
+            return key, epoch
+        case ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch):
+            return key, epoch
+        case ConsumerGroupTargetAssignmentMemberValue(topic_partitions=topics):
+            return key, [item.partitions for item in topics]
+        case ConsumerGroupCurrentMemberAssignmentValue() as value:
+            parts = (value.assigned_partitions, value.partitions_pending_revocation)
+            held = [[(i.partitions, i.assignment_epochs) for i in items] for items in parts]
+            return key, value.member_epoch, value.previous_member_epoch, value.state, held
+        case ConsumerGroupRegularExpressionValue(topics=topics):
+            return key, [name == topic for name in topics]
+        case ConsumerGroupMemberMetadataValue() as value:
+            names = [name == topic for name in value.subscribed_topic_names]
+            return key, value.instance_id, value.rack_id, value.client_id, value.client_host, names
+    raise AssertionError(record)
+
+
+async def lived(kafka: KafkaHandle) -> tuple[str, str, list[tuple[bytes, bytes | None]]]:
+    await await_coordinator(kafka)
+    group = ConsumerGroupRequests(kafka)
+    if kafka.kind == "real":
+        await group.assign_at_once()
+    topic = await kafka.create_topic(partitions=4)
+    await life_of_a_group(group, topic)
+    return group.group_id, topic, await written_about(kafka, group.group_id)
+
+
+@pytest.fixture(scope="module")
+def theirs(real_kafka: str) -> tuple[str, TopicFacts, list[tuple[bytes, bytes | None]]]:
+    """A group's id, its topic and its records, as a real Kafka has them."""
+    kafka = KafkaHandle("real", real_kafka)
+
+    async def live() -> tuple[str, TopicFacts, list[tuple[bytes, bytes | None]]]:
+        group_id, topic, written = await lived(kafka)
+        async with kafka.raw() as client:
+            brokers = (await client.request(MetadataRequest(topics=[]))).brokers
+        racks = {broker.node_id: broker.rack for broker in brokers if broker.rack}
+        async with kafka.raw() as client:
+            described = await topic_metadata(client, topic)
+        by_partition = sorted(described.partitions, key=lambda part: part.partition_index)
+        in_racks = [[racks[n] for n in p.replica_nodes if n in racks] for p in by_partition]
+        return group_id, TopicFacts(topic, described.topic_id, in_racks), written
+
+    return asyncio.run(live())
+
+
+Theirs: TypeAlias = "tuple[str, TopicFacts, list[tuple[bytes, bytes | None]]]"
+
+
+@pytest.mark.real_kafka
+async def test_the_same_requests_leave_the_same_records(theirs: Theirs) -> None:
+    _, topic, written = theirs
+    async with Broker() as broker:
+        _, our_topic, ours = await lived(KafkaHandle("embedded", broker.bootstrap_servers))
+    expected = [plain(record, topic.name) for record in decoded(written)]
+    assert len(expected) > 40
+    assert [plain(record, our_topic) for record in decoded(ours)] == expected
+
+
+@pytest.mark.real_kafka
+def test_kafkas_records_are_written_back_byte_by_byte(theirs: Theirs) -> None:
+    _, _, written = theirs
+    kinds = set()
+    for key, value in written:
+        record = decode_record(key, value)
+        assert record is not None
+        kinds.add(type(record.key))
+        assert encode_record(record) == (key, value)
+    assert kinds >= VALUE_OF.keys()
+
+
+@pytest.mark.real_kafka
+def test_topics_have_the_hash_that_kafka_stores(theirs: Theirs) -> None:
+    _, topic, written = theirs
+    topics = FakeTopics()
+    topics.add(topic)
+    (first, *_) = [
+        record.value
+        for record in decoded(written)
+        if isinstance(record.value, ConsumerGroupMetadataValue)
+    ]
+    assert first.metadata_hash == metadata_hash(topics, [topic.name, "missing"])
+
+
+@pytest.mark.real_kafka
+def test_groups_that_kafka_stored_are_restored(theirs: Theirs) -> None:
+    group_id, _, written = theirs
+    group = ConsumerGroup(group_id)
+    seen: list[str] = []
+    for key, value in decoded(written):
+        if isinstance(key, ConsumerGroupMetadataKey) and value is None:
+            break
+        assert not isinstance(key, OffsetCommitKey | GroupMetadataKey)
+        assert not isinstance(value, OffsetCommitValue | GroupMetadataValue)
+        group.replay(key, value)
+        if group.state.value not in seen[-1:]:
+            seen.append(group.state.value)
+    assert group.members == {}
+    assert {"Assigning", "Reconciling", "Stable", "Empty"} <= {*seen}
+
+
+def decoded(written: Sequence[tuple[bytes, bytes | None]]) -> list[CoordinatorRecord]:
+    records = [decode_record(key, value) for key, value in written]
+    return [record for record in records if record is not None and type(record.key) in VALUE_OF]
