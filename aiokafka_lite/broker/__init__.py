@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.direct import NewRecord
 from aiokafka_lite.broker.server import Broker
 from aiokafka_lite.broker.topics import Node, Partition, Topic
+from aiokafka_lite.broker.writing import NewRecord
 
 __all__ = ["Broker", "BrokerConfig", "NewRecord", "Node", "Partition", "Topic"]

@@ -9,54 +9,29 @@ from __future__ import annotations
 import asyncio
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite.broker.topics import NO_LEADER
-from aiokafka_lite.broker.validation import validated_batch
-from aiokafka_lite.errors import (
-    InvalidTopicError,
-    LeaderNotAvailableError,
-    UnknownTopicOrPartitionError,
+from aiokafka_lite.broker.topics import INTERNAL_TOPICS
+from aiokafka_lite.broker.writing import (
+    NewRecord,
+    RecordRefusedError,
+    Text,
+    TopicWriter,
+    partition_of,
 )
-from aiokafka_lite.records import BatchBuilder, Codec, RecordSet
-from aiokafka_lite.records.partitioner import partition_for_key
+from aiokafka_lite.errors import InvalidTopicError, UnknownTopicOrPartitionError
+from aiokafka_lite.records import Codec, RecordSet
 from aiokafka_lite.structs import ConsumerRecord, RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.config import BrokerConfig
     from aiokafka_lite.broker.node import BrokerNode
-    from aiokafka_lite.broker.topics import Partition, Topic
+    from aiokafka_lite.broker.topics import Topic
 
-Text: TypeAlias = "bytes | str | None"
-
-# Batches as a producer would send them: far below any topic's limit, unless a record is not.
-BATCH_BYTES: Final = 512 << 10
 READ_BYTES: Final = 1 << 20
-# What lengths, times and counts take at most, each a varint.
-MOST_FRAMING_BYTES: Final = 40
-MOST_HEADER_FRAMING_BYTES: Final = 10
-NEWEST_PRODUCE: Final = 13
 LOOK_EVERY_S: Final = 0.005
 WAIT_S: Final = 10.0
-
-
-class NewRecord(NamedTuple):
-    """A record to be written; strings are written in UTF-8.
-
-    Attributes:
-        value: None is a tombstone.
-        partition: None leaves it to the key, as Java's partitioner has it; records without a key
-            go to the partition that ends first.
-        timestamp_ms: Since the epoch; None for the broker's clock.
-    """
-
-    value: Text
-    key: Text = None
-    headers: Iterable[tuple[str, Text]] = ()
-    partition: int | None = None
-    timestamp_ms: int | None = None
 
 
 class DirectAccess(ABC):
@@ -123,49 +98,35 @@ class DirectAccess(ABC):
         """Write records in large batches, in their order; return where each is.
 
         Raises:
-            UnknownTopicOrPartitionError: As `produce`; nothing was written.
-            KafkaError: As `produce`; batches ahead of the refused one were written.
+            UnknownTopicOrPartitionError: As `produce`.
+            KafkaError: As `produce`. Whatever is raised, nothing was written, unless it is
+                KafkaStorageError.
+        """
+        writer = self.writer(topic, codec=codec)
+        try:
+            for record in records:
+                writer.add(record)
+            writer.write()
+        except RecordRefusedError as refused:
+            raise refused.reason from None
+        return writer.places()
+
+    def writer(self, topic: str, *, codec: Codec | str = Codec.NONE) -> TopicWriter:
+        """Return what takes records one by one, checks them, and writes all or none.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such topic, and `auto_create_topics` is off.
+            InvalidTopicError: The topic is written by brokers only, or may not be created.
             UnsupportedCodecError: There is no such codec.
         """
-        pending, codec, now_ms = [*map(_encoded, records)], Codec.of(codec), self.clock()
+        if topic in INTERNAL_TOPICS:
+            raise InvalidTopicError(f"{topic} is written by brokers only")
         known = self.topics.get(topic)
         if known is None and self.config.auto_create_topics:
             known = self.create_topic(topic)
         if known is None:
             raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
-        if known.is_internal:
-            raise InvalidTopicError(f"{topic} is written by brokers only")
-        limit = min(BATCH_BYTES, known.config.max_message_bytes)
-        chooser = _PartitionChooser(known)
-        chosen = [chooser.choose(record) for record in pending]
-        written: dict[int, RecordMetadata] = {}
-        for partition, numbers in _by_partition(chosen).items():
-            for batch in _batches(numbers, pending, now_ms, limit, codec):
-                written.update(self._append(known, known.partitions[partition], batch))
-        return [written[number] for number in range(len(pending))]
-
-    def _append(
-        self, topic: Topic, partition: Partition, batch: _Batch
-    ) -> Iterator[tuple[int, RecordMetadata]]:
-        if partition.leader_id == NO_LEADER:
-            raise LeaderNotAvailableError(f"nobody leads {topic.name}-{partition.index}")
-        now_ms = self.clock()
-        header, view = validated_batch(batch.builder.build(), NEWEST_PRODUCE, topic.config, now_ms)
-        stamp = now_ms if topic.config.is_log_append_time else None
-        result = partition.append_batch(header, view, append_time_ms=stamp)
-        tp = TopicPartition(topic.name, partition.index)
-        for delta, (number, timestamp_ms) in enumerate(batch.records):
-            yield (
-                number,
-                RecordMetadata(
-                    *tp,
-                    tp,
-                    result.base_offset + delta,
-                    timestamp_ms if stamp is None else stamp,
-                    0 if stamp is None else 1,
-                    partition.log_start_offset,
-                ),
-            )
+        return TopicWriter(known, clock=self.clock, codec=Codec.of(codec))
 
     # Reading
 
@@ -178,7 +139,7 @@ class DirectAccess(ABC):
             UnknownTopicOrPartitionError: There is no such topic or partition.
         """
         known = self._require_topic(topic)
-        chosen = known.partitions if partition is None else [_partition_of(known, partition)]
+        chosen = known.partitions if partition is None else [partition_of(known, partition)]
         found: list[ConsumerRecord[bytes, bytes]] = []
         for each in chosen:
             offset = each.log_start_offset
@@ -293,101 +254,3 @@ class DirectAccess(ABC):
         if known is None:
             raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
         return known
-
-
-def _partition_of(topic: Topic, index: int) -> Partition:
-    partition = topic.partition(index)
-    if partition is None:
-        raise UnknownTopicOrPartitionError(
-            f"there is no partition {topic.name}-{index}: the topic has {topic.partition_count}"
-        )
-    return partition
-
-
-class _Encoded(NamedTuple):
-    """A `NewRecord` in bytes."""
-
-    value: bytes | None
-    key: bytes | None
-    headers: list[tuple[str, bytes | None]]
-    partition: int | None
-    timestamp_ms: int | None
-
-    @property
-    def size_bound(self) -> int:
-        """No fewer bytes than the record takes in a batch."""
-        size = MOST_FRAMING_BYTES + len(self.value or b"") + len(self.key or b"")
-        for name, value in self.headers:
-            size += MOST_HEADER_FRAMING_BYTES + 4 * len(name) + len(value or b"")
-        return size
-
-
-def _encoded(record: NewRecord) -> _Encoded:
-    return _Encoded(
-        _bytes(record.value),
-        _bytes(record.key),
-        [(name, _bytes(value)) for name, value in record.headers],
-        record.partition,
-        record.timestamp_ms,
-    )
-
-
-def _bytes(text: Text) -> bytes | None:
-    return text.encode() if isinstance(text, str) else text
-
-
-class _PartitionChooser:
-    """Chooses partitions for records that are about to be written."""
-
-    def __init__(self, topic: Topic) -> None:
-        self._topic = topic
-        self._ends = [partition.log.log_end_offset for partition in topic.partitions]
-
-    def choose(self, record: _Encoded) -> int:
-        """Return the record's partition.
-
-        Raises:
-            UnknownTopicOrPartitionError: The record names one that there is not.
-        """
-        if record.partition is not None:
-            index = _partition_of(self._topic, record.partition).index
-        elif record.key is not None:
-            index = partition_for_key(record.key, len(self._ends))
-        else:
-            index = self._ends.index(min(self._ends))
-        self._ends[index] += 1
-        return index
-
-
-def _by_partition(chosen: list[int]) -> dict[int, list[int]]:
-    """Return the numbers of the records of each partition."""
-    numbers: dict[int, list[int]] = {}
-    for number, partition in enumerate(chosen):
-        numbers.setdefault(partition, []).append(number)
-    return numbers
-
-
-@dataclass
-class _Batch:
-    """A batch being built, and (number, timestamp) of its records."""
-
-    builder: BatchBuilder
-    records: list[tuple[int, int]]
-
-
-def _batches(
-    numbers: list[int], pending: list[_Encoded], now_ms: int, limit: int, codec: Codec
-) -> Iterator[_Batch]:
-    batch: _Batch | None = None
-    for number in numbers:
-        record = pending[number]
-        if batch is not None and batch.builder.size_estimate + record.size_bound > limit:
-            yield batch
-            batch = None
-        if batch is None:
-            batch = _Batch(BatchBuilder(codec=codec), [])
-        timestamp_ms = now_ms if record.timestamp_ms is None else record.timestamp_ms
-        batch.builder.append(timestamp_ms, record.key, record.value, record.headers)
-        batch.records.append((number, timestamp_ms))
-    if batch is not None:
-        yield batch

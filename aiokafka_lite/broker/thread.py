@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.direct import WAIT_S, NewRecord, Text
+from aiokafka_lite.broker.direct import WAIT_S
 from aiokafka_lite.broker.server import Broker
+from aiokafka_lite.broker.writing import NewRecord, Text
 from aiokafka_lite.records import Codec
 from aiokafka_lite.structs import ConsumerRecord, RecordMetadata, TopicPartition
 
@@ -34,6 +35,7 @@ class BrokerThread:
         self._broker: Broker | None = None
         # What other threads wait for in the broker's.
         self._cancels: dict[Callable[[], bool], None] = {}
+        self._ending = threading.Event()
         # Made on entering.
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread
@@ -69,10 +71,11 @@ class BrokerThread:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._ending.set()
         for cancel in tuple(self._cancels):  # other threads wait for what will not come now
             cancel()
         try:
-            self._await(self.broker.stop())
+            asyncio.run_coroutine_threadsafe(self.broker.stop(), self._loop).result()
         finally:
             self._end()
 
@@ -95,8 +98,13 @@ class BrokerThread:
         self._thread.join()
 
     def _await(self, coro: Coroutine[object, None, T]) -> T:
+        if self._ending.is_set():
+            coro.close()
+            raise RuntimeError("the broker was stopped")
         future = asyncio.run_coroutine_threadsafe(coro, self._loop)
         self._cancels[future.cancel] = None
+        if self._ending.is_set():  # since it was asked
+            future.cancel()
         try:
             return future.result()
         except CancelledError:

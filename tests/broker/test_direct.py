@@ -253,3 +253,5 @@ def test_waiting_ends_with_the_broker() -> None:
     thread.join(30)
     assert not thread.is_alive()
     assert str(raised[0]) == "the broker was stopped meanwhile"
+    with pytest.raises(RuntimeError, match="the broker was stopped"):
+        broker.produce("t", "x")

@@ -1,0 +1,254 @@
+"""Records that reach a topic without a producer: batched, checked as a producer's, all or none."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+from aiokafka_lite.broker.topics import NO_LEADER, Partition, Topic
+from aiokafka_lite.broker.validation import validated_batch
+from aiokafka_lite.errors import (
+    KafkaError,
+    LeaderNotAvailableError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.records import BatchBuilder, BatchHeader, Codec
+from aiokafka_lite.records.partitioner import partition_for_key
+from aiokafka_lite.structs import RecordMetadata, TopicPartition
+
+Text: TypeAlias = "bytes | str | None"
+
+# Batches as a producer would send them: far below any topic's limit, unless a record is not.
+BATCH_BYTES: Final = 512 << 10
+# What lengths, times and counts take at most, each a varint.
+MOST_FRAMING_BYTES: Final = 40
+MOST_HEADER_FRAMING_BYTES: Final = 10
+NEWEST_PRODUCE: Final = 13
+
+
+class NewRecord(NamedTuple):
+    """A record to be written; strings are written in UTF-8.
+
+    Attributes:
+        value: None is a tombstone.
+        partition: None leaves it to the key, as Java's partitioner has it; records without a key
+            go to the partition that ends first.
+        timestamp_ms: Since the epoch; None for the broker's clock.
+    """
+
+    value: Text
+    key: Text = None
+    headers: Iterable[tuple[str, Text]] = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+class RecordRefusedError(Exception):
+    """A record that its topic does not take.
+
+    Attributes:
+        number: Counts the records of the writer from 0.
+        reason: What a producer would be told.
+    """
+
+    def __init__(self, number: int, reason: KafkaError) -> None:
+        self.number = number
+        self.reason = reason
+        super().__init__(f"record {number}: {reason}")
+
+
+def partition_of(topic: Topic, index: int) -> Partition:
+    """Return a partition.
+
+    Raises:
+        UnknownTopicOrPartitionError: There is none of that number.
+    """
+    partition = topic.partition(index)
+    if partition is None:
+        raise UnknownTopicOrPartitionError(
+            f"there is no partition {topic.name}-{index}: the topic has {topic.partition_count}"
+        )
+    return partition
+
+
+class _Encoded(NamedTuple):
+    """A `NewRecord` in bytes, with its number among the writer's."""
+
+    number: int
+    value: bytes | None
+    key: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    timestamp_ms: int
+
+    @property
+    def size_bound(self) -> int:
+        """No fewer bytes than the record takes in a batch."""
+        size = MOST_FRAMING_BYTES + len(self.value or b"") + len(self.key or b"")
+        for name, value in self.headers:
+            size += MOST_HEADER_FRAMING_BYTES + 4 * len(name) + len(value or b"")
+        return size
+
+
+@dataclass
+class _Open:
+    """A batch that still grows."""
+
+    partition: Partition
+    builder: BatchBuilder
+    records: list[_Encoded] = field(default_factory=list)
+
+
+class _Checked(NamedTuple):
+    """A batch that will be appended: its records' numbers and times beside its bytes."""
+
+    partition: Partition
+    header: BatchHeader
+    view: memoryview
+    numbers: array[int]
+    timestamps_ms: array[int]
+
+
+class _Written(NamedTuple):
+    """A batch in the log; its records have the broker's time if it has a stamp."""
+
+    batch: _Checked
+    base_offset: int
+    stamp_ms: int | None
+
+
+class TopicWriter:
+    """Takes records of one topic one by one, checks them, and writes all or none.
+
+    Args:
+        topic: Where to. It may change while records are added, but not lose partitions.
+        clock: The broker's, in milliseconds.
+        codec: Compresses the batches.
+    """
+
+    def __init__(self, topic: Topic, *, clock: Callable[[], int], codec: Codec) -> None:
+        self._topic = topic
+        self._clock = clock
+        self._codec = codec
+        self._batch_bytes = min(BATCH_BYTES, topic.config.max_message_bytes)
+        self._ends = [partition.log.log_end_offset for partition in topic.partitions]
+        self._open: dict[int, _Open] = {}
+        self._checked: list[_Checked] = []
+        self._written: list[_Written] = []
+        self.count = 0
+
+    def add(self, record: NewRecord) -> None:
+        """Add a record; a full batch is checked.
+
+        Raises:
+            RecordRefusedError: The topic does not take this record, or an earlier one.
+        """
+        number = self.count
+        self.count += 1
+        encoded = _Encoded(
+            number,
+            _bytes(record.value),
+            _bytes(record.key),
+            [(name, _bytes(value)) for name, value in record.headers],
+            self._clock() if record.timestamp_ms is None else record.timestamp_ms,
+        )
+        try:
+            partition = self._choose(record.partition, encoded.key)
+        except KafkaError as error:
+            raise RecordRefusedError(number, error) from error
+        batch = self._open.get(partition.index)
+        if batch is not None and (
+            batch.builder.size_estimate + encoded.size_bound > self._batch_bytes
+        ):
+            self._check(self._open.pop(partition.index))
+            batch = None
+        if batch is None:
+            batch = self._open[partition.index] = _Open(partition, BatchBuilder(codec=self._codec))
+        _add(batch.builder, encoded)
+        batch.records.append(encoded)
+
+    def finish(self) -> None:
+        """Check what was not yet: after this, `write` fails only if the disk does.
+
+        Raises:
+            RecordRefusedError: The topic does not take a record.
+        """
+        for index in tuple(self._open):
+            self._check(self._open.pop(index))
+
+    def write(self) -> None:
+        """Append everything.
+
+        Raises:
+            RecordRefusedError: See `finish`; nothing was written.
+            KafkaStorageError: The disk is full or broken; batches ahead of it were written.
+        """
+        self.finish()
+        is_stamped = self._topic.config.is_log_append_time
+        for batch in self._checked:
+            stamp = self._clock() if is_stamped else None
+            result = batch.partition.append_batch(batch.header, batch.view, append_time_ms=stamp)
+            self._written.append(_Written(batch, result.base_offset, stamp))
+        self._checked.clear()
+
+    def places(self) -> list[RecordMetadata]:
+        """Return where each record is that was written."""
+        places: dict[int, RecordMetadata] = {}
+        for batch, base_offset, stamp in self._written:
+            tp = TopicPartition(self._topic.name, batch.partition.index)
+            for delta, number in enumerate(batch.numbers):
+                places[number] = RecordMetadata(
+                    *tp,
+                    tp,
+                    base_offset + delta,
+                    batch.timestamps_ms[delta] if stamp is None else stamp,
+                    0 if stamp is None else 1,
+                    batch.partition.log_start_offset,
+                )
+        return [places[number] for number in sorted(places)]
+
+    def _choose(self, partition: int | None, key: bytes | None) -> Partition:
+        ends = self._ends
+        if partition is not None:
+            chosen = partition_of(self._topic, partition)
+        elif key is not None:
+            chosen = self._topic.partitions[partition_for_key(key, len(ends))]
+        else:
+            chosen = self._topic.partitions[ends.index(min(ends))]
+        if chosen.leader_id == NO_LEADER:
+            raise LeaderNotAvailableError(f"nobody leads {self._topic.name}-{chosen.index}")
+        ends[chosen.index] += 1
+        return chosen
+
+    def _check(self, batch: _Open) -> None:
+        try:
+            header, view = self._validated(batch.builder)
+        except KafkaError as error:
+            self._blame(batch)
+            raise RecordRefusedError(batch.records[0].number, error) from error
+        numbers = array("q", (record.number for record in batch.records))
+        timestamps_ms = array("q", (record.timestamp_ms for record in batch.records))
+        self._checked.append(_Checked(batch.partition, header, view, numbers, timestamps_ms))
+
+    def _blame(self, batch: _Open) -> None:
+        """Raise for the record that makes a batch bad, if it is one."""
+        for record in batch.records:
+            builder = BatchBuilder(codec=self._codec)
+            _add(builder, record)
+            try:
+                self._validated(builder)
+            except KafkaError as error:
+                raise RecordRefusedError(record.number, error) from error
+
+    def _validated(self, builder: BatchBuilder) -> tuple[BatchHeader, memoryview]:
+        config = self._topic.config
+        return validated_batch(builder.build(), NEWEST_PRODUCE, config, self._clock())
+
+
+def _bytes(text: Text) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _add(builder: BatchBuilder, record: _Encoded) -> None:
+    builder.append(record.timestamp_ms, record.key, record.value, record.headers)
