@@ -11,7 +11,7 @@ again; it keeps its address.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite import _compat
@@ -181,6 +181,11 @@ class BrokerNode:
         self._processors.pop(processor, None)
         if self._all_gone is not None and not self._processors and not self._all_gone.done():
             self._all_gone.set_result(None)
+
+    @property
+    def connections(self) -> Sequence[Processor]:
+        """The connections that are open, the oldest first."""
+        return tuple(self._processors)
 
     @property
     def connection_count(self) -> int:

@@ -1,0 +1,174 @@
+"""The status page over HTTP, on 127.0.0.1 only: a page that reads JSON, and nothing to change.
+
+What a page on a developer's machine has to expect: other web pages in the same browser. So it
+answers only to its own address (a foreign name in `Host` is DNS rebinding), only GET and HEAD, and
+runs and shows nothing that is not its own (CSP; the script writes text, never markup). Paths are
+looked up in a table, files are not opened by them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import resources
+from types import TracebackType
+from typing import Final, NamedTuple
+
+from aiohttp import web
+
+from aiokafka_lite._compat import Self
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.cli.status import views
+from aiokafka_lite.cli.status.slices import Slices
+from aiokafka_lite.cli.status.values import Json
+from aiokafka_lite.cli.status.views import NotThereError, Query
+from aiokafka_lite.errors import KafkaConnectionError
+
+HOST: Final = "127.0.0.1"
+HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Server": "aiokafka_lite",
+    "X-Content-Type-Options": "nosniff",
+}
+STATIC: Final[Mapping[str, tuple[str, str]]] = {
+    "/": ("index.html", "text/html"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/status.css": ("status.css", "text/css"),
+    "/status.js": ("status.js", "text/javascript"),
+}
+VIEWS: Final[Mapping[str, Callable[[Broker, Query, Slices], Awaitable[dict[str, Json]]]]] = {
+    "/api/overview": views.overview,
+    "/api/topics": views.topics,
+    "/api/topic": views.topic,
+    "/api/groups": views.groups,
+    "/api/group": views.group,
+    "/api/connections": views.connections,
+    "/api/requests": views.requests,
+}
+METHODS: Final = ("GET", "HEAD")
+MOST_AT_ONCE: Final = 32
+MOST_REMEMBERED: Final = 100
+# A view is made anew after so many times what making it took: 1 % of the loop's time at most.
+REST_PER_WORK: Final = 99
+LEAST_REFRESH_MS: Final = 1_000
+SHUTDOWN_S: Final = 0.5
+
+
+class _Remembered(NamedTuple):
+    """A view as it was made, and until when it is good enough."""
+
+    body: bytes
+    until: float
+
+
+class StatusPage:
+    """Serves the page between entering and leaving an `async with`, in the broker's event loop.
+
+    Args:
+        broker: It is only read.
+        port: 0 takes a free one.
+
+    Raises (on entering):
+        KafkaConnectionError: It cannot listen there.
+    """
+
+    def __init__(self, broker: Broker, *, port: int = 0) -> None:
+        self._broker = broker
+        self._port = port
+        self._hosts: frozenset[str] = frozenset()
+        self._files = {
+            path: ((resources.files(__package__) / "static" / name).read_bytes(), kind)
+            for path, (name, kind) in STATIC.items()
+        }
+        self._at_once = 0
+        self._remembered: dict[tuple[str, Query], _Remembered] = {}
+        # Made on entering, in the loop.
+        self._one_at_a_time: asyncio.Lock
+        self._runner: web.AppRunner
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://{HOST}:{self._port}/"
+
+    async def __aenter__(self) -> Self:
+        self._one_at_a_time = asyncio.Lock()
+        app = web.Application(client_max_size=0)
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, HOST, self._port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise KafkaConnectionError(
+                f"the status page cannot be at {HOST}:{self._port}: {error.strerror}; choose "
+                "another port (--status-port), or go without it (--no-status)"
+            ) from error
+        self._port = self._runner.addresses[0][1]
+        self._hosts = frozenset(f"{name}:{self._port}" for name in (HOST, "localhost"))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        answer = await self._dispatch(request)
+        answer.headers.update(HEADERS)
+        return answer
+
+    async def _dispatch(self, request: web.Request) -> web.Response:
+        hosts = request.headers.getall("Host", [])
+        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
+            return _problem(400, f"this is {self.url}, and goes by no other name")
+        if request.method not in METHODS:
+            answer = _problem(405, "there is nothing to change here: GET or HEAD")
+            answer.headers["Allow"] = ", ".join(METHODS)
+            return answer
+        if request.path in self._files:
+            body, kind = self._files[request.path]
+            return web.Response(body=body, content_type=kind, charset="utf-8")
+        if request.path not in VIEWS:
+            return _problem(404, "there is nothing here")
+        if self._at_once >= MOST_AT_ONCE:
+            answer = _problem(503, "too many ask at once")
+            answer.headers["Retry-After"] = "1"
+            return answer
+        self._at_once += 1
+        try:
+            return await self._view(request.path, Query.of(request.query))
+        finally:
+            self._at_once -= 1
+
+    async def _view(self, path: str, query: Query) -> web.Response:
+        loop = asyncio.get_running_loop()
+        async with self._one_at_a_time:
+            remembered = self._remembered.get((path, query))
+            if remembered is None or remembered.until < loop.time():
+                slices = Slices(loop)
+                try:
+                    view = await VIEWS[path](self._broker, query, slices)
+                except NotThereError as error:
+                    return _problem(404, str(error))
+                rest_s = slices.worked_s * REST_PER_WORK
+                view["refresh_ms"] = max(LEAST_REFRESH_MS, int(rest_s * 1000))
+                remembered = _Remembered(json.dumps(view).encode(), loop.time() + rest_s)
+                if len(self._remembered) >= MOST_REMEMBERED:
+                    self._remembered.clear()
+                self._remembered[path, query] = remembered
+        return web.Response(body=remembered.body, content_type="application/json")
+
+
+def _problem(status: int, text: str) -> web.Response:
+    return web.Response(status=status, text=f"{text}\n")
