@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import host_and_port, positive_int
+from aiokafka_lite.cli.load import Loaded, file_size, load_file
+from aiokafka_lite.cli.problems import MissingExtraError
+from aiokafka_lite.cli.progress import file_progress
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -18,18 +26,39 @@ DEFAULT_LISTEN: Final = "127.0.0.1:9092"
 
 
 class TopicOption(NamedTuple):
-    """A topic to create: `name` or `name:partitions`."""
+    """A topic to create: `name`, `name:partitions` or `name:partitions:config=value,…`."""
 
     name: str
-    partitions: int | None
+    partitions: int | None = None
+    configs: Mapping[str, str] = MappingProxyType({})
 
 
 def topic_option(text: str) -> TopicOption:
-    """Parse `name` or `name:partitions`."""
-    name, colon, partitions = text.partition(":")
+    """Parse `name`, `name:partitions` or `name:partitions:config=value,…`.
+
+    Values may hold commas (cleanup.policy=compact,delete): where no `config=` follows, none ends.
+    """
+    name, _, rest = text.partition(":")
+    partitions, _, config_text = rest.partition(":")
     if not name:
         raise argparse.ArgumentTypeError(f"{text!r} names no topic: write name:partitions")
-    return TopicOption(name, positive_int(partitions) if colon else None)
+    configs: dict[str, str] = {}
+    for each in re.split(r",(?=[a-z.]+=)", config_text) if config_text else ():
+        config, equals, value = each.partition("=")
+        if not (config and equals):
+            raise argparse.ArgumentTypeError(
+                f"{each!r} in {text!r} is no configuration: write "
+                "name:partitions:retention.ms=-1,cleanup.policy=compact"
+            )
+        configs[config] = value
+    return TopicOption(name, positive_int(partitions) if partitions else None, configs)
+
+
+def port_number(text: str) -> int:
+    """Parse a port, 0 for a free one."""
+    if not (text.isascii() and text.isdecimal() and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: it is a number up to 65535")
+    return int(text)
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -38,8 +67,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "broker",
         help="run the embedded broker until Ctrl-C",
         description=(
-            "Runs a one-node Kafka broker for tests and laptops, until Ctrl-C. It asks nobody for "
-            "a password and replicates nothing: it is not for production."
+            "Runs a Kafka broker for tests and laptops, until Ctrl-C. It asks nobody for a "
+            "password, and its nodes are one process: it is not for production."
         ),
     )
     parser.add_argument(
@@ -47,7 +76,15 @@ def add_parser(subparsers: Subparsers) -> None:
         type=host_and_port,
         default=DEFAULT_LISTEN,
         metavar="HOST:PORT",
-        help="where to listen; port 0 takes a free one (default: %(default)s)",
+        help="where to listen; port 0 takes a free one, several nodes take this port and those "
+        "that follow (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--nodes",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="nodes of the cluster, each with a port of its own (default: %(default)s)",
     )
     parser.add_argument(
         "--data",
@@ -60,8 +97,16 @@ def add_parser(subparsers: Subparsers) -> None:
         type=topic_option,
         action="append",
         default=[],
-        metavar="NAME:PARTITIONS",
+        metavar="NAME:PARTITIONS[:CONFIG=VALUE,…]",
         help="create a topic, unless it is there; may be repeated",
+    )
+    parser.add_argument(
+        "--load",
+        type=Path,
+        metavar="FILE.jsonl",
+        help='fill topics that hold no records from lines like {"topic": "orders", "key": "42", '
+        '"value": {"amount": 3}, "headers": {}, "partition": 0, "timestamp": 1767225600000}; '
+        '{"base64": "…"} stands for bytes',
     )
     parser.add_argument(
         "--num-partitions",
@@ -79,6 +124,14 @@ def add_parser(subparsers: Subparsers) -> None:
         help="listen on an address that other machines can reach; anyone who can may read, write "
         "and delete everything",
     )
+    status = parser.add_mutually_exclusive_group()
+    status.add_argument(
+        "--status-port",
+        type=port_number,
+        metavar="PORT",
+        help="where on 127.0.0.1 the status page is (default: a free port)",
+    )
+    status.add_argument("--no-status", action="store_true", help="serve no status page")
     parser.add_argument(
         "--loop",
         type=loops.LoopKind,
@@ -105,6 +158,7 @@ def run(options: argparse.Namespace) -> int:
 async def _serve(options: argparse.Namespace) -> None:
     host, port = options.listen
     async with Broker(
+        nodes=options.nodes,
         host=host,
         port=port,
         data_dir=options.data,
@@ -114,13 +168,53 @@ async def _serve(options: argparse.Namespace) -> None:
     ) as broker:
         for topic in options.topic:
             if not broker.has_topic(topic.name):
-                broker.create_topic(topic.name, topic.partitions)
-        # Whoever reads the line below may produce at once, and must not lose it with the topic.
+                broker.create_topic(topic.name, topic.partitions, topic.configs)
+        loaded = None if options.load is None else await _load(broker, options.load)
+        # Whoever reads the lines below may produce at once, and must not lose it with the topic.
         await broker.disk.settled()
-        place = f"data in {options.data}" if options.data else "data in memory"
-        print(
-            f"broker listening on {broker.bootstrap_servers}, {place}; "
-            f"for tests only, not for production. Ctrl-C stops it.",
-            flush=True,
-        )
-        await asyncio.Event().wait()
+        async with _status_page(broker, options) as status_url:
+            place = f"data in {options.data}" if options.data else "data in memory"
+            _say(
+                f"TEST ONLY broker listening on {broker.bootstrap_servers}, {place}; "
+                "not for production. Ctrl-C stops it."
+            )
+            if loaded is not None:
+                _report(loaded, options.load)
+            if status_url is not None:
+                _say(f"status: {status_url}")
+            await asyncio.Event().wait()
+
+
+async def _load(broker: Broker, path: Path) -> Loaded:
+    with file_progress(f"Loading {path.name}", file_size(path)) as on_progress:
+        return await load_file(broker, path, on_progress)
+
+
+def _report(loaded: Loaded, path: Path) -> None:
+    for topic, count in loaded.counts.items():
+        _say(f"loaded: {count:,} records from {path} into {topic}")
+    for topic in loaded.left_alone:
+        _say(f"not loaded: {topic} holds records already")
+
+
+@asynccontextmanager
+async def _status_page(broker: Broker, options: argparse.Namespace) -> AsyncIterator[str | None]:
+    """Serve the status page, unless it is not wanted; yields where it is."""
+    if options.no_status:
+        yield None
+        return
+    if importlib.util.find_spec("aiohttp") is None:
+        if options.status_port is not None:
+            raise MissingExtraError("aiohttp", extra="http")
+        _say("status: none; it needs aiohttp: pip install 'aiokafka-lite[http]'")
+        yield None
+        return
+    # Only now: it imports aiohttp.
+    from aiokafka_lite.cli.status import StatusPage
+
+    async with StatusPage(broker, port=options.status_port or 0) as page:
+        yield page.url
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

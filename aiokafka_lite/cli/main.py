@@ -17,7 +17,7 @@ from aiokafka_lite.cli import broker
 from aiokafka_lite.cli.flights import command as flights
 from aiokafka_lite.cli.loops import Interrupted
 from aiokafka_lite.cli.overview import overview
-from aiokafka_lite.cli.problems import CommandError
+from aiokafka_lite.cli.problems import CommandError, plain_text
 from aiokafka_lite.errors import KafkaError
 
 
@@ -50,8 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except (CommandError, KafkaError) as error:
-        # Kafka errors begin with their class's name, which is for programmers.
-        return _fail(str(error).removeprefix(f"{type(error).__name__}: "))
+        return _fail(plain_text(error))
     except Interrupted as interruption:
         print(f"\n{interruption}", file=sys.stderr)
         return interruption.exit_code

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from aiokafka_lite.errors import KafkaError
+
 
 class CommandError(Exception):
     """A command cannot go on; the message says why and what to do."""
@@ -17,3 +19,9 @@ class MissingExtraError(CommandError):
             f"{package} is not installed, and this command needs it: "
             f"pip install 'aiokafka-lite[{extra}]'"
         )
+
+
+def plain_text(error: CommandError | KafkaError) -> str:
+    """Return what an error says, without the class and the code, which are for programmers."""
+    _, _, text = str(error).rpartition(f"{type(error).__name__}: ")
+    return text

@@ -22,10 +22,13 @@ from tests.support.wire import RawClient
 
 
 @asynccontextmanager
-async def running(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+async def running(
+    *arguments: str, has_status: bool = False
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """Run the command; yields the process and the first line it prints."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "aiokafka_lite", "broker", *arguments,
+        sys.executable, "-m", "aiokafka_lite", "broker",
+        *(() if has_status else ("--no-status",)), *arguments,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
@@ -49,6 +52,7 @@ async def test_command_serves_until_it_is_told_to_end(ending: signal.Signals) ->
         process,
         line,
     ):
+        assert line.startswith("TEST ONLY")
         assert "not for production" in line
         async with RawClient(address_in(line)) as client:
             assert len((await topic_metadata(client, "orders")).partitions) == 3
@@ -130,8 +134,82 @@ async def test_address_for_everyone_needs_a_word() -> None:
     assert "--allow-remote" in stderr.decode()
 
 
+async def test_nodes_and_topics_are_as_asked_for() -> None:
+    topic = "orders:4:cleanup.policy=compact,delete,retention.ms=5"
+    async with running("--listen", "127.0.0.1:0", "--nodes", "3", "--topic", topic) as (_, line):
+        addresses = re.findall(r"127\.0\.0\.1:\d+", line)
+        assert len(set(addresses)) == 3
+        async with RawClient(addresses[0]) as client:
+            found = await topic_metadata(client, "orders")
+        assert len(found.partitions) == 4
+        assert {len(partition.replica_nodes) for partition in found.partitions} == {3}
+
+
+async def test_file_is_loaded_once(tmp_path: Path) -> None:
+    file = tmp_path / "seed.jsonl"
+    await asyncio.to_thread(file.write_text, '{"topic": "t", "key": "k", "value": {"n": 1}}\n' * 3)
+    arguments = ("--listen", "127.0.0.1:0", "--data", str(tmp_path / "d"), "--load", str(file))
+    for said in (f"loaded: 3 records from {file} into t", "not loaded: t holds records already"):
+        async with running(*arguments) as (process, line):
+            async with RawClient(address_in(line)) as client:
+                assert [record.value for record in await _read_all(client)] == [b'{"n":1}'] * 3
+            assert process.stdout is not None
+            assert (await process.stdout.readline()).decode().strip() == said
+            process.send_signal(signal.SIGINT)
+            await process.wait()
+
+
+async def test_bad_line_ends_the_command_with_its_number(tmp_path: Path) -> None:
+    file = tmp_path / "seed.jsonl"
+    await asyncio.to_thread(file.write_text, '{"topic": "t"}\n{"topic": "t", "partition": 7}\n')
+    async with running("--listen", "127.0.0.1:0", "--load", str(file)) as (process, line):
+        _, stderr = await asyncio.wait_for(process.communicate(), 30)
+    assert (process.returncode, line) == (1, "")
+    assert stderr.decode() == (
+        f"error: {file}, line 2: there is no partition t-7: the topic has 1 (nothing was loaded)\n"
+    )
+
+
+async def test_status_page_is_up_and_ends_with_the_broker() -> None:
+    pytest.importorskip("aiohttp")
+    async with running("--listen", "127.0.0.1:0", has_status=True) as (process, _):
+        assert process.stdout is not None
+        said = (await process.stdout.readline()).decode().strip()
+        found = re.fullmatch(r"status: http://(127\.0\.0\.1):(\d+)/", said)
+        assert found, said
+        reader, writer = await asyncio.open_connection(found[1], int(found[2]))
+        writer.write(f"GET /api/overview HTTP/1.1\r\nHost: {found[1]}:{found[2]}\r\n\r\n".encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = await asyncio.wait_for(process.communicate(), 30)
+        writer.close()
+    assert (process.returncode, stdout.decode().strip(), stderr) == (0, "broker stopped", b"")
+
+
+async def test_status_port_in_use_is_one_line() -> None:
+    pytest.importorskip("aiohttp")
+    async with Broker() as broker:
+        port = str(broker.node.address.port)
+        arguments = ("--listen", "127.0.0.1:0", "--status-port", port)
+        async with running(*arguments, has_status=True) as (process, line):
+            _, stderr = await asyncio.wait_for(process.communicate(), 30)
+    assert (process.returncode, line) == (1, "")
+    assert stderr.decode().count("\n") == 1
+    assert "--status-port" in stderr.decode()
+
+
 @pytest.mark.parametrize(
-    "wrong", [("--topic", ":3"), ("--topic", "t:0"), ("--listen", "nowhere:x")]
+    "wrong",
+    [
+        ("--topic", ":3"),
+        ("--topic", "t:0"),
+        ("--topic", "t:1:x"),
+        ("--topic", "t:1:=x"),
+        ("--listen", "nowhere:x"),
+        ("--nodes", "0"),
+        ("--status-port", "65536"),
+        ("--status-port", "x"),
+    ],
 )
 async def test_wrong_usage_is_refused(wrong: tuple[str, str]) -> None:
     async with running(*wrong) as (process, _):

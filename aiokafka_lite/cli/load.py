@@ -1,0 +1,286 @@
+"""`broker --load FILE.jsonl`: topics filled from a file, one JSON object a line.
+
+    {"topic": "orders", "key": "42", "value": {"amount": 3}, "headers": {"trace": "a1"}}
+    {"topic": "orders", "value": {"base64": "AP8="}, "partition": 0, "timestamp": 1767225600000}
+
+The whole file is read and checked before anything is written: a bad line leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+from aiokafka_lite.broker import Broker, NewRecord
+from aiokafka_lite.broker.writing import RecordRefusedError, TopicWriter
+from aiokafka_lite.cli.problems import CommandError, plain_text
+from aiokafka_lite.errors import KafkaError
+
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+
+FIELDS: Final = ("topic", "key", "value", "headers", "partition", "timestamp")
+BASE64: Final = "base64"
+UTF8_MARK: Final = b"\xef\xbb\xbf"
+INT64_MAX: Final = 2**63 - 1
+INT32_MAX: Final = 2**31 - 1
+# The loop serves clients, and Ctrl-C, in between.
+SLICE_S: Final = 0.002
+
+
+class BadLineError(CommandError):
+    """A line of the file cannot be a record; nothing was loaded."""
+
+    def __init__(self, path: Path, line_number: int, reason: str) -> None:
+        self.line_number = line_number
+        super().__init__(f"{path}, line {line_number}: {reason} (nothing was loaded)")
+
+
+class LineProblem(Exception):
+    """What is wrong with a line."""
+
+
+class Loaded(NamedTuple):
+    """What became of a file.
+
+    Attributes:
+        counts: How many records each topic got.
+        left_alone: Topics that held records before and got none.
+    """
+
+    counts: dict[str, int]
+    left_alone: list[str]
+
+
+class _Line(NamedTuple):
+    topic: str
+    record: NewRecord
+
+
+def file_size(path: Path) -> int:
+    """Return a file's size in bytes.
+
+    Raises:
+        CommandError: It cannot be read.
+    """
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+
+
+async def load_file(broker: Broker, path: Path, on_progress: Callable[[int], None]) -> Loaded:
+    """Fill topics from a file; those that are not there are created, with the broker's defaults.
+
+    A topic that holds records already is left alone, so that a broker with a data directory can be
+    started again with the same command.
+
+    Args:
+        broker: It runs, in this loop.
+        path: One JSON object a line, in UTF-8; empty lines are passed over.
+        on_progress: Told how many bytes were read.
+
+    Raises:
+        BadLineError: A line is no record, or its topic does not take it. Nothing was written, and
+            topics created for it are gone.
+        CommandError: The file cannot be read.
+        KafkaStorageError: The disk is full or broken.
+    """
+    loading = _Loading(broker, path)
+    try:
+        await loading.read(on_progress)
+        loading.finish()
+    except BaseException:
+        loading.drop_new_topics()
+        raise
+    # Without an await: what is written is written whole, even if Ctrl-C comes meanwhile.
+    return loading.write()
+
+
+class _Loading:
+    """A file on its way into topics."""
+
+    def __init__(self, broker: Broker, path: Path) -> None:
+        self._broker = broker
+        self._path = path
+        self._writers: dict[str, TopicWriter] = {}
+        # By topic: the line number of each record of its writer.
+        self._line_numbers: dict[str, list[int]] = {}
+        self._new_topics: list[str] = []
+        self._left_alone: dict[str, None] = {}
+
+    async def read(self, on_progress: Callable[[int], None]) -> None:
+        """Read and check all lines."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + SLICE_S
+        for line_number, line, bytes_read in _lines(self._path):
+            if line.strip():
+                self._add(line_number, line)
+            if loop.time() >= until:
+                on_progress(bytes_read)
+                await asyncio.sleep(0)
+                until = loop.time() + SLICE_S
+
+    def _add(self, line_number: int, text: bytes) -> None:
+        try:
+            topic, record = parse_line(text)
+            writer = self._writer(topic)
+        except LineProblem as problem:
+            raise BadLineError(self._path, line_number, str(problem)) from None
+        except KafkaError as error:
+            raise BadLineError(self._path, line_number, plain_text(error)) from error
+        if writer is None:
+            return
+        self._line_numbers[topic].append(line_number)
+        try:
+            writer.add(record)
+        except RecordRefusedError as refused:
+            raise self._refused(topic, refused) from refused
+
+    def _writer(self, topic: str) -> TopicWriter | None:
+        """Return what takes a topic's records, None where they are not wanted."""
+        if topic in self._left_alone:
+            return None
+        if topic not in self._writers:
+            broker = self._broker
+            if not broker.has_topic(topic):
+                broker.create_topic(topic)
+                self._new_topics.append(topic)
+            writer = broker.writer(topic)
+            if any(each.log.log_end_offset for each in broker.topics[topic].partitions):
+                self._left_alone[topic] = None
+                return None
+            self._writers[topic], self._line_numbers[topic] = writer, []
+        return self._writers[topic]
+
+    def _refused(self, topic: str, refused: RecordRefusedError) -> BadLineError:
+        return BadLineError(
+            self._path, self._line_numbers[topic][refused.number], plain_text(refused.reason)
+        )
+
+    def finish(self) -> None:
+        """Check what was not yet."""
+        for topic, writer in self._writers.items():
+            try:
+                writer.finish()
+            except RecordRefusedError as refused:
+                raise self._refused(topic, refused) from refused
+
+    def write(self) -> Loaded:
+        """Append everything."""
+        for writer in self._writers.values():
+            writer.write()
+        counts = {topic: writer.count for topic, writer in self._writers.items()}
+        return Loaded(counts, list(self._left_alone))
+
+    def drop_new_topics(self) -> None:
+        """Leave the topics as they were."""
+        for topic in self._new_topics:
+            self._broker.delete_topic(topic)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes, int]]:
+    """Yield the number of each line, the line, and the bytes read so far.
+
+    Raises:
+        CommandError: The file cannot be read.
+    """
+    bytes_read = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                bytes_read += len(line)
+                yield (
+                    number,
+                    line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line,
+                    bytes_read,
+                )
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+
+
+def parse_line(text: bytes) -> _Line:
+    """Return the topic and the record of a line.
+
+    Raises:
+        LineProblem: It is none.
+    """
+    try:
+        line: Json = json.loads(text.decode(), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise LineProblem(f"byte {error.start + 1} is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise LineProblem(f"not JSON: {error.msg} at column {error.colno}") from None
+    except RecursionError:
+        raise LineProblem("nested too deep") from None
+    if not isinstance(line, dict):
+        raise LineProblem("a line has to be an object")
+    unknown = [name for name in line if name not in FIELDS]
+    if unknown:
+        raise LineProblem(f"unknown field {unknown[0]!r}: there are {', '.join(FIELDS)}")
+    topic = line.get("topic")
+    if not isinstance(topic, str):
+        raise LineProblem("topic has to be a string")
+    record = NewRecord(
+        value=_bytes_of("value", line.get("value")),
+        key=_bytes_of("key", line.get("key")),
+        headers=list(_headers(line.get("headers"))),
+        partition=_integer("partition", line.get("partition"), INT32_MAX),
+        timestamp_ms=_integer("timestamp", line.get("timestamp"), INT64_MAX),
+    )
+    return _Line(topic, record)
+
+
+def _refuse_constant(name: str) -> Json:
+    raise LineProblem(f"{name} is not JSON")
+
+
+def _bytes_of(name: str, value: Json) -> bytes | None:
+    """Return a string in UTF-8, what {"base64": …} stands for, any other value as JSON text."""
+    if value is None:
+        return None
+    try:
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, dict) and list(value) == [BASE64]:
+            encoded = value[BASE64]
+            if not isinstance(encoded, str):
+                raise LineProblem(f'{name}: {{"base64": …}} takes a string')
+            return base64.b64decode(encoded, validate=True)
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except binascii.Error as error:
+        raise LineProblem(f"{name} is not base64: {error}") from None
+    except UnicodeEncodeError:
+        raise LineProblem(f"{name} holds half a surrogate pair") from None
+
+
+def _headers(value: Json) -> Iterator[tuple[str, bytes | None]]:
+    """Yield headers: of an object, or of a list of pairs where a name comes twice."""
+    if value is None:
+        return
+    pairs: list[Json] = (
+        [[name, of_name] for name, of_name in value.items()]
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, list)
+        else []
+    )
+    if not isinstance(value, dict | list):
+        raise LineProblem("headers have to be an object, or a list of [name, value]")
+    for pair in pairs:
+        if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise LineProblem("headers have to be an object, or a list of [name, value]")
+        _bytes_of("a header's name", pair[0])  # which has to be UTF-8 as well
+        yield pair[0], _bytes_of(f"header {pair[0]!r}", pair[1])
+
+
+def _integer(name: str, value: Json, highest: int) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= highest:
+        raise LineProblem(f"{name} has to be a whole number from 0 to {highest}")
+    return value
