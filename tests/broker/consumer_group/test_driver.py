@@ -1,0 +1,403 @@
+"""Groups of KIP-848 in the coordinator on a log in memory: timers, failures, elections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+
+import pytest
+
+from aiokafka_lite.broker.consumer_group import ConsumerGroup
+from aiokafka_lite.broker.consumer_values import Beat, BeatReply, ConsumerSettings
+from aiokafka_lite.broker.group import GroupCoordinator
+from aiokafka_lite.errors import (
+    CoordinatorLoadInProgressError,
+    FencedMemberEpochError,
+    GroupIdNotFound,
+    GroupMaxSizeReachedError,
+    NotCoordinatorError,
+    UnknownMemberIdError,
+)
+from tests.broker.group.fakes import Services, elect_all, run_in_virtual_time
+
+SESSION_S = 45
+REBALANCE_MS = 60_000
+
+
+class Driven:
+    """A coordinator whose members do what a test says, in invented time."""
+
+    def __init__(self, settings: ConsumerSettings | None = None) -> None:
+        self.services = Services()
+        self.services.consumer_group_settings = settings or ConsumerSettings()
+        self.topics = self.services.group_topics
+        self.topic_id = self.topics.create("t", 4)
+        self.coordinator = GroupCoordinator(self.services)
+        elect_all(self.coordinator, self.services)
+        self.held: dict[str, Mapping[bytes, Sequence[int]]] = {}
+        self.epochs: dict[str, int] = {}
+
+    @property
+    def group(self) -> ConsumerGroup:
+        group = self.coordinator.groups["g"]
+        assert isinstance(group, ConsumerGroup)
+        return group
+
+    @property
+    def state(self) -> str:
+        return self.group.state.value
+
+    def count(self, member_id: str) -> int:
+        return sum(map(len, self.held[member_id].values()))
+
+    def join(
+        self,
+        member_id: str,
+        *topics: str,
+        instance_id: str | None = None,
+        regex: str | None = None,
+        rebalance_ms: int = REBALANCE_MS,
+    ) -> BeatReply:
+        self.held[member_id] = {}
+        names = topics or (() if regex else ("t",))
+        return self._send(
+            Beat(
+                member_id, 0, instance_id, None, rebalance_ms, names, regex, owned={},
+                client_id="c", client_host="/h",
+            )
+        )  # fmt: skip
+
+    def beat(self, member_id: str, *, owned: bool = True) -> BeatReply:
+        """Send a heartbeat; one that does not say what it owns has not revoked anything yet."""
+        held = self.held[member_id] if owned else None
+        beat = Beat(member_id, self.epochs[member_id], owned=held, client_id="c", client_host="/h")
+        return self._send(beat)
+
+    def leave(self, member_id: str, epoch: int = -1, *, instance_id: str | None = None) -> None:
+        self.coordinator.consumer_heartbeat("g", Beat(member_id, epoch, instance_id))
+
+    def settle(self, *member_ids: str) -> None:
+        for _ in range(20):
+            for member_id in member_ids:
+                self.beat(member_id)
+        assert self.state == "Stable"
+
+    def _send(self, beat: Beat) -> BeatReply:
+        reply = self.coordinator.consumer_heartbeat("g", beat)
+        self.epochs[reply.member_id] = reply.epoch
+        if reply.assigned is not None:
+            self.held[reply.member_id] = reply.assigned
+        return reply
+
+    async def close(self) -> None:
+        await self.coordinator.close()
+        await self.services.scope.close()
+
+
+def in_virtual_time(scenario: Coroutine[object, None, None]) -> None:
+    run_in_virtual_time(scenario)
+
+
+# -- timers -------------------------------------------------------------------------------------
+
+
+def test_silent_member_is_removed_and_its_partitions_go_to_others() -> None:
+    async def scenario() -> None:
+        driven = Driven()
+        driven.join("a")
+        driven.join("b")
+        driven.settle("a", "b")
+        for _ in range(8):
+            await asyncio.sleep(5)
+            driven.beat("a")
+        await asyncio.sleep(4.9)
+        assert len(driven.group.members) == 2
+        await asyncio.sleep(0.2)
+        assert list(driven.group.members) == ["a"]
+        assert driven.state == "Assigning"
+        driven.settle("a")
+        assert driven.count("a") == 4
+        with pytest.raises(UnknownMemberIdError):
+            driven.beat("b")
+        await driven.close()
+
+    in_virtual_time(scenario())
+
+
+def test_member_that_does_not_revoke_in_time_is_removed() -> None:
+    async def scenario() -> None:
+        driven = Driven()
+        driven.join("a", rebalance_ms=12_000)
+        driven.join("b")
+        driven.beat("a")
+        for _ in range(3):
+            await asyncio.sleep(3.9)
+            driven.beat("a", owned=False)
+            driven.beat("b")
+        assert len(driven.group.members) == 2
+        await asyncio.sleep(0.4)
+        assert list(driven.group.members) == ["b"]
+        driven.settle("b")
+        assert driven.count("b") == 4
+        await driven.close()
+
+    in_virtual_time(scenario())
+
+
+def test_member_that_revokes_in_time_stays() -> None:
+    async def scenario() -> None:
+        driven = Driven()
+        driven.join("a", rebalance_ms=12_000)
+        driven.join("b")
+        driven.beat("a")
+        await asyncio.sleep(11)
+        driven.settle("a", "b")
+        await asyncio.sleep(30)
+        assert len(driven.group.members) == 2
+        await driven.close()
+
+    in_virtual_time(scenario())
+
+
+def test_static_member_that_is_away_keeps_its_place_for_a_session() -> None:
+    async def scenario() -> None:
+        driven = Driven()
+        driven.join("a", instance_id="one")
+        driven.leave("a", -2, instance_id="one")
+        await asyncio.sleep(SESSION_S - 1)
+        assert list(driven.group.members) == ["a"]
+        await asyncio.sleep(1.1)
+        assert driven.state == "Empty"
+        await driven.close()
+
+    in_virtual_time(scenario())
+
+
+async def test_expired_session_takes_the_member_out_at_once() -> None:
+    driven = Driven()
+    driven.join("a")
+    driven.join("b")
+    driven.coordinator.expire_session("g", "a")
+    assert list(driven.group.members) == ["b"]
+    with pytest.raises(UnknownMemberIdError, match="has no member 'a'"):
+        driven.coordinator.expire_session("g", "a")
+    await driven.close()
+
+
+def test_expiry_that_cannot_be_stored_is_tried_again() -> None:
+    async def scenario() -> None:
+        driven = Driven()
+        driven.join("a")
+        log = driven.services.partition("", driven.coordinator.partition_for("g"))
+        log.failure = OSError("disk full")
+        await asyncio.sleep(SESSION_S + 1)
+        assert list(driven.group.members) == ["a"]
+        log.failure = None
+        await asyncio.sleep(1)
+        assert driven.state == "Empty"
+        await driven.close()
+
+    in_virtual_time(scenario())
+
+
+# -- what is not stored has not happened ----------------------------------------------------------
+
+
+async def test_join_that_cannot_be_stored_leaves_nothing() -> None:
+    driven = Driven()
+    log = driven.services.partition("", driven.coordinator.partition_for("g"))
+    log.failure = OSError("disk full")
+    with pytest.raises(NotCoordinatorError):
+        driven.join("a")
+    assert "g" not in driven.coordinator.groups
+    log.failure = None
+    driven.join("a")
+    log.failure = OSError("disk full")
+    with pytest.raises(NotCoordinatorError):
+        driven.join("b")
+    assert list(driven.group.members) == ["a"]
+    assert driven.group.epoch == 2
+    await driven.close()
+
+
+async def test_heartbeat_without_news_stores_nothing() -> None:
+    driven = Driven()
+    driven.join("a")
+    log = driven.services.partition("", driven.coordinator.partition_for("g"))
+    before = len(log.batches)
+    driven.beat("a")
+    assert len(log.batches) == before
+
+
+# -- elections ----------------------------------------------------------------------------------
+
+
+def test_elected_coordinator_goes_on_where_the_one_before_was() -> None:
+    async def scenario() -> None:
+        driven = Driven()
+        driven.join("a")
+        driven.join("b", instance_id="one")
+        driven.beat("a")
+        before = (driven.state, driven.group.epoch, dict(driven.group.members))
+        partition = driven.coordinator.partition_for("g")
+        driven.coordinator.resign(partition)
+        with pytest.raises(NotCoordinatorError):
+            driven.beat("a")
+        assert "g" not in driven.coordinator.groups
+        driven.coordinator.elect(partition)
+        with pytest.raises(CoordinatorLoadInProgressError):
+            driven.beat("a")
+        await driven.coordinator.until_loaded()
+        assert (driven.state, driven.group.epoch, dict(driven.group.members)) == before
+        driven.settle("a", "b")
+        assert (driven.count("a"), driven.count("b")) == (2, 2)
+        await asyncio.sleep(SESSION_S + 1)
+        assert driven.state == "Empty"
+        await driven.close()
+
+    in_virtual_time(scenario())
+
+
+def test_time_to_revoke_starts_again_with_the_election() -> None:
+    async def scenario() -> None:
+        driven = Driven()
+        driven.join("a", rebalance_ms=12_000)
+        driven.join("b")
+        driven.beat("a")
+        partition = driven.coordinator.partition_for("g")
+        driven.coordinator.resign(partition)
+        await asyncio.sleep(20)
+        driven.coordinator.elect(partition)
+        await driven.coordinator.until_loaded()
+        await asyncio.sleep(11.9)
+        assert len(driven.group.members) == 2
+        await asyncio.sleep(0.2)
+        assert list(driven.group.members) == ["b"]
+        await driven.close()
+
+    in_virtual_time(scenario())
+
+
+# -- limits and settings --------------------------------------------------------------------------
+
+
+async def test_group_that_is_full_takes_no_more() -> None:
+    driven = Driven(ConsumerSettings(max_size=1))
+    driven.join("a")
+    with pytest.raises(GroupMaxSizeReachedError, match="maximum capacity of 1 members"):
+        driven.join("b")
+    driven.join("a")  # it is a member
+    await driven.close()
+
+
+async def test_assignments_are_not_computed_more_often_than_allowed() -> None:
+    driven = Driven(ConsumerSettings(assignment_interval_ms=1_000))
+    driven.join("a")
+    driven.join("b")
+    assert (driven.group.epoch, driven.group.target_epoch) == (3, 2)
+    assert driven.state == "Assigning"
+    driven.services.now_ms += 1_000
+    driven.settle("a", "b")
+    assert driven.group.target_epoch == 3
+    await driven.close()
+
+
+async def test_members_are_told_the_heartbeat_interval() -> None:
+    driven = Driven(ConsumerSettings(heartbeat_interval_ms=123))
+    assert driven.join("a").heartbeat_interval_ms == 123
+    await driven.close()
+
+
+# -- topics -------------------------------------------------------------------------------------
+
+
+async def test_topics_that_nobody_subscribes_to_change_nothing() -> None:
+    driven = Driven()
+    driven.join("a")
+    driven.topics.create("other", 3)
+    driven.beat("a")
+    assert driven.group.epoch == 2
+    driven.topics.grow("t", 5)
+    driven.settle("a")
+    assert (driven.group.epoch, driven.count("a")) == (3, 5)
+    driven.topics.delete("t")
+    driven.settle("a")
+    assert (driven.group.epoch, driven.count("a")) == (4, 0)
+    await driven.close()
+
+
+async def test_topic_made_anew_is_another_topic() -> None:
+    driven = Driven()
+    driven.join("a")
+    driven.topics.delete("t")
+    new_id = driven.topics.create("t", 4)
+    driven.settle("a")
+    assert set(driven.held["a"]) == {new_id}
+    await driven.close()
+
+
+async def test_new_topics_are_matched_when_the_last_search_is_old_enough() -> None:
+    driven = Driven()
+    driven.join("a", regex="t.*")
+    await asyncio.sleep(0)
+    driven.settle("a")
+    assert driven.count("a") == 4
+    driven.topics.create("t2", 1)
+    driven.services.now_ms += 10_000
+    driven.settle("a")
+    await asyncio.sleep(0)
+    assert driven.count("a") == 4
+    driven.services.now_ms += 1
+    driven.beat("a")
+    await asyncio.sleep(0)
+    driven.settle("a")
+    assert driven.count("a") == 5
+    await driven.close()
+
+
+async def test_regular_expression_is_forgotten_with_its_last_user() -> None:
+    driven = Driven()
+    for member_id in "ab":
+        driven.join(member_id, regex="t.*")
+    await asyncio.sleep(0)
+    driven.settle("a", "b")
+    assert driven.count("a") == driven.count("b") == 2
+    driven.leave("a")
+    assert list(driven.group.regexes) == ["t.*"]
+    driven.leave("b")
+    assert not driven.group.regexes
+    await driven.close()
+
+
+# -- epochs -------------------------------------------------------------------------------------
+
+
+async def test_answer_that_was_lost_may_be_asked_for_again() -> None:
+    driven = Driven()
+    driven.join("a")
+    driven.join("b")
+    driven.beat("a")
+    driven.epochs["a"] = 2
+    driven.beat("a")  # has revoked, gets epoch 3
+    assert driven.epochs["a"] == 3
+    driven.epochs["a"] = 2
+    assert driven.beat("a").epoch == 3
+    driven.epochs["a"] = 2
+    with pytest.raises(FencedMemberEpochError, match="smaller member epoch"):
+        driven.beat("a", owned=False)
+    await driven.close()
+
+
+async def test_group_ends_with_its_records() -> None:
+    driven = Driven()
+    driven.join("a")
+    driven.leave("a")
+    assert driven.coordinator.delete("g").errno == 0
+    with pytest.raises(GroupIdNotFound):
+        driven.beat("a")
+    partition = driven.coordinator.partition_for("g")
+    driven.coordinator.resign(partition)
+    driven.coordinator.elect(partition)
+    await driven.coordinator.until_loaded()
+    assert "g" not in driven.coordinator.groups
+    await driven.close()

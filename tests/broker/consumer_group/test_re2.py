@@ -1,0 +1,101 @@
+"""Regular expressions in RE2's syntax match what RE2's would, in linear time."""
+
+from __future__ import annotations
+
+import re
+import string
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiokafka_lite.broker import re2
+
+LEGAL = string.ascii_letters + string.digits + "._-"
+
+
+@pytest.mark.parametrize(
+    ("regex", "matching", "other"),
+    [
+        ("a.*", "abc", "ba"),
+        ("(?i)ABC", "abc", "abd"),
+        ("a(?i)b", "aB", "AB"),
+        ("(?i:a)b", "Ab", "AB"),
+        ("a|b|", "", "ab"),
+        ("(a|b)+c{2,3}", "abcc", "abc"),
+        ("(?:a|b)+?c{2}", "abcc", "abccc"),
+        ("^t-\\d+$", "t-12", "t-"),
+        ("\\At\\z", "t", "tt"),
+        ("[[:alpha:]]+", "abc", "a1"),
+        ("[[:^alpha:]]+", "12", "a1"),
+        ("[^a-c.]+", "xyz", "x.z"),
+        ("[]a]+", "a", "b"),
+        ("[a-]+", "a-", "b"),
+        ("[\\d_]+", "1_", "a"),
+        ("\\Qa.b\\E", "a.b", "axb"),
+        ("(?P<n>x)(?<m>y)", "xy", "yx"),
+        ("foo\\b.*", "foo-1", "foo1"),
+        ("foo\\B.*", "foo1", "foo-1"),
+        ("a{1,}", "aaa", ""),
+        ("\\pL+\\p{Nd}\\PL", "ab1-", "ab11a"),
+        ("\\p{^L}", "1", "a"),
+        ("\\x41\\x{42}\\103", "ABC", "abc"),
+        ("a\\.b", "a.b", "a-b"),
+        ("(a*)*b", "aab", "aa"),
+        ("(|a)+", "aa", "b"),
+        ("(?s).\\w\\W\\S", "xa-b", "xaab"),
+        ("", "", "a"),
+        ("é*a", "a", "e"),
+    ],
+)
+def test_whole_names_match(regex: str, matching: str, other: str) -> None:
+    pattern = re2.compile(regex)
+    assert pattern.matches(matching)
+    assert not pattern.matches(other)
+
+
+literals = st.sampled_from(["a", "b", "-", "\\.", ".", "[ab]", "[^a]", "\\w", "\\d"])
+regexes = st.recursive(
+    literals,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map(lambda two: f"(?:{two[0]}|{two[1]})"),
+        inner.map("(?:{})*".format),
+        inner.map("(?:{})+".format),
+        inner.map("(?:{})?".format),
+        inner.map("(?:{}){{1,2}}".format),
+    ),
+    max_leaves=6,
+)
+
+
+@given(regexes, st.text(alphabet="ab1.-", max_size=6))
+def test_what_python_understands_too_matches_the_same(regex: str, name: str) -> None:
+    assert re2.compile(regex).matches(name) == bool(re.fullmatch(regex, name))
+
+
+@given(st.text(alphabet="ab(){}[]|*+?^$\\.,-12<>P:iQE", max_size=12))
+def test_whatever_the_text_it_is_compiled_or_refused(regex: str) -> None:
+    try:
+        re2.compile(regex).matches("a-1")
+    except re2.RegexError:
+        pass
+
+
+def test_nothing_backtracks() -> None:
+    pattern = re2.compile("(a*)*(a*)*(a|a)*b")
+    begin = time.monotonic()
+    assert not pattern.matches("a" * 249)
+    assert time.monotonic() - begin < 5  # Python's takes longer than the sun will last
+
+
+@pytest.mark.parametrize("regex", ["(a{1000}){1000}", "((a{100}){100}){100}", "(" * 5_000])
+def test_regular_expressions_that_grow_too_large_are_refused(regex: str) -> None:
+    with pytest.raises(re2.RegexError):
+        re2.compile(regex)
+
+
+def test_each_legal_character_stands_for_itself_when_quoted() -> None:
+    for char in LEGAL:
+        assert re2.compile(f"\\Q{char}\\E").matches(char)
