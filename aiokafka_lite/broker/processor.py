@@ -5,8 +5,8 @@
 One request is in flight at a time (the connection is muted meanwhile), so answers leave in the
 order of the requests whatever the handlers do. While muted the socket is read ahead by one buffer,
 or one large frame, at most: enough to notice that the client is gone during a long poll, and to
-have the next requests at hand. Answers are written in slices as the client takes them; a slow
-client costs views of the log, not copies of it.
+have the next requests at hand. Answers are written from the log itself as the client takes them; a
+slow client costs views of the log, not copies of it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
+from aiokafka_lite.broker import gather
 from aiokafka_lite.broker.faults.connections import ConnectionFault
 from aiokafka_lite.broker.handlers.registry import HANDLERS
 from aiokafka_lite.broker.receive import FrameReceiver
@@ -42,11 +43,6 @@ from aiokafka_lite.protocol.schema import Response
 
 log = logging.getLogger(__name__)
 
-# A write goes straight to the socket; what the socket does not take at once is copied.
-WRITE_SLICE_BYTES: Final = 256 << 10
-WRITE_HIGH_WATER_BYTES: Final = 64 << 10
-# Buffers up to this size are joined with their neighbours: a copy is cheaper than a system call.
-JOIN_BYTES: Final = 16 << 10
 
 NEWEST_UNDERSTOOD_BY_ALL: Final = 0
 
@@ -64,6 +60,7 @@ class Processor(asyncio.BufferedProtocol):
         limit = None if self.sasl is None else self.sasl.max_frame_bytes
         self._receiver = FrameReceiver(acceptor.max_frame_bytes if limit is None else limit)
         self._transport: asyncio.Transport | None = None
+        self._fd: int | None = None
         self._outgoing: deque[Part] = deque()
         self._is_muted = False
         self._is_reading_paused = False
@@ -86,7 +83,8 @@ class Processor(asyncio.BufferedProtocol):
         # There is none when the client left before it was accepted.
         peer = transport.get_extra_info("peername") or ("unknown", 0)
         self.peer_host, self.peer = f"/{peer[0]}", f"{peer[0]}:{peer[1]}"
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        self._transport.set_write_buffer_limits(high=0)
+        self._fd = gather.socket_of(self._transport)
         if not self._acceptor.admit(self):
             log.warning("%s is turned away: there are too many connections", self.peer)
             self.abort()
@@ -320,7 +318,7 @@ class Processor(asyncio.BufferedProtocol):
         self._write(parts)
 
     def _write(self, parts: list[Part]) -> None:
-        self._outgoing.extend(_slices(parts))
+        self._outgoing.extend(parts)
         self._write_more()
 
     def _write_more(self) -> None:
@@ -330,10 +328,21 @@ class Processor(asyncio.BufferedProtocol):
         if self._bytes_left is not None:
             self._write_last(transport)
             return
-        while outgoing and self._is_writable:
-            transport.write(outgoing.popleft())
+        while outgoing and self._is_writable and not transport.is_closing():
+            if self._fd is None:
+                transport.write(gather.take(outgoing, gather.WRITE_BYTES))
+            elif not self._gather(transport, self._fd):
+                transport.write(gather.take(outgoing, gather.PIECE_BYTES))
         if self._is_muted and not outgoing and self._is_writable:
             self._unmute()
+
+    def _gather(self, transport: asyncio.Transport, fd: int) -> bool:
+        """Write past the transport, which has nothing to write; say whether that was all."""
+        try:
+            return gather.write(fd, self._outgoing)
+        except OSError:  # the client is gone
+            transport.abort()
+            return True
 
     def mute_for(self, throttle_s: float) -> None:
         """Leave the connection muted for so long after the answer in flight (KIP-219)."""
@@ -424,24 +433,3 @@ class Processor(asyncio.BufferedProtocol):
 
 def _encoded(work: Work, response: Response) -> list[Part]:
     return framing.encode_response_parts(response, work.context.api_version, work.correlation_id)
-
-
-def _slices(parts: list[Part]) -> list[Part]:
-    """Join small buffers and cut large ones, so that each is worth one write."""
-    slices: list[Part] = []
-    small: list[Part] = []
-    for part in parts:
-        if len(part) <= JOIN_BYTES:
-            small.append(part)
-            continue
-        if small:
-            slices.append(b"".join(small))
-            small = []
-        view = memoryview(part)
-        slices.extend(
-            view[start : start + WRITE_SLICE_BYTES]
-            for start in range(0, len(view), WRITE_SLICE_BYTES)
-        )
-    if small:
-        slices.append(b"".join(small))
-    return slices
