@@ -18,9 +18,9 @@ Refuses: TypeAlias = "Callable[[str, int], type[BrokerResponseError] | None]"
 """Takes a topic's name and a partition; returns the error that a fault has for it."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class RequestContext:
-    """Where a request came from, and who answers it.
+    """Where a request came from, and who answers it. Nobody writes to it; frozen, it takes 2 µs.
 
     Attributes:
         broker: The cluster: topics, purgatory, configuration.

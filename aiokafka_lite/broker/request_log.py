@@ -7,7 +7,6 @@ poll, or left unanswered by a fault, are there too; its answer is noted when it 
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
@@ -224,7 +223,7 @@ class RequestLog:
         if response is not None and (codes := error_codes(response)):
             seen.error_codes = frozenset(codes)
         if seen.size_bytes > KEPT_BYTES:
-            seen.request = _without_records(seen.request)
+            _drop_records(seen.request)  # it is handled: nobody else looks at them
         if self._waiting:
             self._wake()
 
@@ -233,13 +232,8 @@ class RequestLog:
             event.set()
 
 
-def _without_records(request: Request[Response]) -> Request[Response]:
-    if not isinstance(request, ProduceRequest):
-        return request
-    slim = copy.copy(request)
-    slim.topic_data = [copy.copy(topic) for topic in request.topic_data]
-    for topic in slim.topic_data:
-        topic.partition_data = [copy.copy(each) for each in topic.partition_data]
-        for partition in topic.partition_data:
-            partition.records = None
-    return slim
+def _drop_records(request: Request[Response]) -> None:
+    if isinstance(request, ProduceRequest):
+        for topic in request.topic_data:
+            for partition in topic.partition_data:
+                partition.records = None

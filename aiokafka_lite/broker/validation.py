@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aiokafka_lite._compat import Buffer
+from aiokafka_lite._compat import Buffer, Never
 from aiokafka_lite.broker.topic_config import TopicConfig
 from aiokafka_lite.errors import (
     CorruptRecordException,
@@ -19,7 +19,7 @@ from aiokafka_lite.errors import (
     UnsupportedCompressionTypeError,
     UnsupportedMagicError,
 )
-from aiokafka_lite.records import BatchHeader, Codec, decode_all, iter_batches
+from aiokafka_lite.records import BatchHeader, Codec, decode_all, read_header
 from aiokafka_lite.records.batch import check_crc
 
 MAGIC: Final = 2
@@ -61,21 +61,35 @@ def validated_batch(
 
 def _only_batch(records: Buffer | None) -> tuple[BatchHeader, memoryview]:
     view = memoryview(b"" if records is None else records)
+    header = _read_header(view, 0)
+    if header is None:
+        if len(view):
+            raise CorruptRecordException("the batch is cut short")
+        raise InvalidRecordError("a partition takes exactly one batch, not 0")
+    if header.size != len(view):
+        _refuse_rest(view, header.size)
+    check_crc(header, view)
+    return header, view
+
+
+def _read_header(view: memoryview, pos: int) -> BatchHeader | None:
     try:
-        batches = list(iter_batches(view, check_crcs=False))
+        header = read_header(view, pos)
     except UnsupportedMagicError as error:
         raise InvalidRecordError(f"only batches of magic {MAGIC} are accepted: {error}") from error
-    if any(header.magic != MAGIC for header, _ in batches):
+    if header is not None and header.magic != MAGIC:
         raise InvalidRecordError(f"only batches of magic {MAGIC} are accepted")
-    if not batches and len(view):
-        raise CorruptRecordException("the batch is cut short")
-    if len(batches) != 1:
-        raise InvalidRecordError(f"a partition takes exactly one batch, not {len(batches)}")
-    ((header, batch),) = batches
-    if header.size != len(view):
-        raise CorruptRecordException(f"{len(view) - header.size} bytes follow the batch")
-    check_crc(header, batch)
-    return header, batch
+    return header
+
+
+def _refuse_rest(view: memoryview, pos: int) -> Never:
+    """Say what is wrong with what follows the first batch."""
+    count = 1
+    while (header := _read_header(view, pos)) is not None:
+        count, pos = count + 1, pos + header.size
+    if count > 1:
+        raise InvalidRecordError(f"a partition takes exactly one batch, not {count}")
+    raise CorruptRecordException(f"{len(view) - pos} bytes follow the batch")
 
 
 def _check_header(header: BatchHeader) -> None:

@@ -37,6 +37,7 @@ _LEGACY_CRC_START: Final = 16
 _MIN_LENGTHS: Final = (14, 22, HEADER_BYTES - LOG_OVERHEAD)
 
 CODEC_MASK: Final = 0x07
+_CODECS: Final = tuple(Codec)  # by number: an enum's own look-up takes ten times as long
 _APPEND_TIME: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
@@ -83,7 +84,8 @@ class BatchHeader(NamedTuple):
         Raises:
             UnsupportedCodecError: It is one of 5 to 7.
         """
-        return Codec.of(self.attributes & CODEC_MASK)
+        number = self.attributes & CODEC_MASK
+        return _CODECS[number] if number < len(_CODECS) else Codec.of(number)
 
     @property
     def is_compressed(self) -> bool:
