@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import override
 from aiokafka_lite._settings import Settings
-from aiokafka_lite.errors import KafkaConfigurationError
+from aiokafka_lite.errors import InsecureConfigError, KafkaConfigurationError
 
 if TYPE_CHECKING:
     import ssl
@@ -28,8 +28,27 @@ class Address(NamedTuple):
     host: str
     port: int
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether what is sent there stays on this machine."""
+        return is_loopback(self.host)
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host, as somebody named it, can only be this machine."""
+    if host == "localhost":
+        return True
+    if not host[:1].isdigit() and ":" not in host:
+        return False  # a name: where it leads is not ours to know
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class ClientConfig(Settings):
@@ -50,6 +69,7 @@ class ClientConfig(Settings):
         connections_max_idle_s: Connections unused for so long are closed; None keeps them.
         security_protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
         ssl_context: Used for SSL and SASL_SSL.
+        allow_plaintext_credentials: Send credentials off this machine without TLS.
         allow_auto_create_topics: Whether asking for an unknown topic may create it.
         max_frame_bytes: Longest answer accepted; a broker that claims more is not trusted.
     """
@@ -66,6 +86,7 @@ class ClientConfig(Settings):
     connections_max_idle_s: float | None = 540.0
     security_protocol: str = "PLAINTEXT"
     ssl_context: ssl.SSLContext | None = None
+    allow_plaintext_credentials: bool = False
     allow_auto_create_topics: bool = True
     max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
 
@@ -86,6 +107,16 @@ class ClientConfig(Settings):
     def uses_tls(self) -> bool:
         return self.security_protocol in ("SSL", "SASL_SSL")
 
+    def check_address(self, address: Address) -> None:
+        """Refuse to connect where credentials could be read on the way.
+
+        Raises:
+            InsecureConfigError: SASL without TLS, to another machine, and that was not allowed.
+        """
+        check_plaintext_credentials(
+            self.security_protocol, [address], is_allowed=self.allow_plaintext_credentials
+        )
+
     def bootstrap_addresses(self) -> list[Address]:
         """Return the bootstrap servers, parsed, each once, in the order given.
 
@@ -93,6 +124,24 @@ class ClientConfig(Settings):
             KafkaConfigurationError: No address is given, or one is malformed.
         """
         return parse_bootstrap_servers(self.bootstrap_servers)
+
+
+def check_plaintext_credentials(
+    security_protocol: str, addresses: Iterable[Address], *, is_allowed: bool
+) -> None:
+    """Refuse credentials without TLS to other machines than this one.
+
+    Raises:
+        InsecureConfigError: One of the addresses is another machine's, and it was not allowed.
+    """
+    if security_protocol != "SASL_PLAINTEXT" or is_allowed:
+        return
+    for address in addresses:
+        if not address.is_loopback:
+            raise InsecureConfigError(
+                f"security_protocol=SASL_PLAINTEXT would send credentials to {address} without "
+                "TLS: use SASL_SSL, or allow_plaintext_credentials=True where the network is safe"
+            )
 
 
 def parse_bootstrap_servers(servers: str | Iterable[str]) -> list[Address]:

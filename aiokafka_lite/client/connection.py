@@ -64,7 +64,8 @@ MAX_THROTTLE_S: Final = 60.0
 # The two answers whose size follows from the cluster, not from what was asked.
 LARGE_ANSWERS: Final = (FetchRequest, MetadataRequest)
 
-Authenticate = Callable[["Connection"], Awaitable[None]]
+# Returns after how many seconds the session ends, 0 if it does not.
+Authenticate = Callable[["Connection"], Awaitable[float]]
 # Which version to use, and what decodes the answer.
 _Choice: TypeAlias = tuple[int, framing.ResponseDecoder[R]]
 
@@ -82,6 +83,8 @@ class Connection(asyncio.BufferedProtocol):
         api_versions: What the broker offers.
         last_used: Loop time of the latest request.
         muted_until: Loop time until which the broker asks us to hold back (KIP-219).
+        session_lifetime_s: How long the broker accepts requests after authentication, 0 for as
+            long as the connection lives (KIP-368).
     """
 
     def __init__(
@@ -98,6 +101,12 @@ class Connection(asyncio.BufferedProtocol):
         self._max_frame_bytes = max_frame_bytes
         self._is_trusted = False
         self._is_retired = False
+        self.session_lifetime_s = 0.0
+        # Set while the session is renewed: completed when requests may be sent again.
+        self._renewed: asyncio.Future[None] | None = None
+        # Retired, or about to be renewed: the last answer in flight makes a difference.
+        self._is_draining = False
+        self._drained: asyncio.Future[None] | None = None
         self.error: KafkaError | None = None
         self._transport: asyncio.Transport | None = None
         self._transport_closed = asyncio.Event()
@@ -127,8 +136,9 @@ class Connection(asyncio.BufferedProtocol):
     ) -> Connection:
         """Connect, negotiate versions, and authenticate when asked to.
 
-        ``authenticate`` is given the fresh connection; until it returns, answers are limited to
-        64 KiB. Each step takes at most ``connect_timeout_s``. Cancellation leaves nothing open.
+        ``authenticate`` is given the fresh connection and returns the session's lifetime; until
+        then answers are limited to 64 KiB. Each step takes at most ``connect_timeout_s``.
+        Cancellation leaves nothing open.
 
         Raises:
             KafkaConnectionError: No address of the host could be reached, or the peer hung up.
@@ -174,11 +184,59 @@ class Connection(asyncio.BufferedProtocol):
     async def _authenticate(self, authenticate: Authenticate, timeout_s: float) -> None:
         try:
             async with timeout(timeout_s):
-                await authenticate(self)
+                self.session_lifetime_s = await authenticate(self)
         except asyncio.TimeoutError as error:
             raise KafkaConnectionError(
                 f"{self.peer} did not finish authentication within {timeout_s:g} s"
             ) from error
+
+    async def renew(self, authenticate: Authenticate, timeout_s: float) -> None:
+        """Authenticate again on the live connection (KIP-368); no answer is lost.
+
+        Answers that are on their way arrive first. Until it is over requests must wait for
+        `until_renewed`, for a broker takes nothing in between. A failure poisons the connection
+        with the reason.
+        """
+        self._renewed = renewed = self.loop.create_future()
+        try:
+            await self._drain()
+            if self.error is None:
+                await self._authenticate(authenticate, timeout_s)
+        except KafkaError as error:
+            self._fail(error)
+        except BaseException:
+            self.close()  # half-way through a conversation nothing else can be said
+            raise
+        finally:
+            self._renewed = None
+            renewed.set_result(None)
+
+    @property
+    def is_renewing(self) -> bool:
+        """Requests have to wait while the session is renewed."""
+        return self._renewed is not None
+
+    async def until_renewed(self) -> None:
+        """Wait until requests may be sent, or the connection is lost."""
+        if self._renewed is not None:
+            await asyncio.shield(self._renewed)
+
+    async def _drain(self) -> None:
+        """Wait until every answer has arrived, or the connection is lost."""
+        if self._in_flight:
+            self._drained = self.loop.create_future()
+            self._is_draining = True
+            try:
+                await self._drained
+            finally:
+                self._drained = None
+                self._is_draining = self._is_retired
+
+    def _last_answer_arrived(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        if self._is_retired:
+            self.close()
 
     @property
     def is_closed(self) -> bool:
@@ -192,8 +250,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def retire(self) -> None:
         """Close as soon as every answer has arrived; further requests are refused."""
-        self._is_retired = True
-        self._close_if_drained()
+        self._is_retired = self._is_draining = True
+        if not self._in_flight:
+            self._last_answer_arrived()
 
     def close(self) -> None:
         """Close now; waiters get KafkaConnectionError. Idempotent."""
@@ -202,10 +261,6 @@ class Connection(asyncio.BufferedProtocol):
     async def wait_closed(self) -> None:
         """Wait until the socket is closed as well."""
         await self._transport_closed.wait()
-
-    def _close_if_drained(self) -> None:
-        if self._is_retired and not self._in_flight:
-            self.close()
 
     def _fail(self, error: KafkaError) -> None:
         """Poison: the first error stays, every waiter gets it, the socket goes."""
@@ -218,6 +273,8 @@ class Connection(asyncio.BufferedProtocol):
         exchanges, self._in_flight = self._in_flight, {}
         for exchange in exchanges.values():
             exchange.fail(error)
+        if self._is_draining:
+            self._last_answer_arrived()
         self._can_write.set()
         self._reader.clear()
         if self._transport is not None:
@@ -390,8 +447,8 @@ class Connection(asyncio.BufferedProtocol):
                 text = f"the connection to {self.peer} was given up: an answer's callback failed"
                 self._fail(_caused(KafkaConnectionError(text), error))
                 raise
-            if self._is_retired:
-                self._close_if_drained()
+            if self._is_draining and not self._in_flight:
+                self._last_answer_arrived()
             nbytes = 0  # what is behind it came along
 
     def _out_of_step(self, frame: memoryview) -> CorrelationIdError:

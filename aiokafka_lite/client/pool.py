@@ -18,7 +18,7 @@ import enum
 import logging
 import random
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
@@ -31,6 +31,11 @@ from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Request, Response
 
 log = logging.getLogger(__name__)
+
+# Part of a session's lifetime after which it is renewed: between these, drawn each time.
+RENEWED_AT: Final = (0.80, 0.90)
+# Brokers take an authentication within a second of the last one for a mistake.
+LEAST_RENEWAL_S: Final = 1.05
 
 R = TypeVar("R", bound=Response)
 
@@ -193,14 +198,14 @@ class Pool:
     def ready_connection(self, node_id: int, lane: Lane = Lane.GENERAL) -> Connection | None:
         """Return the connection on which a request to the node can be sent at once.
 
-        None when there is no connection, or when the lane holds back for a throttled broker:
-        then ``connect`` waits for one.
+        None when there is no connection, when its session is being renewed, or when the lane
+        holds back for a throttled broker: then ``connect`` waits for one.
         """
         state = self._nodes.get(node_id)
         if state is None:
             return None
         connection = self._usable(state, state.slots[lane])
-        if connection is None:
+        if connection is None or connection.is_renewing:
             return None
         if connection.muted_until and self._mute_s(connection.muted_until, lane) > 0:
             return None
@@ -244,6 +249,7 @@ class Pool:
             connection = self.usable(node_id, lane)
             if (
                 connection is not None
+                and not connection.is_renewing
                 and connection.muted_until <= self._loop.time()
                 and (lane is Lane.GENERAL or connection.in_flight_count == 0)
             ):
@@ -270,6 +276,8 @@ class Pool:
             connection = self._usable(state, slot)
             if connection is None:
                 await self._attempt(state, slot)
+            elif connection.is_renewing:
+                await connection.until_renewed()
             elif mute_s := self._mute_s(connection.muted_until, lane):
                 await asyncio.sleep(mute_s)
             else:
@@ -303,6 +311,8 @@ class Pool:
         try:
             if delay_s := self._backoff_s(state):
                 await asyncio.sleep(delay_s)
+            # Metadata may name other hosts than the user did.
+            self._config.check_address(Address(state.node.host, state.node.port))
             connection = await Connection.open(
                 state.node.host,
                 state.node.port,
@@ -327,7 +337,28 @@ class Pool:
             log.info("connected to %s again", state)
             state.last_error = None
         self._arm_idle_timer()
+        self._plan_renewal(connection)
         return None
+
+    # --- Sessions that end (KIP-368) -------------------------------------------------------
+    def _plan_renewal(self, connection: Connection) -> None:
+        """Have the connection authenticated again well before its session ends."""
+        if connection.session_lifetime_s:
+            delay_s = connection.session_lifetime_s * self._rng.uniform(*RENEWED_AT)
+            delay_s = max(delay_s, LEAST_RENEWAL_S)
+            timer = self._loop.call_later(delay_s, self._renew_soon, connection)
+            connection.closed.add_done_callback(lambda _: timer.cancel())
+
+    def _renew_soon(self, connection: Connection) -> None:
+        if not self._is_closed and connection.error is None:
+            self._scope.spawn(self._renew(connection), name=f"renew session with {connection.peer}")
+
+    async def _renew(self, connection: Connection) -> None:
+        if self._authenticate is None:
+            raise AssertionError("a session without authentication")
+        await connection.renew(self._authenticate, self._config.connect_timeout_s)
+        if connection.error is None:
+            self._plan_renewal(connection)
 
     def _failed(self, state: _NodeState, error: KafkaError) -> None:
         """Start the node's backoff; one line when the node's condition changes."""

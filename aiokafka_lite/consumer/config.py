@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from aiokafka_lite._compat import override
 from aiokafka_lite._settings import Settings
 from aiokafka_lite._version import __version__
+from aiokafka_lite.client.config import check_plaintext_credentials, parse_bootstrap_servers
 from aiokafka_lite.consumer.state import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -38,14 +39,8 @@ RESET_TIMESTAMPS: Final[Mapping[str, int | None]] = MappingProxyType(
 
 # Accepted for aiokafka's sake, without effect yet: any other value than the default is refused.
 NOT_YET_EFFECTIVE: Final = (
-    "security_protocol",
-    "ssl_context",
-    "sasl_mechanism",
-    "sasl_plain_password",
-    "sasl_plain_username",
     "sasl_kerberos_service_name",
     "sasl_kerberos_domain_name",
-    "sasl_oauth_token_provider",
     "consumer_timeout_ms",
 )
 POSITIVE: Final = (
@@ -67,6 +62,7 @@ class ConsumerConfig(Settings):
 
     Raises:
         ValueError: A value cannot be used.
+        InsecureConfigError: Credentials would leave this machine without TLS.
         NotImplementedError: A setting that has no effect yet is not at its default.
     """
 
@@ -108,6 +104,7 @@ class ConsumerConfig(Settings):
     sasl_kerberos_domain_name: str | None = None
     sasl_oauth_token_provider: AbstractTokenProvider | None = None
     client_rack: str | None = None
+    allow_plaintext_credentials: bool = False
     max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES
 
     @override
@@ -136,14 +133,28 @@ class ConsumerConfig(Settings):
             )
         if self.security_protocol in ("SSL", "SASL_SSL") and self.ssl_context is None:
             raise ValueError(f"security_protocol={self.security_protocol} needs an ssl_context")
-        if (
-            self.security_protocol.startswith("SASL_")
-            and self.sasl_mechanism == "PLAIN"
-            and (self.sasl_plain_username is None or self.sasl_plain_password is None)
-        ):
+        if self.security_protocol.startswith("SASL_"):
+            self._check_sasl()
+
+    def _check_sasl(self) -> None:
+        mechanism = self.sasl_mechanism
+        if mechanism == "GSSAPI":
+            raise NotImplementedError("sasl_mechanism=GSSAPI (Kerberos) is not supported yet")
+        if mechanism == "OAUTHBEARER":
+            if not callable(getattr(self.sasl_oauth_token_provider, "token", None)):
+                raise ValueError(
+                    "sasl_mechanism=OAUTHBEARER needs sasl_oauth_token_provider, "
+                    "an AbstractTokenProvider"
+                )
+        elif self.sasl_plain_username is None or self.sasl_plain_password is None:
             raise ValueError(
-                "sasl_mechanism=PLAIN needs sasl_plain_username and sasl_plain_password"
+                f"sasl_mechanism={mechanism} needs sasl_plain_username and sasl_plain_password"
             )
+        check_plaintext_credentials(
+            self.security_protocol,
+            parse_bootstrap_servers(self.bootstrap_servers),
+            is_allowed=self.allow_plaintext_credentials,
+        )
 
     def _check_numbers(self) -> None:
         for name in POSITIVE:

@@ -69,6 +69,8 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods):
     Raises:
         RuntimeError: Made outside a running event loop.
         ValueError: An argument cannot be used.
+        InsecureConfigError: Credentials would leave this machine without TLS; where the network
+            is safe, `allow_plaintext_credentials` allows it.
         NotImplementedError: An argument that has no effect yet was given.
     """
 
@@ -115,6 +117,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods):
         sasl_kerberos_domain_name: str | None = None,
         sasl_oauth_token_provider: AbstractTokenProvider | None = None,
         client_rack: str | None = None,
+        allow_plaintext_credentials: bool = False,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
     ) -> None:
         # Nothing to stop, and nothing to warn of, until the arguments have been found good.
@@ -161,6 +164,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods):
             sasl_kerberos_domain_name=sasl_kerberos_domain_name,
             sasl_oauth_token_provider=sasl_oauth_token_provider,
             client_rack=client_rack,
+            allow_plaintext_credentials=allow_plaintext_credentials,
             max_buffered_bytes=max_buffered_bytes,
         )
         self._group_id = group_id

@@ -24,6 +24,7 @@ from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import ClientConfig
+from aiokafka_lite.client.connection import Authenticate
 from aiokafka_lite.consumer.budget import ByteBudget
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetch_queue import FetchQueue
@@ -273,7 +274,10 @@ class Running:
         self._grouping = TaskScope("group", on_failure=on_failure)
         self._connecting = TaskScope("cluster", on_failure=on_failure)
         self.scopes = (self._fetching, self._positions, self._grouping, self._connecting)
-        self.cluster = Cluster(client_config(config), scope=self._connecting, rng=rng)
+        client = client_config(config)
+        self.cluster = Cluster(
+            client, scope=self._connecting, rng=rng, authenticate=authenticator(config, client)
+        )
         self.lookup = OffsetLookup(config, self.cluster, rng)
         self.commits: Commits | NoCommits
         self.membership: GroupMembership | NoGroup
@@ -381,4 +385,23 @@ def client_config(config: ConsumerConfig) -> ClientConfig:
         retry_backoff_s=config.retry_backoff_s,
         metadata_max_age_s=config.metadata_max_age_s,
         connections_max_idle_s=config.connections_max_idle_s,
+        security_protocol=config.security_protocol,
+        ssl_context=config.ssl_context,
+        allow_plaintext_credentials=config.allow_plaintext_credentials,
     )
+
+
+def authenticator(config: ConsumerConfig, client: ClientConfig) -> Authenticate | None:
+    """Return what proves to brokers who we are, None where nobody asks."""
+    if not config.security_protocol.startswith("SASL_"):
+        return None
+    # Imported where it is used: hashing and its modules take milliseconds to import.
+    from aiokafka_lite.client import sasl
+
+    mechanism = sasl.mechanism_of(
+        config.sasl_mechanism,
+        username=config.sasl_plain_username,
+        password=config.sasl_plain_password,
+        token_provider=config.sasl_oauth_token_provider,
+    )
+    return sasl.Authenticator(mechanism, timeout_s=client.connect_timeout_s)

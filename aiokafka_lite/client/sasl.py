@@ -1,0 +1,333 @@
+"""Proving to a broker who we are: SASL over Kafka's own requests.
+
+    SaslHandshake(mechanism)  →  SaslAuthenticate(token), as often as the mechanism wants
+
+Where a broker ends sessions (KIP-368), the same is done again on the live connection before the
+session is over; the connection parks requests meanwhile (connection.py).
+
+The mechanisms are conversations without I/O: a first token, then an answer to each challenge.
+Imported only where SASL is used.
+
+References: KIP-43, KIP-84 (SCRAM), KIP-152, KIP-255 and KIP-342 (OAUTHBEARER), KIP-368; RFC 4616,
+RFC 5802, RFC 7628.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import hmac
+import re
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from aiokafka_lite.abc import AbstractTokenProvider
+from aiokafka_lite.client.connection import Connection
+from aiokafka_lite.errors import (
+    AuthenticationFailedError,
+    AuthenticationMethodNotSupported,
+    IllegalSaslStateError,
+    KafkaConfigurationError,
+    KafkaConnectionError,
+    KafkaProtocolError,
+    NoError,
+    UnsupportedSaslMechanismError,
+    for_code,
+)
+from aiokafka_lite.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from aiokafka_lite.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from aiokafka_lite.sasl import Secret, scram
+
+NONCE_BYTES: Final = 18
+MAX_TOKEN_BYTES: Final = 64 << 10
+MAX_TOKENS: Final = 8  # the longest conversation has three
+MAX_TEXT_CHARACTERS: Final = 300
+
+_TOKEN: Final = re.compile(rb"[A-Za-z0-9\-._~+/]+=*")  # RFC 6750, section 2.1
+_EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
+_EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+
+
+class Conversation(ABC):
+    """One run of a mechanism."""
+
+    @abstractmethod
+    async def first(self) -> bytes:
+        """Return the token that begins it."""
+
+    @abstractmethod
+    async def answer(self, challenge: bytes) -> bytes | None:
+        """Return the answer to what the broker says, None when all is said.
+
+        Raises:
+            AuthenticationFailedError: The broker did not prove what it has to.
+        """
+
+
+class Mechanism(ABC):
+    """A way to prove who we are, with what it takes."""
+
+    name: str
+
+    @abstractmethod
+    def begin(self) -> Conversation:
+        """Start a conversation."""
+
+    def conceal(self, text: str) -> str:
+        """Return a broker's words without our secrets in them."""
+        return text
+
+
+class Plain(Mechanism):
+    """Name and password as they are (RFC 4616): for connections that TLS protects."""
+
+    name = "PLAIN"
+
+    def __init__(self, username: str, password: Secret) -> None:
+        if "\0" in username or b"\0" in password.reveal():
+            raise KafkaConfigurationError("PLAIN has no way to send a NUL in a name or password")
+        self._username = username
+        self._password = password
+
+    def begin(self) -> Conversation:
+        return _OneToken(b"\0".join((b"", self._username.encode(), self._password.reveal())))
+
+    def conceal(self, text: str) -> str:
+        return _without(text, self._password)
+
+
+class _OneToken(Conversation):
+    def __init__(self, token: bytes) -> None:
+        self._token = token
+
+    async def first(self) -> bytes:
+        return self._token
+
+    async def answer(self, challenge: bytes) -> bytes | None:
+        return None
+
+
+class Scram(Mechanism):
+    """SCRAM-SHA-256 and SCRAM-SHA-512: the broker learns nothing it could use elsewhere.
+
+    Args:
+        nonce: Makes random bytes; a test gives it those of an RFC.
+    """
+
+    def __init__(
+        self,
+        mechanism: scram.ScramMechanism,
+        username: str,
+        password: Secret,
+        *,
+        nonce: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self.name = mechanism.mechanism_name
+        self._mechanism = mechanism
+        self._username = username
+        self._password = password
+        self._nonce = nonce
+
+    def begin(self) -> Conversation:
+        nonce = base64.b64encode(self._nonce(NONCE_BYTES))
+        return _ScramConversation(self._mechanism, self._username, self._password, nonce)
+
+    def conceal(self, text: str) -> str:
+        return _without(text, self._password)
+
+
+class _ScramConversation(Conversation):
+    def __init__(
+        self, mechanism: scram.ScramMechanism, username: str, password: Secret, nonce: bytes
+    ) -> None:
+        self._mechanism = mechanism
+        self._password = password
+        self._client_first = scram.ClientFirst(username, nonce)
+        # What the broker must answer with in the end, once we have said our proof.
+        self._signature: bytes | None = None
+
+    async def first(self) -> bytes:
+        return self._client_first.encode()
+
+    async def answer(self, challenge: bytes) -> bytes | None:
+        if self._signature is None:
+            return await self._prove(challenge)
+        final = scram.ServerFinal.parse(challenge)
+        if final.error:
+            raise AuthenticationFailedError(f"the broker refuses the proof: {_clean(final.error)}")
+        if not hmac.compare_digest(final.signature, self._signature):
+            raise AuthenticationFailedError(
+                "the broker does not know the password either: its signature is wrong"
+            )
+        return None
+
+    async def _prove(self, challenge: bytes) -> bytes:
+        asked = scram.ServerFirst.parse(challenge)
+        ours = self._client_first.nonce
+        if not asked.nonce.startswith(ours) or len(asked.nonce) == len(ours):
+            raise AuthenticationFailedError("the broker's nonce does not extend ours")
+        if not scram.MIN_ITERATIONS <= asked.iterations <= scram.MAX_ITERATIONS:
+            raise AuthenticationFailedError(
+                f"the broker asks for {asked.iterations} iterations; accepted are "
+                f"{scram.MIN_ITERATIONS} to {scram.MAX_ITERATIONS}"
+            )
+        final = scram.ClientFinal.unproven(scram.NO_CHANNEL_BINDING, asked.nonce)
+        message = scram.auth_message(self._client_first, challenge, final)
+        hashing = functools.partial(
+            scram.salted_password,
+            self._mechanism,
+            self._password.reveal(),
+            asked.salt,
+            asked.iterations,
+        )
+        salted = await asyncio.get_running_loop().run_in_executor(None, hashing)
+        key = scram.server_key(self._mechanism, salted)
+        self._signature = scram.server_signature(self._mechanism, key, message)
+        proof = scram.client_proof(self._mechanism, salted, message)
+        return final._replace(proof=proof).encode()
+
+
+class OAuthBearer(Mechanism):
+    """A token that somebody else issued (RFC 7628); the provider is asked for each connection."""
+
+    name = "OAUTHBEARER"
+
+    def __init__(self, provider: AbstractTokenProvider) -> None:
+        self._provider = provider
+
+    def begin(self) -> Conversation:
+        return _OAuthConversation(self._provider)
+
+
+class _OAuthConversation(Conversation):
+    def __init__(self, provider: AbstractTokenProvider) -> None:
+        self._provider = provider
+
+    async def first(self) -> bytes:
+        try:
+            token = (await self._provider.token()).encode()
+            extensions = dict(self._provider.extensions())
+        except Exception as error:
+            # Not its text: it may hold what the provider knows.
+            raise AuthenticationFailedError(
+                f"the token provider raised {type(error).__name__}"
+            ) from error
+        if len(token) > MAX_TOKEN_BYTES or not _TOKEN.fullmatch(token):
+            raise AuthenticationFailedError(
+                f"the token provider gave {len(token)} bytes that are no bearer token"
+            )
+        pairs = b"".join(
+            b"%b=%b\x01" % (name.encode(), value.encode())
+            for name, value in _checked(extensions).items()
+        )
+        return b"n,,\x01auth=Bearer %b\x01%b\x01" % (token, pairs)
+
+    async def answer(self, challenge: bytes) -> bytes | None:
+        # Anything else than nothing says what is wrong; the error itself comes after our \x01.
+        return b"\x01" if challenge else None
+
+
+def _checked(extensions: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in extensions.items():
+        if name == "auth" or not _EXTENSION_NAME.fullmatch(name):
+            raise KafkaConfigurationError(f"a SASL extension cannot be named {name!r}")
+        if not _EXTENSION_VALUE.fullmatch(value):
+            raise KafkaConfigurationError(f"the SASL extension {name!r} has an impossible value")
+    return extensions
+
+
+def mechanism_of(
+    name: str,
+    *,
+    username: str | None = None,
+    password: str | None = None,
+    token_provider: AbstractTokenProvider | None = None,
+) -> Mechanism:
+    """Return the mechanism that a user named, with the credentials it takes.
+
+    Raises:
+        KafkaConfigurationError: It is not known, or its credentials are missing.
+    """
+    if name == OAuthBearer.name:
+        if token_provider is not None:
+            return OAuthBearer(token_provider)
+    elif username is not None and password is not None:
+        if name == Plain.name:
+            return Plain(username, Secret(password))
+        for mechanism in scram.ScramMechanism:
+            if name == mechanism.mechanism_name:
+                return Scram(mechanism, username, Secret(password))
+    raise KafkaConfigurationError(f"SASL {name} is not known here, or lacks its credentials")
+
+
+class Authenticator:
+    """Authenticates connections by one mechanism."""
+
+    def __init__(self, mechanism: Mechanism, *, timeout_s: float) -> None:
+        self._mechanism = mechanism
+        self._timeout_s = timeout_s
+
+    async def __call__(self, connection: Connection) -> float:
+        """Authenticate; return after how many seconds the session ends, 0 if it does not.
+
+        Raises:
+            AuthenticationFailedError: The broker refuses, or could not prove what it has to.
+            AuthenticationMethodNotSupported: The broker does not offer the mechanism.
+            KafkaConnectionError: It hung up, as some do instead of refusing.
+        """
+        await self._choose(connection)
+        conversation = self._mechanism.begin()
+        token: bytes | None = await conversation.first()
+        for _ in range(MAX_TOKENS):
+            if token is None:
+                raise AssertionError("a conversation ended with its own word")
+            request = SaslAuthenticateRequest(auth_bytes=token)
+            try:
+                answer = await connection.request(request, timeout_s=self._timeout_s)
+            except KafkaConnectionError as error:
+                raise KafkaConnectionError(
+                    f"{connection.peer} hung up during {self._mechanism.name} authentication"
+                ) from error
+            if answer.error_code != NoError.errno:
+                raise self._refusal(connection, answer.error_code, answer.error_message or "")
+            token = await conversation.answer(bytes(answer.auth_bytes))
+            if token is None:
+                return max(0, answer.session_lifetime_ms) / 1000
+        raise KafkaProtocolError(f"{connection.peer} does not come to an end authenticating")
+
+    async def _choose(self, connection: Connection) -> None:
+        name = self._mechanism.name
+        request = SaslHandshakeRequest(mechanism=name)
+        answer = await connection.request(request, timeout_s=self._timeout_s)
+        if answer.error_code == UnsupportedSaslMechanismError.errno:
+            raise AuthenticationMethodNotSupported(
+                f"{connection.peer} does not offer {name}, "
+                f"but {', '.join(_clean(one) for one in answer.mechanisms) or 'nothing'}: "
+                "see sasl_mechanism"
+            )
+        if answer.error_code == IllegalSaslStateError.errno:
+            raise AuthenticationFailedError(
+                f"{connection.peer} asks for no authentication there: see security_protocol"
+            )
+        if answer.error_code != NoError.errno:
+            raise self._refusal(connection, answer.error_code, "")
+
+    def _refusal(self, connection: Connection, code: int, text: str) -> AuthenticationFailedError:
+        told = _clean(self._mechanism.conceal(text)) or for_code(code).__name__
+        return AuthenticationFailedError(
+            f"{connection.peer} refuses {self._mechanism.name} authentication: {told}"
+        )
+
+
+def _clean(text: str) -> str:
+    """Make a peer's words fit for one line of a log."""
+    return _CONTROL.sub(" ", text)[:MAX_TEXT_CHARACTERS].strip()
+
+
+def _without(text: str, secret: Secret) -> str:
+    password = secret.reveal().decode(errors="replace")
+    return text.replace(password, repr(secret)) if password else text
