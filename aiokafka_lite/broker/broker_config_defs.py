@@ -106,6 +106,10 @@ BROKER_CONFIGS: Final = by_name(
         _read_only("process.roles", _LIST, ""),
         _read_only("queued.max.requests", _INT, "500", _POSITIVE),
         _read_only("socket.request.max.bytes", _INT, "104857600", _POSITIVE),
+        _read_only("transaction.max.timeout.ms", _INT, "900000", _POSITIVE),
+        _read_only("transaction.state.log.num.partitions", _INT, "50", _POSITIVE),
+        _read_only("transaction.state.log.replication.factor", ConfigType.SHORT, "3", _POSITIVE),
+        _read_only("transactional.id.expiration.ms", _INT, "604800000", _POSITIVE),
     ]
 )
 """The settings of brokers, by name."""
@@ -165,6 +169,10 @@ def static_configs(config: BrokerConfig) -> Mapping[str, str]:
         "process.roles": "broker,controller",
         "queued.max.requests": str(config.queued_max_requests),
         "socket.request.max.bytes": str(config.max_frame_bytes),
+        "transaction.max.timeout.ms": str(config.transaction_max_timeout_ms),
+        "transaction.state.log.num.partitions": str(config.transaction_topic_partitions),
+        "transaction.state.log.replication.factor": str(config.replication),
+        "transactional.id.expiration.ms": str(config.transactional_id_expiration_ms),
     }
     return {
         name: value for name, value in settings.items() if BROKER_CONFIGS[name].default != value

@@ -19,6 +19,7 @@ from aiokafka_lite.broker.leadership import Leadership
 from aiokafka_lite.broker.topics import (
     GROUP_METADATA_TOPIC,
     NO_LEADER,
+    TRANSACTION_STATE_TOPIC,
     NewTopic,
     Partition,
     PartitionKey,
@@ -34,11 +35,17 @@ from aiokafka_lite.structs import TopicPartition
 if TYPE_CHECKING:
     from aiokafka_lite.broker.node import BrokerNode
 
-# What Kafka gives the topic of the group coordinator.
+# What Kafka gives the topics of the coordinators.
 OFFSETS_TOPIC_CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
     "compression.type": "producer",
     "segment.bytes": "104857600",
+}
+TRANSACTION_TOPIC_CONFIG: Final[Mapping[str, str]] = {
+    "cleanup.policy": "compact",
+    "compression.type": "uncompressed",
+    "segment.bytes": "104857600",
+    "unclean.leader.election.enable": "false",
 }
 
 
@@ -191,22 +198,23 @@ class Cluster(DirectAccess):
         return self.known_topic(partition.topic).config.min_insync_replicas
 
     def _leader_elected(self, partition: Partition) -> None:
-        if partition.topic == GROUP_METADATA_TOPIC:
+        if partition.topic in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
             self._elect_coordinator(partition)
 
     def _elect_coordinators(self) -> None:
-        """Let the leaders of the offsets topic's partitions coordinate the groups in them."""
-        topic = self.topic(GROUP_METADATA_TOPIC)
-        for partition in () if topic is None else topic.partitions:
-            self._elect_coordinator(partition)
+        """Let the leaders of the coordinators' topics coordinate what is in their partitions."""
+        for name in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
+            topic = self.topic(name)
+            for partition in () if topic is None else topic.partitions:
+                self._elect_coordinator(partition)
 
     def _elect_coordinator(self, partition: Partition) -> None:
         for node in self.nodes.values():
             if node.id != partition.leader_id:
-                node.groups.resign(partition.index)
+                node.coordinator(partition.topic).resign(partition.index)
         leader = self.nodes.get(partition.leader_id)
         if leader is not None:
-            leader.groups.elect(partition.index)
+            leader.coordinator(partition.topic).elect(partition.index)
 
     # Topics
 
@@ -306,6 +314,21 @@ class Cluster(DirectAccess):
         """
         topic = self.topic(GROUP_METADATA_TOPIC) or self.create_topic(
             GROUP_METADATA_TOPIC, self.config.offsets_topic_partitions, OFFSETS_TOPIC_CONFIG
+        )
+        await self.disk.settled()
+        self._elect_coordinators()
+        return topic
+
+    async def open_transaction_topic(self) -> Topic:
+        """Return the topic of transactional ids; it is made when there is none yet.
+
+        Raises:
+            KafkaStorageError: The disk did not take it: then nothing is promised to any producer.
+        """
+        topic = self.topic(TRANSACTION_STATE_TOPIC) or self.create_topic(
+            TRANSACTION_STATE_TOPIC,
+            self.config.transaction_topic_partitions,
+            TRANSACTION_TOPIC_CONFIG,
         )
         await self.disk.settled()
         self._elect_coordinators()

@@ -71,6 +71,10 @@ class BrokerConfig:
             1000 in Kafka.
         group_consumer_migration_policy: Which groups change between the protocols while they have
             members: "bidirectional", "upgrade", "downgrade" or "disabled".
+        transaction_max_timeout_ms: Longest a producer may ask for.
+        transactional_id_expiration_ms: After so long without news a transactional id is forgotten.
+        transaction_version: Level of the feature transaction.version: with 2 each transaction has
+            an epoch of its own (KIP-890), with 0 or 1 clients do as before Kafka 4.0.
     """
 
     nodes: int = 1
@@ -122,6 +126,10 @@ class BrokerConfig:
     log_cleaner_backoff_ms: int = 15_000
     offsets_retention_minutes: int = 10_080
     offsets_retention_check_interval_ms: int = 600_000
+    transaction_topic_partitions: int = 50
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
+    transaction_version: int = 2
 
     def __post_init__(self) -> None:
         for name in (
@@ -138,6 +146,9 @@ class BrokerConfig:
             "log_cleaner_backoff_ms",
             "offsets_retention_minutes",
             "offsets_retention_check_interval_ms",
+            "transaction_topic_partitions",
+            "transaction_max_timeout_ms",
+            "transactional_id_expiration_ms",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -146,6 +157,8 @@ class BrokerConfig:
                 f"group_consumer_migration_policy must be one of {', '.join(MIGRATION_POLICIES)}, "
                 f"not {self.group_consumer_migration_policy!r}"
             )
+        if self.transaction_version not in (0, 1, 2):
+            raise ValueError(f"transaction_version must be 0 to 2, not {self.transaction_version}")
         self._check_security()
         if self.racks and len(self.racks) != self.nodes:
             raise ValueError(f"{self.nodes} nodes need as many racks, not {len(self.racks)}")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.broker.processor import Processor
     from aiokafka_lite.broker.server import Broker
     from aiokafka_lite.broker.topics import Node
+    from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator
     from aiokafka_lite.errors import BrokerResponseError
 
 Refuses: TypeAlias = "Callable[[str, int], type[BrokerResponseError] | None]"
@@ -57,3 +58,8 @@ class RequestContext:
     def groups(self) -> GroupCoordinator:
         """The group coordinator of the node."""
         return self.node.groups
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        """The transaction coordinator of the node."""
+        return self.node.transactions

@@ -1,4 +1,4 @@
-"""Which partitions of the offsets topic this coordinator answers for, and whether they are loaded.
+"""Which partitions of its topic a coordinator answers for, and whether they are loaded.
 
 absent  → LOADING   elected: another node, or nobody, coordinated its groups
 LOADING → ACTIVE    every record has been replayed
@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Generic, Protocol, TypeVar
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.broker.group_log import CoordinatorLog, CoordinatorRecord
 from aiokafka_lite.broker.group_values import ErrorType
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
@@ -35,27 +34,41 @@ LOADING: Final = PartitionState.LOADING
 ACTIVE: Final = PartitionState.ACTIVE
 
 
-class CoordinatedPartitions:
-    """The partitions of the offsets topic whose groups live here.
+RecordT = TypeVar("RecordT")
+
+
+class RecordSource(Protocol[RecordT]):
+    """The log of a coordinator."""
+
+    def is_empty(self, partition: int) -> bool: ...
+
+    def read(self, partition: int) -> Iterator[list[RecordT]]: ...
+
+
+class CoordinatedPartitions(Generic[RecordT]):
+    """The partitions of the offsets topic whose groups live here, or of another coordinator's.
 
     Args:
-        offsets_log: Where the records are.
+        source: Where the records are.
         scope: Gives the loading its task; damage found in a log is the scope's failure.
         replay: Applies one record.
         loaded: Called when a partition has been read to its end.
         unload: Forgets everything that belongs to a partition.
+        task_name: Of the task that loads.
     """
 
     def __init__(
         self,
-        offsets_log: CoordinatorLog,
+        source: RecordSource[RecordT],
         scope: TaskScope,
         *,
-        replay: Callable[[CoordinatorRecord], None],
+        replay: Callable[[RecordT], None],
         loaded: Callable[[int], None],
         unload: Callable[[int], None],
+        task_name: str = "group-load",
     ) -> None:
-        self._log = offsets_log
+        self._log = source
+        self._task_name = task_name
         self._scope = scope
         self._replay = replay
         self._loaded = loaded
@@ -85,7 +98,7 @@ class CoordinatedPartitions:
             self._terms[partition] = self._terms.get(partition, 0) + 1
             self._states[partition] = ACTIVE if self._log.is_empty(partition) else LOADING
         if self.is_loading and (self._load_task is None or self._load_task.done()):
-            self._load_task = self._scope.spawn(self._load(), name="group-load")
+            self._load_task = self._scope.spawn(self._load(), name=self._task_name)
 
     def resign(self, partition: int) -> None:
         """Answer no longer for a partition, whether or not it has been loaded."""

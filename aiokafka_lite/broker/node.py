@@ -22,7 +22,8 @@ from aiokafka_lite.broker.fetch_session import FetchSessionCache
 from aiokafka_lite.broker.group import GroupCoordinator
 from aiokafka_lite.broker.processor import Processor
 from aiokafka_lite.broker.security.listener import Listener
-from aiokafka_lite.broker.topics import Node
+from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC, Node
+from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator
 from aiokafka_lite.broker.work import Work
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class BrokerNode:
         self.channel: RequestChannel[Work]
         self.fetch_sessions: FetchSessionCache
         self.groups: GroupCoordinator
+        self.transactions: TransactionCoordinator
 
     @property
     def id(self) -> int:
@@ -81,6 +83,10 @@ class BrokerNode:
         """ "host:port" of the first listener for clients."""
         return next(iter(self.endpoints.values())).bootstrap_servers
 
+    def coordinator(self, topic: str) -> GroupCoordinator | TransactionCoordinator:
+        """Return the coordinator whose log a topic is."""
+        return self.transactions if topic == TRANSACTION_STATE_TOPIC else self.groups
+
     # Starting and stopping
 
     def open(self, on_bug: Callable[[str, BaseException], None]) -> None:
@@ -91,6 +97,7 @@ class BrokerNode:
             config.max_fetch_sessions, config.fetch_session_eviction_s, cluster.rng
         )
         self.groups = GroupCoordinator(cluster)
+        self.transactions = TransactionCoordinator(cluster.transactions)
         self.channel = RequestChannel(config.queued_max_requests, self._loop)
         dispatcher = Dispatcher(
             self.channel, cluster.purgatory, cluster.scope, cluster.faults, on_bug

@@ -51,6 +51,7 @@ from aiokafka_lite.broker.security.mechanism import Mechanism
 from aiokafka_lite.broker.topics import (
     Node,
 )
+from aiokafka_lite.broker.transactions.services import EXPIRY_CHECK_S, ClusterTransactions
 from aiokafka_lite.errors import (
     BrokerNotAvailableError,
 )
@@ -168,6 +169,7 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
             on_change=self._partition_changed,
         )
         self.security = Guard(config, self.disk, clock, rng)
+        self.transactions = ClusterTransactions(self)
         self.failure: BaseException | None = None
         self.group_topics = ClusterTopics(self.catalog, self.nodes)
         self._is_running = False
@@ -215,6 +217,7 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
             for node in opened:
                 await node.kill()
                 await node.groups.close()
+                node.transactions.close()
             await self._release()
             raise
         self._is_running = True
@@ -237,6 +240,7 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
         for node in self.nodes.values():
             await node.stop_listening()
             await node.groups.close()
+            node.transactions.close()
         self.purgatory.close()
         await asyncio.gather(*(node.close_connections() for node in self.nodes.values()))
         await self._release()
@@ -289,6 +293,7 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
             self.config.log_cleaner_backoff_ms / 1000,
             lambda: compact_all(self.topics.values(), self.clock()),
         )
+        yield Job(EXPIRY_CHECK_S, self.transactions.expire_ids)
 
     async def clean_logs(self) -> None:
         """Do now what is else done from time to time: delete old segments, compact logs.

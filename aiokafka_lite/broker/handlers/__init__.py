@@ -6,6 +6,8 @@ import importlib
 from typing import Final
 
 MODULES: Final = (
+    "add_offsets_to_txn",
+    "add_partitions_to_txn",
     "alter_configs",
     "alter_partition_reassignments",
     "alter_replica_log_dirs",
@@ -25,10 +27,13 @@ MODULES: Final = (
     "describe_configs",
     "describe_groups",
     "describe_log_dirs",
+    "describe_producers",
     "describe_quorum",
     "describe_topic_partitions",
+    "describe_transactions",
     "describe_user_scram_credentials",
     "elect_leaders",
+    "end_txn",
     "fetch",
     "find_coordinator",
     "heartbeat",
@@ -40,6 +45,7 @@ MODULES: Final = (
     "list_groups",
     "list_offsets",
     "list_partition_reassignments",
+    "list_transactions",
     "metadata",
     "offset_commit",
     "offset_delete",
@@ -49,6 +55,7 @@ MODULES: Final = (
     "sasl_authenticate",
     "sasl_handshake",
     "sync_group",
+    "write_txn_markers",
 )
 
 

@@ -10,10 +10,10 @@ processor does that, since such a request cannot be decoded.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.features import FEATURES_EPOCH, FIRST_WITH_LEVEL_0, features
 from aiokafka_lite.broker.handlers.registry import HANDLERS, handler
 from aiokafka_lite.errors import IllegalSaslStateError, InvalidRequestError
 from aiokafka_lite.protocol.messages.api_versions import (
@@ -25,9 +25,6 @@ from aiokafka_lite.protocol.messages.api_versions import (
 )
 
 FIRST_WITH_SOFTWARE_NAME: Final = 3
-FIRST_WITH_FEATURES_AT_ZERO: Final = 4
-# What the cluster has decided to use, and the level: group.version 1 are the groups of KIP-848.
-FEATURES: Final[Mapping[str, int]] = {"group.version": 1}
 _LEGAL_SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -42,7 +39,25 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsRespo
     session = ctx.connection.sasl
     if session is not None and not session.versions_told():
         return ApiVersionsResponse(error_code=IllegalSaslStateError.errno)
+    known = features(ctx.broker.config)
     return ApiVersionsResponse(
+        supported_features=[
+            SupportedFeatureKey(
+                name=each.name, min_version=each.min_level, max_version=each.max_level
+            )
+            for each in known
+            if each.min_level or ctx.api_version >= FIRST_WITH_LEVEL_0
+        ],
+        finalized_features_epoch=FEATURES_EPOCH,
+        finalized_features=[
+            FinalizedFeatureKey(
+                name=each.name,
+                max_version_level=each.finalized_level,
+                min_version_level=each.finalized_level,
+            )
+            for each in known
+            if each.finalized_level
+        ],
         api_keys=[
             ApiVersion(
                 api_key=key,
@@ -50,16 +65,5 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsRespo
                 max_version=entry.max_version,
             )
             for key, entry in sorted(HANDLERS.items())
-        ],
-        supported_features=[
-            SupportedFeatureKey(name=name, min_version=0, max_version=level)
-            for name, level in FEATURES.items()
-            # Versions before could not say that a feature may be off (KIP-584).
-            if ctx.api_version >= FIRST_WITH_FEATURES_AT_ZERO
-        ],
-        finalized_features_epoch=0,
-        finalized_features=[
-            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-            for name, level in FEATURES.items()
         ],
     )

@@ -3,13 +3,15 @@
 1 a type of key, for groups or transactions, and error messages; 3 flexible; 4 several keys, each
 with an error of its own (KIP-699); 5 TRANSACTION_ABORTABLE (KIP-890); 6 share groups (KIP-932).
 
-A group's coordinator is the leader of its partition of the offsets topic. Nobody coordinates
-transactions or share groups here: clients are told what a Kafka without these would say.
+A group's coordinator is the leader of its partition of the offsets topic, a transactional id's
+that of its partition of the topic of transactions. Nobody coordinates share groups here: clients
+are told what a Kafka without these would say.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
@@ -45,15 +47,22 @@ class KeyType(enum.IntEnum):
 async def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """Say which node coordinates each of the keys; the first to ask has the topic made."""
     error = await _open(ctx, request.key_type)
+    find = (
+        ctx.broker.transactions.coordinator_id_of
+        if request.key_type == KeyType.TRANSACTION
+        else ctx.broker.coordinator_of
+    )
     return FindCoordinatorResponse(
-        coordinators=[_coordinator(ctx, key, error) for key in request.coordinator_keys]
+        coordinators=[_coordinator(ctx, key, error, find) for key in request.coordinator_keys]
     )
 
 
-def _coordinator(ctx: RequestContext, key: str, error: ErrorType) -> Coordinator:
+def _coordinator(
+    ctx: RequestContext, key: str, error: ErrorType, find: Callable[[str], int]
+) -> Coordinator:
     address = NO_NODE
     if error is NoError:
-        node = ctx.broker.nodes.get(ctx.broker.coordinator_of(key))
+        node = ctx.broker.nodes.get(find(key))
         if node is None:
             error = CoordinatorNotAvailableError
         else:
@@ -73,12 +82,13 @@ def _coordinator(ctx: RequestContext, key: str, error: ErrorType) -> Coordinator
 
 async def _open(ctx: RequestContext, key_type: int) -> ErrorType:
     """See to it that there are coordinators, and say why not."""
-    if key_type == KeyType.TRANSACTION:
-        return CoordinatorNotAvailableError
-    if key_type != KeyType.GROUP:
+    if key_type not in (KeyType.GROUP, KeyType.TRANSACTION):
         return InvalidRequestError
     try:
-        await ctx.broker.open_offsets_topic()
+        if key_type == KeyType.TRANSACTION:
+            await ctx.broker.open_transaction_topic()
+        else:
+            await ctx.broker.open_offsets_topic()
     except KafkaStorageError:
         return CoordinatorNotAvailableError
     return NoError

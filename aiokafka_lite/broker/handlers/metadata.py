@@ -22,6 +22,7 @@ from aiokafka_lite.broker.handlers.replies import (
 from aiokafka_lite.broker.topics import (
     GROUP_METADATA_TOPIC,
     NO_LEADER,
+    TRANSACTION_STATE_TOPIC,
     Partition,
     Topic,
     check_topic_name,
@@ -52,8 +53,10 @@ FIRST_WITH_REQUESTED_IDS: Final = 12
 async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """Describe the cluster and the topics asked for, creating those that may be."""
     topic_count = len(ctx.broker.topics)
-    if _asks_for_offsets_topic(ctx, request):
+    if _asks_for(ctx, request, GROUP_METADATA_TOPIC):
         await ctx.broker.open_offsets_topic()
+    if _asks_for(ctx, request, TRANSACTION_STATE_TOPIC):
+        await ctx.broker.open_transaction_topic()
     topics = list(_topics(ctx, request))
     if len(ctx.broker.topics) != topic_count:  # some were created
         await ctx.broker.disk.settled()
@@ -95,9 +98,9 @@ def _may_create(ctx: RequestContext, request: MetadataRequest) -> bool:
     return request.allow_auto_topic_creation and ctx.broker.config.auto_create_topics
 
 
-def _asks_for_offsets_topic(ctx: RequestContext, request: MetadataRequest) -> bool:
+def _asks_for(ctx: RequestContext, request: MetadataRequest, topic: str) -> bool:
     return _may_create(ctx, request) and any(
-        wanted.name == GROUP_METADATA_TOPIC for wanted in request.topics or ()
+        wanted.name == topic for wanted in request.topics or ()
     )
 
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
-from aiokafka_lite._compat import Buffer
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
 from aiokafka_lite.broker.topics import NO_LEADER, Partition, Topic
+from aiokafka_lite.broker.transactions.producing import verify_batch, why_refused
 from aiokafka_lite.broker.validation import validated_batch
 from aiokafka_lite.errors import (
+    BrokerResponseError,
     CorruptRecordException,
     InvalidRequiredAcksError,
     InvalidTopicError,
@@ -34,6 +35,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.messages.produce import (
     LeaderIdAndEpoch,
     NodeEndpoint,
+    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -67,13 +69,13 @@ def handle(
         KafkaProtocolError: Something failed and the client expects no answer: closing the
             connection is the only way to tell it.
     """
+    refused = why_refused(request)
     responses = [
         TopicProduceResponse(
             name=data.name,
             topic_id=data.topic_id,
             partition_responses=[
-                _append(ctx, request.acks, data, item.index, item.records)
-                for item in data.partition_data
+                _append(ctx, request, data, item, refused) for item in data.partition_data
             ],
         )
         for data in request.topic_data
@@ -107,13 +109,19 @@ async def _answer_when_kept(ctx: RequestContext, answer: ProduceResponse) -> Pro
 
 
 def _append(
-    ctx: RequestContext, acks: int, data: TopicProduceData, index: int, records: Buffer | None
+    ctx: RequestContext,
+    request: ProduceRequest,
+    data: TopicProduceData,
+    item: PartitionProduceData,
+    refused: BrokerResponseError | None,
 ) -> PartitionProduceResponse:
-    answer = PartitionProduceResponse(index=index)
+    answer, acks = PartitionProduceResponse(index=item.index), request.acks
     try:
+        if refused is not None:
+            raise refused
         if acks not in LEGAL_ACKS:
             raise InvalidRequiredAcksError(f"acks must be one of {LEGAL_ACKS}, not {acks}")
-        topic, partition = _find(ctx, data, index)
+        topic, partition = _find(ctx, data, item.index)
         partition.check_leader(ctx.node.id)
         # More than there are replicas is never asked for.
         needed = min(topic.config.min_insync_replicas, len(partition.replicas))
@@ -122,7 +130,9 @@ def _append(
                 f"{len(partition.isr)} replicas are in sync, {needed} must be (min.insync.replicas)"
             )
         now_ms = ctx.broker.clock()
-        header, batch = validated_batch(records, ctx.api_version, topic.config, now_ms)
+        header, batch = validated_batch(item.records, ctx.api_version, topic.config, now_ms)
+        if header.is_transactional:
+            verify_batch(ctx, request.transactional_id or "", header, partition)
         result = partition.append_batch(
             header, batch, append_time_ms=now_ms if topic.config.is_log_append_time else None
         )

@@ -1,0 +1,375 @@
+"""The transaction coordinator of a node: answers for the transactional ids of its partitions.
+
+There are two kinds of methods: those that answer requests, which have the machine decide, append
+the decision to ``__transaction_state`` and apply it; and those that apply what the log says when a
+partition is loaded. What is not in the log was not decided. A transaction found to be ending after
+a restart gets its markers then: writing one twice does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.group_loading import CoordinatedPartitions
+from aiokafka_lite.broker.group_log import OffsetsLog
+from aiokafka_lite.broker.maintenance import Steps
+from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
+from aiokafka_lite.broker.transactions.machine import Decision, Transaction
+from aiokafka_lite.broker.transactions.markers import MarkerWriter
+from aiokafka_lite.broker.transactions.transaction_log import TransactionLog, TransactionRecord
+from aiokafka_lite.broker.transactions.values import (
+    NO_PRODUCER,
+    NO_PRODUCER_ID,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
+    Ended,
+    ErrorType,
+    Marker,
+    ProducerIdentity,
+    TransactionValue,
+    TransactionVersion,
+)
+from aiokafka_lite.errors import (
+    ConcurrentTransactions,
+    CoordinatorNotAvailableError,
+    InvalidProducerIdMapping,
+    InvalidRequestError,
+    InvalidTransactionTimeout,
+    KafkaError,
+    NoError,
+    NotCoordinatorError,
+)
+from aiokafka_lite.structs import TopicPartition
+
+log = logging.getLogger(__name__)
+
+# When the log did not take the abort of a transaction that timed out.
+RETRY_S: Final = 1.0
+EXPIRIES_AT_ONCE: Final = 100
+
+
+class TransactionSettings(NamedTuple):
+    """The broker's limits for transactions.
+
+    Attributes:
+        max_timeout_ms: transaction.max.timeout.ms
+        expiration_ms: transactional.id.expiration.ms
+        version: The level of the feature transaction.version.
+    """
+
+    max_timeout_ms: int = 900_000
+    expiration_ms: int = 604_800_000
+    version: TransactionVersion = TransactionVersion.EPOCH_PER_TRANSACTION
+
+
+class TransactionServices(Protocol):
+    """What the coordinator needs of its broker."""
+
+    @property
+    def clock(self) -> Callable[[], int]: ...
+    @property
+    def scope(self) -> TaskScope: ...
+    @property
+    def settings(self) -> TransactionSettings: ...
+    @property
+    def partition_count(self) -> int: ...
+
+    def partition(self, topic: str, index: int) -> OffsetsLog: ...
+
+    def leader_epoch(self, index: int) -> int:
+        """Return the epoch in which the node leads a partition of the topic."""
+
+    async def new_producer_id(self) -> int:
+        """Return an id that no producer ever had, nor will after a crash."""
+
+    def write_marker(self, tp: TopicPartition, marker: Marker) -> ErrorType:
+        """Write a marker to whoever leads a partition."""
+
+
+class TransactionCoordinator:
+    """The transactions that a node coordinates. One writer: this class, on the broker's loop."""
+
+    def __init__(self, services: TransactionServices) -> None:
+        self._services = services
+        self._settings = services.settings
+        self._log = TransactionLog(
+            lambda index: services.partition(TRANSACTION_STATE_TOPIC, index),
+            partition_count=lambda: services.partition_count,
+            clock=services.clock,
+            version=self._settings.version,
+        )
+        self._transactions: dict[str, Transaction] = {}
+        self._partitions = CoordinatedPartitions(
+            self._log,
+            services.scope,
+            replay=self._replay,
+            loaded=self._resume,
+            unload=self._unload,
+            task_name="transaction-load",
+        )
+        self._markers = MarkerWriter(self._write_marker, self._complete)
+        self._timeouts: dict[str, asyncio.TimerHandle] = {}
+        self._is_open = True
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def elect(self, partition: int) -> None:
+        """Coordinate the transactional ids of a partition, which this node leads now."""
+        self._partitions.elect([partition])
+
+    def resign(self, partition: int) -> None:
+        """Coordinate them no longer: another node leads the partition."""
+        self._partitions.resign(partition)
+
+    async def until_loaded(self) -> None:
+        """Wait until every partition has been read; raises what the reading raised."""
+        await self._partitions.until_loaded()
+
+    def close(self) -> None:
+        """Refuse what comes and leave what is ending to the next start; idempotent."""
+        self._is_open = False
+        self._markers.close()
+        for timer in self._timeouts.values():
+            timer.cancel()
+        self._timeouts.clear()
+
+    def hold_markers(self) -> None:
+        """Let transactions that end stay undecided in their partitions; for tests."""
+        self._markers.hold()
+
+    def release_markers(self) -> None:
+        """Write the markers that were held back."""
+        self._markers.release()
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def availability(self, transactional_id: str) -> ErrorType:
+        """Say whether this coordinator can answer for a transactional id now."""
+        if not self._is_open:
+            return CoordinatorNotAvailableError
+        return self._partitions.availability(self._log.partition_for(transactional_id))
+
+    async def init_producer(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
+    ) -> Ended:
+        """Answer InitProducerId: a producer with this transactional id starts.
+
+        Whoever had the id before may write no more. Its open transaction is aborted first; that
+        answer is CONCURRENT_TRANSACTIONS, upon which the client asks again.
+        """
+        if not transactional_id:
+            return Ended(InvalidRequestError)
+        if not 0 < timeout_ms <= self._settings.max_timeout_ms:
+            return Ended(InvalidTransactionTimeout)
+        error = self.availability(transactional_id)
+        if error is not NoError:
+            return Ended(error)
+        known = self._transactions.get(transactional_id)
+        spare = NO_PRODUCER_ID
+        if known is None or known.needs_producer_id:
+            spare = await self._services.new_producer_id()
+            error = self.availability(transactional_id)  # it may have moved meanwhile
+            if error is not NoError:
+                return Ended(error)
+            known = self._transactions.get(transactional_id)
+        transaction = known or Transaction(
+            transactional_id, TransactionValue(producer_id=spare, epoch=-1, timeout_ms=timeout_ms)
+        )
+        decision = transaction.init(
+            timeout_ms, expected, self._settings.version, spare, self._services.clock()
+        )
+        error = self._carry_out(transaction, decision)
+        if error is not NoError:
+            return Ended(error)
+        if isinstance(decision, TransactionValue) and decision.state is PREPARE_ABORT:
+            return Ended(ConcurrentTransactions)  # the transaction before has to end first
+        return Ended(NoError, transaction.value.producer)
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Iterable[TopicPartition],
+        version: TransactionVersion,
+    ) -> ErrorType:
+        """Answer AddPartitionsToTxn, and whatever adds partitions implicitly."""
+        transaction = self._find(transactional_id)
+        if not isinstance(transaction, Transaction):
+            return transaction
+        decision = transaction.add(producer, partitions, version, self._services.clock())
+        return self._carry_out(transaction, decision)
+
+    def verify_partition(
+        self, transactional_id: str, producer: ProducerIdentity, tp: TopicPartition
+    ) -> ErrorType:
+        """Say whether a producer may write to a partition: only within its transaction."""
+        transaction = self._find(transactional_id)
+        if not isinstance(transaction, Transaction):
+            return transaction
+        return transaction.verify(producer, tp)
+
+    async def end(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        version: TransactionVersion,
+        *,
+        is_commit: bool,
+    ) -> Ended:
+        """Answer EndTxn; from then on the outcome stands, whatever happens."""
+        transaction = self._find(transactional_id)
+        spare = NO_PRODUCER_ID
+        if isinstance(transaction, Transaction) and transaction.needs_producer_id:
+            spare = await self._services.new_producer_id()
+            transaction = self._find(transactional_id)
+        if not isinstance(transaction, Transaction):
+            return Ended(transaction)
+        now_ms = self._services.clock()
+        decision = transaction.end(producer, version, spare, now_ms, is_commit=is_commit)
+        if isinstance(decision, TransactionValue):
+            error = self._carry_out(transaction, decision)
+            # Before the markers are there, the producer is told who it will be then.
+            after = Transaction(transactional_id, decision).complete(now_ms).producer
+            return Ended(error, after if error is NoError else NO_PRODUCER)
+        return Ended(decision, transaction.value.producer if decision is NoError else NO_PRODUCER)
+
+    def _find(self, transactional_id: str) -> Transaction | ErrorType:
+        if not transactional_id:
+            return InvalidRequestError
+        error = self.availability(transactional_id)
+        if error is not NoError:
+            return error
+        return self._transactions.get(transactional_id) or InvalidProducerIdMapping
+
+    # -- administration ------------------------------------------------------------------------
+
+    @property
+    def transactions(self) -> Mapping[str, Transaction]:
+        """The transactional ids that have been loaded."""
+        return self._transactions
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether some may be missing from `transactions` yet."""
+        return self._partitions.is_loading
+
+    # -- the log -------------------------------------------------------------------------------
+
+    def _carry_out(self, transaction: Transaction, decision: Decision) -> ErrorType:
+        """Store what was decided, and do what follows from it."""
+        if not isinstance(decision, TransactionValue):
+            return decision
+        error = self._append(TransactionRecord(transaction.transactional_id, decision))
+        if error is not NoError:
+            return error
+        self._transactions[transaction.transactional_id] = transaction
+        transaction.become(decision)
+        self._watch(transaction)
+        if transaction.is_ending:
+            self._markers.begin(transaction)
+        return NoError
+
+    def _append(self, record: TransactionRecord) -> ErrorType:
+        try:
+            self._log.append(record)
+        except (KafkaError, OSError) as error:
+            # Kafka tells clients to look for another coordinator when its disk fails.
+            log.error("cannot store transactional id %r: %s", record.transactional_id, error)
+            return NotCoordinatorError
+        return NoError
+
+    def _replay(self, record: TransactionRecord) -> None:
+        """Apply one record while a partition is loaded; compaction may have left out steps."""
+        if record.value is None:
+            self._transactions.pop(record.transactional_id, None)
+        else:
+            self._transactions[record.transactional_id] = Transaction(
+                record.transactional_id, record.value
+            )
+
+    def _resume(self, partition: int) -> None:
+        for transaction in self._in(partition):
+            self._watch(transaction)
+            if transaction.is_ending:
+                self._markers.begin(transaction)
+
+    def _unload(self, partition: int) -> None:
+        for transaction in self._in(partition):
+            self._forget(transaction.transactional_id)
+
+    def _forget(self, transactional_id: str) -> None:
+        del self._transactions[transactional_id]
+        self._markers.forget(transactional_id)
+        self._unwatch(transactional_id)
+
+    def _in(self, partition: int) -> Iterator[Transaction]:
+        for transactional_id, transaction in tuple(self._transactions.items()):
+            if self._log.partition_for(transactional_id) == partition:
+                yield transaction
+
+    # -- markers -------------------------------------------------------------------------------
+
+    def _write_marker(self, transaction: Transaction, tp: TopicPartition) -> ErrorType:
+        value = transaction.value
+        partition = self._log.partition_for(transaction.transactional_id)
+        marker = Marker(
+            value.producer_id,
+            value.epoch,
+            value.state is PREPARE_COMMIT,
+            self._services.leader_epoch(partition),
+            value.client_version,
+        )
+        return self._services.write_marker(tp, marker)
+
+    def _complete(self, transaction: Transaction) -> bool:
+        decision = transaction.complete(self._services.clock())
+        return self._carry_out(transaction, decision) is NoError
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def _watch(self, transaction: Transaction) -> None:
+        """See to it that a transaction is aborted that takes longer than its producer allowed."""
+        transactional_id, value = transaction.transactional_id, transaction.value
+        if value.state is not ONGOING:
+            self._unwatch(transactional_id)
+        elif transactional_id not in self._timeouts:
+            left_ms = value.started_ms + value.timeout_ms - self._services.clock()
+            # A clock that was put back must not make it last for ever.
+            self._abort_after(min(max(left_ms, 0), value.timeout_ms) / 1000, transaction)
+
+    def _abort_after(self, delay_s: float, transaction: Transaction) -> None:
+        self._timeouts[transaction.transactional_id] = asyncio.get_running_loop().call_later(
+            delay_s, self._time_out, transaction
+        )
+
+    def _unwatch(self, transactional_id: str) -> None:
+        timer = self._timeouts.pop(transactional_id, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _time_out(self, transaction: Transaction) -> None:
+        """Abort an open transaction; its producer may write no more."""
+        self._timeouts.pop(transaction.transactional_id, None)
+        log.info("transaction of %r is aborted: it timed out", transaction.transactional_id)
+        decision = transaction.fence(self._settings.version, self._services.clock())
+        if self._carry_out(transaction, decision) is not NoError:
+            self._abort_after(RETRY_S, transaction)
+
+    def expire_ids(self) -> Steps:
+        """Forget transactional ids of which nothing was heard for long; yields between some."""
+        older_than_ms = self._services.clock() - self._settings.expiration_ms
+        for number, transactional_id in enumerate(tuple(self._transactions)):
+            if number % EXPIRIES_AT_ONCE == 0:
+                yield
+            transaction = self._transactions.get(transactional_id)
+            if (
+                transaction is not None
+                and transaction.may_expire(older_than_ms)
+                and self._append(TransactionRecord(transactional_id, None)) is NoError
+            ):
+                self._forget(transactional_id)

@@ -1,0 +1,344 @@
+"""The state machine of one transactional id, without I/O.
+
+Every request is answered by a decision: an error (NoError where there is nothing to do), or the
+value that the transactional id is to have. The coordinator appends the value to the log and then
+has the machine `become` it; a decision changes nothing by itself, so a value that could not be
+stored was never decided.
+
+    Empty ──────── partitions added ──▶ Ongoing ── commit ──▶ PrepareCommit ──▶ CompleteCommit
+      ▲                                    │                                       │
+      │                                    ├── abort ────▶ PrepareAbort ──▶ CompleteAbort
+      │                                    │                    ▲                  │
+      │                                    └─▶ PrepareEpochFence┘                  │
+      └── InitProducerId ──────────────────────────────────────────────────────────┘
+
+From the Prepare states on the outcome stands; the Complete states follow when every partition has
+its marker, and until then requests are put off with CONCURRENT_TRANSACTIONS. PrepareEpochFence
+(the producer timed out, or another took its place) never rests: the abort is one step.
+
+In transactions of version 2 (KIP-890) a transaction has an epoch of its own: its end bumps it.
+Then a repeated EndTxn comes with the epoch before, and nothing of an earlier transaction gets into
+a later one. When epochs run out, a new producer id takes over at the end of the transaction.
+
+Reference: kafka.coordinator.transaction.TransactionCoordinator,
+org.apache.kafka.coordinator.transaction.TransactionMetadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TypeAlias
+
+from aiokafka_lite.broker.transactions.values import (
+    ALLOWED_FROM,
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
+    DEAD,
+    EMPTY,
+    ENDING,
+    EXHAUSTED_EPOCH,
+    LAST_EPOCH,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIME,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
+    PREPARE_EPOCH_FENCE,
+    ErrorType,
+    ProducerIdentity,
+    TransactionState,
+    TransactionValue,
+    TransactionVersion,
+)
+from aiokafka_lite.errors import (
+    ConcurrentTransactions,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    NoError,
+    ProducerFencedError,
+    TransactionAbortableError,
+    UnknownError,
+)
+from aiokafka_lite.structs import TopicPartition
+
+Decision: TypeAlias = "ErrorType | TransactionValue"
+
+
+class IllegalTransitionError(Exception):
+    """The machine was to go from a state to one that does not follow it: a bug."""
+
+
+class Transaction:
+    """A transactional id: `become` is the only method that changes it, and `marked`.
+
+    Attributes:
+        value: What is kept about it.
+        unmarked: While the transaction ends, the partitions that have no marker yet.
+    """
+
+    def __init__(self, transactional_id: str, value: TransactionValue) -> None:
+        self.transactional_id = transactional_id
+        self.value = value
+        self.unmarked: dict[TopicPartition, None] = {}
+        self._enter()
+
+    @property
+    def state(self) -> TransactionState:
+        return self.value.state
+
+    @property
+    def is_ending(self) -> bool:
+        """The outcome stands, and not every partition has its marker."""
+        return self.value.state in ENDING
+
+    @property
+    def needs_producer_id(self) -> bool:
+        """The epochs of the producer id are used up: the next decision may need another id."""
+        return self.value.epoch >= EXHAUSTED_EPOCH
+
+    def become(self, value: TransactionValue) -> None:
+        """Take over a value that was decided and stored.
+
+        Raises:
+            IllegalTransitionError: Its state does not follow the present one.
+        """
+        check_transition(self.value.state, value.state)
+        self.value = value
+        self._enter()
+
+    def _enter(self) -> None:
+        self.unmarked = dict.fromkeys(self.value.partitions) if self.is_ending else {}
+
+    def marked(self, tp: TopicPartition) -> None:
+        """Note that a partition has its marker, or needs none any more."""
+        self.unmarked.pop(tp, None)
+
+    # A producer starts
+
+    def init(
+        self,
+        timeout_ms: int,
+        expected: ProducerIdentity | None,
+        version: TransactionVersion,
+        spare_producer_id: int,
+        now_ms: int,
+    ) -> Decision:
+        """Decide about InitProducerId.
+
+        An open transaction is aborted first: that decision's state is PrepareAbort, and the
+        client has to ask again.
+
+        Args:
+            timeout_ms: For the transactions to come.
+            expected: What the producer believes it is (KIP-360); None for one that starts.
+            version: Of the transactions of this cluster.
+            spare_producer_id: Is used if `needs_producer_id`.
+            now_ms: Wall time.
+        """
+        value = self.value
+        if self.is_ending:
+            return ConcurrentTransactions
+        if expected is not None and not self._may_be(expected):
+            return ProducerFencedError
+        if value.state is ONGOING:
+            return self.fence(version, now_ms)
+        renewed = replace(
+            value,
+            previous_producer_id=value.producer_id,
+            timeout_ms=timeout_ms,
+            state=EMPTY,
+            partitions=(),
+            started_ms=NO_TIME,
+            updated_ms=now_ms,
+        )
+        if self.needs_producer_id and (expected is None or expected.epoch == value.epoch):
+            last_epoch = NO_EPOCH if expected is None else value.epoch
+            return replace(renewed, producer_id=spare_producer_id, epoch=0, last_epoch=last_epoch)
+        if self.needs_producer_id:
+            return UnknownError
+        bumped = replace(renewed, epoch=value.epoch + 1)
+        if expected is None:
+            return replace(bumped, last_epoch=NO_EPOCH)
+        if value.epoch in (NO_EPOCH, expected.epoch):
+            return replace(bumped, last_epoch=value.epoch)
+        if expected.epoch == value.last_epoch:  # a repeated request whose answer got lost
+            return renewed
+        return ProducerFencedError
+
+    def _may_be(self, expected: ProducerIdentity) -> bool:
+        value = self.value
+        return (
+            value.epoch == NO_EPOCH
+            or expected.producer_id == value.producer_id
+            # The answer that brought another producer id may have got lost.
+            or (
+                expected.producer_id == value.previous_producer_id
+                and expected.epoch >= EXHAUSTED_EPOCH
+            )
+        )
+
+    # A transaction goes on
+
+    def add(
+        self,
+        producer: ProducerIdentity,
+        partitions: Iterable[TopicPartition],
+        version: TransactionVersion,
+        now_ms: int,
+    ) -> Decision:
+        """Decide about partitions that the producer wants to write to."""
+        value = self.value
+        if self.is_ending:
+            return ConcurrentTransactions
+        error = self._check_producer(producer)
+        if error is not NoError:
+            return error
+        more = dict.fromkeys((*value.partitions, *partitions))
+        if value.state is ONGOING and len(more) == len(value.partitions):
+            return NoError
+        return replace(
+            value,
+            previous_producer_id=value.producer_id,
+            state=ONGOING,
+            partitions=tuple(more),
+            started_ms=value.started_ms if value.state is ONGOING else now_ms,
+            updated_ms=now_ms,
+            client_version=version,
+        )
+
+    def verify(self, producer: ProducerIdentity, tp: TopicPartition) -> ErrorType:
+        """Say whether a producer may write to a partition: only within its transaction."""
+        error = self._check_producer(producer)
+        if error is not NoError:
+            return error
+        if self.is_ending:
+            return ConcurrentTransactions
+        return NoError if tp in self.value.partitions else TransactionAbortableError
+
+    def _check_producer(self, producer: ProducerIdentity) -> ErrorType:
+        if producer.producer_id != self.value.producer_id:
+            return InvalidProducerIdMapping
+        return NoError if producer.epoch == self.value.epoch else ProducerFencedError
+
+    # A transaction ends
+
+    def end(
+        self,
+        producer: ProducerIdentity,
+        version: TransactionVersion,
+        spare_producer_id: int,
+        now_ms: int,
+        *,
+        is_commit: bool,
+    ) -> Decision:
+        """Decide about EndTxn; NoError if the transaction has ended so already.
+
+        Args:
+            producer: Who asks.
+            version: How it goes about transactions.
+            spare_producer_id: Is used if `needs_producer_id`.
+            now_ms: Wall time.
+            is_commit: False to abort.
+        """
+        if version.bumps_epochs:
+            return self._end_with_epoch(producer, spare_producer_id, now_ms, is_commit=is_commit)
+        value = self.value
+        error = self._check_producer(producer)
+        if error is not NoError:
+            return error
+        if self.is_ending:
+            return ConcurrentTransactions
+        if value.state is ONGOING:
+            return self._prepared(version, now_ms, is_commit=is_commit)
+        wanted = COMPLETE_COMMIT if is_commit else COMPLETE_ABORT
+        return NoError if value.state is wanted else InvalidTxnState
+
+    def _end_with_epoch(
+        self, producer: ProducerIdentity, spare_producer_id: int, now_ms: int, *, is_commit: bool
+    ) -> Decision:
+        value = self.value
+        if self.is_ending:
+            return ConcurrentTransactions
+        # The end of this producer's transaction bumped its epoch, or gave it another id.
+        was_bumped = value.epoch == producer.epoch + 1
+        was_renewed = producer == (value.previous_producer_id, EXHAUSTED_EPOCH) and value.epoch == 0
+        if producer.producer_id != value.producer_id and not was_renewed:
+            return InvalidProducerIdMapping
+        has_ended = value.state in (COMPLETE_COMMIT, COMPLETE_ABORT)
+        is_repeated = has_ended and (was_bumped or was_renewed)
+        if producer.epoch != value.epoch and not is_repeated:
+            return ProducerFencedError
+        if is_repeated:
+            wanted = COMPLETE_COMMIT if is_commit else COMPLETE_ABORT
+            return NoError if value.state is wanted else InvalidTxnState
+        if value.state is not ONGOING and is_commit:
+            return InvalidTxnState
+        prepared = self._prepared(
+            TransactionVersion.EPOCH_PER_TRANSACTION, now_ms, is_commit=is_commit
+        )
+        return replace(
+            prepared,
+            next_producer_id=spare_producer_id if self.needs_producer_id else NO_PRODUCER_ID,
+            # An abort without a transaction starts one to end it.
+            started_ms=value.started_ms if value.state is ONGOING else now_ms,
+        )
+
+    def fence(self, version: TransactionVersion, now_ms: int) -> TransactionValue:
+        """Decide to abort the open transaction, and to let its producer write no more.
+
+        Nobody is ever given the epoch that this bumps to.
+        """
+        check_transition(self.value.state, PREPARE_EPOCH_FENCE)
+        prepared = self._prepared(version, now_ms, is_commit=False)
+        if prepared.epoch > self.value.epoch:  # the abort has an epoch of its own anyway
+            return prepared
+        return replace(prepared, epoch=self.value.epoch + 1, last_epoch=NO_EPOCH)
+
+    def _prepared(
+        self, version: TransactionVersion, now_ms: int, *, is_commit: bool
+    ) -> TransactionValue:
+        value = self.value
+        prepared = replace(
+            value,
+            previous_producer_id=value.producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+            state=PREPARE_COMMIT if is_commit else PREPARE_ABORT,
+            updated_ms=now_ms,
+            client_version=version,
+        )
+        if version.bumps_epochs and value.epoch < LAST_EPOCH:
+            return replace(prepared, epoch=value.epoch + 1, last_epoch=value.epoch)
+        return prepared
+
+    def complete(self, now_ms: int) -> TransactionValue:
+        """Decide that the transaction has ended: every partition has its marker."""
+        value = self.value
+        completed = replace(
+            value,
+            previous_producer_id=value.producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+            state=COMPLETE_COMMIT if value.state is PREPARE_COMMIT else COMPLETE_ABORT,
+            partitions=(),
+            updated_ms=now_ms,
+        )
+        if value.client_version.bumps_epochs and value.next_producer_id != NO_PRODUCER_ID:
+            return replace(completed, producer_id=value.next_producer_id, epoch=0)
+        return completed
+
+    # The transactional id is forgotten
+
+    def may_expire(self, older_than_ms: int) -> bool:
+        """Say whether nothing happened to the id since a time, so that it may be forgotten."""
+        return self.value.state in ALLOWED_FROM[DEAD] and self.value.updated_ms <= older_than_ms
+
+
+def check_transition(old: TransactionState, new: TransactionState) -> None:
+    """Check that a state follows another.
+
+    Raises:
+        IllegalTransitionError: It does not.
+    """
+    if old not in ALLOWED_FROM[new]:
+        raise IllegalTransitionError(f"{new.name} does not follow {old.name}")

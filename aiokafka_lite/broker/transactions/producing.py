@@ -1,0 +1,110 @@
+"""What Produce asks about transactional batches before it appends them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.topics import Partition
+from aiokafka_lite.broker.transactions.values import ErrorType, ProducerIdentity
+from aiokafka_lite.broker.transactions.verification import Verification, verify
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    ConcurrentTransactions,
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    InvalidProducerIdMapping,
+    KafkaError,
+    NoError,
+    NotCoordinatorError,
+    NotEnoughReplicasError,
+    TransactionalIdAuthorizationFailed,
+)
+from aiokafka_lite.protocol.messages.produce import ProduceRequest
+from aiokafka_lite.records import BatchHeader, read_header
+from aiokafka_lite.structs import TopicPartition
+
+FIRST_ABORTABLE: Final = 11
+FIRST_THAT_ADDS: Final = 12
+
+_ATTRIBUTES_END: Final = 22
+_TRANSACTIONAL: Final = 0x10
+
+# What producers of any age try again; most of them know only this error of the kind.
+_TRIED_AGAIN: Final = (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+)
+
+
+def why_refused(request: ProduceRequest) -> BrokerResponseError | None:
+    """Return why no batch of a request is taken, None where there is no reason."""
+    producers = dict.fromkeys(
+        (header.producer_id, header.producer_epoch) for header in _transactional(request)
+    )
+    if producers and request.transactional_id is None:
+        return TransactionalIdAuthorizationFailed(
+            "a request with transactional records has to give its transactional id"
+        )
+    if len(producers) > 1:
+        return InvalidProducerIdMapping(
+            f"the transactional records are of {len(producers)} producers, not of one"
+        )
+    return None
+
+
+def _transactional(request: ProduceRequest) -> Iterator[BatchHeader]:
+    """Give the headers of the transactional batches; of the others only a bit is looked at."""
+    for data in request.topic_data:
+        for item in data.partition_data:
+            view = memoryview(item.records or b"")
+            if len(view) > _ATTRIBUTES_END and view[_ATTRIBUTES_END] & _TRANSACTIONAL:
+                try:
+                    header = read_header(view, 0)
+                except KafkaError:
+                    continue  # what is wrong with it is said where it is looked at
+                if header is not None and header.is_transactional:
+                    yield header
+
+
+def verify_batch(
+    ctx: RequestContext, transactional_id: str, header: BatchHeader, partition: Partition
+) -> None:
+    """Check that a transactional batch is part of its producer's transaction, or make it one.
+
+    Raises:
+        BrokerResponseError: It is not, or nobody can tell now.
+    """
+    producers = partition.log.producers
+    if producers.has_open_transaction(header.producer_id, header.producer_epoch):
+        return
+    adds = ctx.api_version >= FIRST_THAT_ADDS
+    producers.verifying(header, has_epochs=adds)
+    error = verify(
+        ctx.broker.transactions,
+        transactional_id,
+        ProducerIdentity(header.producer_id, header.producer_epoch),
+        TopicPartition(partition.topic, partition.index),
+        _verification(ctx.api_version),
+    )
+    if error is not NoError:
+        translated = _translated(error, adds=adds)
+        raise translated(
+            f"producer {header.producer_id} has no transaction open in "
+            f"{partition.topic}-{partition.index}: {error.message}"
+        )
+
+
+def _verification(api_version: int) -> Verification:
+    if api_version >= FIRST_THAT_ADDS:
+        return Verification.ADDS
+    return Verification.ABORTABLE if api_version >= FIRST_ABORTABLE else Verification.OLD
+
+
+def _translated(error: ErrorType, *, adds: bool) -> ErrorType:
+    """Return what the producer is told; it need not know of coordinators."""
+    if error in _TRIED_AGAIN or (error is ConcurrentTransactions and not adds):
+        return NotEnoughReplicasError
+    return error

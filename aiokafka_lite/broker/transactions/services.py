@@ -1,0 +1,133 @@
+"""What transactions need of the cluster: coordinators of other nodes, partitions, producer ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.group_log import partition_for
+from aiokafka_lite.broker.maintenance import Steps
+from aiokafka_lite.broker.topics import (
+    NO_LEADER,
+    TRANSACTION_STATE_TOPIC,
+    Partition,
+)
+from aiokafka_lite.broker.transactions.coordinator import (
+    TransactionCoordinator,
+    TransactionSettings,
+)
+from aiokafka_lite.broker.transactions.values import ErrorType, Marker, TransactionVersion
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    CoordinatorNotAvailableError,
+    KafkaStorageError,
+    LeaderNotAvailableError,
+    NoError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.records import ControlType, control_batch, read_header
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.broker.server import Broker
+
+# transaction.remove.expired.transaction.cleanup.interval.ms
+EXPIRY_CHECK_S: Final = 3_600.0
+
+
+class ClusterTransactions:
+    """The cluster as transaction coordinators see it; see `TransactionServices`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        return self._broker.clock
+
+    @property
+    def scope(self) -> TaskScope:
+        return self._broker.scope
+
+    @property
+    def settings(self) -> TransactionSettings:
+        config = self._broker.config
+        return TransactionSettings(
+            max_timeout_ms=config.transaction_max_timeout_ms,
+            expiration_ms=config.transactional_id_expiration_ms,
+            version=TransactionVersion(config.transaction_version),
+        )
+
+    @property
+    def partition_count(self) -> int:
+        """What there are: ids are assigned to partitions by it, so the stored number counts."""
+        topic = self._broker.topic(TRANSACTION_STATE_TOPIC)
+        if topic is None:
+            return self._broker.config.transaction_topic_partitions
+        return topic.partition_count
+
+    def partition(self, topic: str, index: int) -> Partition:
+        return self._broker.partition(topic, index)
+
+    def leader_epoch(self, index: int) -> int:
+        return self.partition(TRANSACTION_STATE_TOPIC, index).leader_epoch
+
+    async def new_producer_id(self) -> int:
+        producer_id = self._broker.catalog.next_producer_id()
+        await self._broker.disk.settled()
+        return producer_id
+
+    def expire_ids(self) -> Steps:
+        """Forget what nobody used for long, on every node."""
+        for node in self._broker.nodes.values():
+            yield from node.transactions.expire_ids()
+
+    # Other nodes
+
+    def coordinator_id_of(self, transactional_id: str) -> int:
+        """Return the id of the node that coordinates a transactional id, -1 when there is none."""
+        if not self._broker.has_topic(TRANSACTION_STATE_TOPIC):
+            return NO_LEADER
+        index = partition_for(transactional_id, self.partition_count)
+        return self.partition(TRANSACTION_STATE_TOPIC, index).leader_id
+
+    def coordinator_of(self, transactional_id: str) -> TransactionCoordinator:
+        """Return the coordinator of a transactional id.
+
+        Raises:
+            CoordinatorNotAvailableError: No node coordinates it now.
+        """
+        node = self._broker.nodes.get(self.coordinator_id_of(transactional_id))
+        if node is None:
+            raise CoordinatorNotAvailableError(f"nobody coordinates {transactional_id!r} now")
+        return node.transactions
+
+    def write_marker(self, tp: TopicPartition, marker: Marker) -> ErrorType:
+        """End a producer's transaction in a partition, whichever node leads it."""
+        try:
+            partition = self._broker.partition(*tp)
+            if partition.leader_id == NO_LEADER:
+                return LeaderNotAvailableError
+            self._write(partition, marker)
+        except BrokerResponseError as error:
+            return type(error)
+        except OSError:
+            return KafkaStorageError
+        return NoError
+
+    def _write(self, partition: Partition, marker: Marker) -> None:
+        batch = bytearray(
+            control_batch(
+                ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
+                producer_id=marker.producer_id,
+                producer_epoch=marker.epoch,
+                timestamp_ms=self._broker.clock(),
+                coordinator_epoch=marker.coordinator_epoch,
+            )
+        )
+        header = read_header(memoryview(batch), 0)
+        if header is None:
+            raise UnknownTopicOrPartitionError("a marker is one whole batch")
+        partition.log.producers.check_marker(header, marker.coordinator_epoch, marker.version)
+        partition.append_batch(header, batch)

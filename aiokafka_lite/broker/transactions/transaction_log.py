@@ -1,0 +1,179 @@
+"""The records of ``__transaction_state``: which partition, which bytes, written and read back.
+
+The bytes are those that Kafka writes (org.apache.kafka.coordinator.transaction.TransactionLog), so
+that its own tools print our log and a log of Kafka's can be loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from aiokafka_lite.broker.group_log import OffsetsLog, partition_for
+from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
+from aiokafka_lite.broker.transactions.values import (
+    EMPTY,
+    TransactionState,
+    TransactionValue,
+    TransactionVersion,
+)
+from aiokafka_lite.errors import KafkaProtocolError
+from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
+from aiokafka_lite.protocol.messages.transaction_records import (
+    PartitionsSchema,
+    TransactionLogKey,
+    TransactionLogValue,
+    decode_key,
+    encode_key,
+)
+from aiokafka_lite.records import RecordSet, build_batch
+from aiokafka_lite.structs import TopicPartition
+
+READ_BYTES: Final = 1 << 20
+RECORDS_AT_ONCE: Final = 100
+
+
+class TransactionRecord(NamedTuple):
+    """One record of the log; a value of None ends a transactional id."""
+
+    transactional_id: str
+    value: TransactionValue | None
+
+
+def encode_record(
+    record: TransactionRecord, version: TransactionVersion
+) -> tuple[bytes, bytes | None]:
+    """Return the key's and the value's bytes, in the layout of a transaction version."""
+    key = encode_key(TransactionLogKey(transactional_id=record.transactional_id))
+    value = record.value
+    if value is None:
+        return key, None
+    stored = TransactionLogValue(
+        producer_id=value.producer_id,
+        producer_epoch=value.epoch,
+        transaction_timeout_ms=value.timeout_ms,
+        transaction_status=value.state,
+        transaction_partitions=None if value.state is EMPTY else _by_topic(value.partitions),
+        transaction_last_update_timestamp_ms=value.updated_ms,
+        transaction_start_timestamp_ms=value.started_ms,
+    )
+    if version < TransactionVersion.FLEXIBLE_RECORDS:
+        return key, encode_versioned(stored, 0)
+    stored.previous_producer_id = value.previous_producer_id
+    stored.next_producer_id = value.next_producer_id
+    stored.client_transaction_version = value.client_version
+    return key, encode_versioned(stored, 1)
+
+
+def _by_topic(partitions: tuple[TopicPartition, ...]) -> list[PartitionsSchema]:
+    topics: dict[str, PartitionsSchema] = {}
+    for tp in partitions:
+        topic = topics.setdefault(tp.topic, PartitionsSchema(topic=tp.topic, partition_ids=[]))
+        topic.partition_ids.append(tp.partition)
+    return list(topics.values())
+
+
+def decode_record(key: bytes | None, value: bytes | None) -> TransactionRecord | None:
+    """Return a record of the log; None for a type that a newer Kafka may have written.
+
+    Raises:
+        KafkaError: The bytes are not what their type and version say.
+    """
+    if key is None:
+        raise KafkaProtocolError(f"a record of {TRANSACTION_STATE_TOPIC} has no key")
+    decoded = decode_key(key)
+    if decoded is None:
+        return None
+    if value is None:
+        return TransactionRecord(decoded.transactional_id, None)
+    stored = decode_versioned(TransactionLogValue, value)
+    try:
+        state = TransactionState(stored.transaction_status)
+        version = TransactionVersion(stored.client_transaction_version)
+    except ValueError as error:
+        raise KafkaProtocolError(
+            f"{decoded.transactional_id!r} cannot be loaded: {error}"
+        ) from None
+    return TransactionRecord(
+        decoded.transactional_id,
+        TransactionValue(
+            producer_id=stored.producer_id,
+            epoch=stored.producer_epoch,
+            timeout_ms=stored.transaction_timeout_ms,
+            previous_producer_id=stored.previous_producer_id,
+            next_producer_id=stored.next_producer_id,
+            state=state,
+            partitions=tuple(
+                TopicPartition(topic.topic, partition)
+                for topic in stored.transaction_partitions or ()
+                for partition in topic.partition_ids
+            ),
+            started_ms=stored.transaction_start_timestamp_ms,
+            updated_ms=stored.transaction_last_update_timestamp_ms,
+            client_version=version,
+        ),
+    )
+
+
+class TransactionLog:
+    """``__transaction_state`` as a node's coordinator holds it.
+
+    Args:
+        open_partition: Gives the log of one partition.
+        partition_count: Says how many the topic has.
+        clock: Wall time in ms, for the records' timestamps.
+        version: Of the transactions of this cluster.
+    """
+
+    def __init__(
+        self,
+        open_partition: Callable[[int], OffsetsLog],
+        *,
+        partition_count: Callable[[], int],
+        clock: Callable[[], int],
+        version: TransactionVersion,
+    ) -> None:
+        self._open_partition = open_partition
+        self._partition_count = partition_count
+        self._clock = clock
+        self._version = version
+
+    def partition_for(self, transactional_id: str) -> int:
+        """Return the partition whose leader coordinates a transactional id."""
+        return partition_for(transactional_id, self._partition_count())
+
+    def append(self, record: TransactionRecord) -> None:
+        """Append a record.
+
+        Raises:
+            KafkaError: The log did not take it.
+            OSError: The disk did not take it.
+        """
+        key, value = encode_record(record, self._version)
+        batch = build_batch([(self._clock(), key, value, ())])
+        self._open_partition(self.partition_for(record.transactional_id)).append(batch)
+
+    def is_empty(self, partition: int) -> bool:
+        """Say whether there is nothing to load."""
+        log = self._open_partition(partition)
+        return log.log_start_offset >= log.high_watermark
+
+    def read(self, partition: int) -> Iterator[list[TransactionRecord]]:
+        """Read a partition from its start, some records at a time.
+
+        Raises:
+            KafkaError: The log is damaged, or holds what is no record of this topic.
+        """
+        log = self._open_partition(partition)
+        offset = log.log_start_offset
+        while offset < log.high_watermark:
+            chunk = memoryview(log.read(offset, READ_BYTES))
+            found = RecordSet(TRANSACTION_STATE_TOPIC, partition, chunk, fetch_offset=offset)
+            while taken := found.take(RECORDS_AT_ONCE):
+                decoded = (decode_record(record.key, record.value) for record in taken)
+                yield [record for record in decoded if record is not None]
+            if found.next_offset <= offset:
+                raise KafkaProtocolError(
+                    f"{TRANSACTION_STATE_TOPIC}-{partition} ends before offset {offset}"
+                )
+            offset = found.next_offset
