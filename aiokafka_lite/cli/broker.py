@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import importlib.util
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -13,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import host_and_port, positive_int
 from aiokafka_lite.cli.load import Loaded, file_size, load_file
@@ -21,6 +23,13 @@ from aiokafka_lite.cli.progress import file_progress
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+# Those that are numbers and have no option of their own.
+_SETTINGS: Final = tuple(
+    field.name
+    for field in dataclasses.fields(BrokerConfig)
+    if field.type in ("int", "float") and field.name not in ("nodes", "port", "num_partitions")
+)
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9092"
 
@@ -59,6 +68,24 @@ def port_number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text) <= 65535):
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: it is a number up to 65535")
     return int(text)
+
+
+class SettingOption(NamedTuple):
+    """A field of BrokerConfig and its value."""
+
+    name: str
+    value: int | float
+
+
+def setting_option(text: str) -> SettingOption:
+    """Parse `name=number`."""
+    name, _, value = text.partition("=")
+    if name not in _SETTINGS:
+        raise argparse.ArgumentTypeError(f"there is no setting {name!r}: there are {_SETTINGS}")
+    try:
+        return SettingOption(name, int(value) if value.isdecimal() else float(value))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{value!r} is no number: write {name}=1") from None
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -139,6 +166,14 @@ def add_parser(subparsers: Subparsers) -> None:
         default=loops.LoopKind.ASYNCIO,
         help="the event loop to run on (default: %(default)s)",
     )
+    parser.add_argument(
+        "--set",
+        type=setting_option,
+        action="append",
+        default=[],
+        metavar="NAME=NUMBER",
+        help="any other setting of the broker, such as log_cleaner_backoff_ms; may be repeated",
+    )
     parser.set_defaults(run=run)
 
 
@@ -165,6 +200,7 @@ async def _serve(options: argparse.Namespace) -> None:
         num_partitions=options.num_partitions,
         auto_create_topics=not options.no_auto_create,
         allow_remote=options.allow_remote,
+        **dict(options.set),
     ) as broker:
         for topic in options.topic:
             if not broker.has_topic(topic.name):

@@ -6,6 +6,7 @@ import asyncio
 import random
 import re
 import signal
+import struct
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ import pytest
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.structs import ConsumerRecord
-from tests.broker.wire import fetch, fetch_partition, produce, topic_metadata
+from tests.broker.wire import fetch, fetch_partition, produce, topic_metadata, until_closed
 from tests.support.cluster import KafkaHandle
 from tests.support.wire import RawClient
 
@@ -216,3 +217,18 @@ async def test_wrong_usage_is_refused(wrong: tuple[str, str]) -> None:
         _, stderr = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 2
     assert wrong[0] in stderr.decode()
+
+
+async def test_any_setting_can_be_given() -> None:
+    arguments = ("--listen", "127.0.0.1:0", "--set", "max_frame_bytes=1000")
+    async with running(*arguments) as (_, line), RawClient(address_in(line)) as client:
+        await client.send(struct.pack(">i", 1001) + bytes(1001))
+        await until_closed(client)
+
+
+@pytest.mark.parametrize("wrong", ["port=1", "no_such=1", "max_frame_bytes=many"])
+async def test_wrong_settings_are_refused(wrong: str) -> None:
+    async with running("--set", wrong) as (process, line):
+        assert process.stderr is not None
+        assert (line, await process.wait()) == ("", 2)
+        assert "--set" in (await process.stderr.read()).decode()

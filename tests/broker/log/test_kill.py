@@ -1,0 +1,181 @@
+"""kill -9 under load: what was acknowledged is there after it.
+
+The process is killed, not the machine: what it has written is in the page cache. Idempotent
+producers, a consumer group that commits and new topics are under way; segments are rolled and
+compacted every few milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition as Asked
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from aiokafka_lite import AIOKafkaConsumer, TopicPartition
+from tests.broker.log.killing import (
+    Acknowledged,
+    BrokerProcess,
+    Destination,
+    GroupReader,
+    producing,
+)
+
+PARTITIONS = 3
+KEYS = 40
+RECORDS_PER_TOPIC = 60
+
+Contents = Mapping[tuple[str, int], list[tuple[int, bytes | None, int]]]
+
+
+def set_up(address: str) -> None:
+    admin = AdminClient({"bootstrap.servers": address})
+    rolling = {"segment.ms": "20"}
+    compacting = {
+        **rolling, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1",
+    }  # fmt: skip
+    created = admin.create_topics(
+        [
+            NewTopic("orders", PARTITIONS, 1, config=rolling),
+            NewTopic("kept", 1, 1, config=compacting),
+        ]
+    )
+    for future in created.values():
+        future.result()
+    admin.list_consumer_groups().result()
+    reader = GroupReader(address, "orders").consumer()  # makes the topic of offsets
+    reader.committed([], timeout=30)
+    reader.close()
+    resource = ConfigResource(
+        ResourceType.TOPIC,
+        "__consumer_offsets",
+        incremental_configs=[
+            ConfigEntry("segment.ms", "50", incremental_operation=AlterConfigOpType.SET),
+            ConfigEntry(
+                "min.cleanable.dirty.ratio", "0.1", incremental_operation=AlterConfigOpType.SET
+            ),
+        ],
+    )
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result()
+
+
+async def read_everything(address: str) -> Contents:
+    """Read all partitions of all topics from start to end."""
+    found: dict[tuple[str, int], list[tuple[int, bytes | None, int]]] = {}
+    async with AIOKafkaConsumer(bootstrap_servers=address) as consumer:
+        topics = AdminClient({"bootstrap.servers": address}).list_topics(timeout=30).topics
+        tps = [
+            TopicPartition(name, index)
+            for name, topic in topics.items()
+            if not name.startswith("__")
+            for index in topic.partitions
+        ]
+        consumer.assign(tps)
+        await consumer.seek_to_beginning(*tps)
+        ends = await consumer.end_offsets(tps)
+        for tp in tps:
+            found[tp.topic, tp.partition] = []
+        while any([await consumer.position(tp) < end for tp, end in ends.items()]):
+            for tp, records in (await consumer.poll(timeout_ms=1_000)).items():
+                found[tp.topic, tp.partition] += [
+                    (record.offset, record.key, int(record.value or b"")) for record in records
+                ]
+    return found
+
+
+def check_orders(acknowledged: Acknowledged, contents: Contents, reader: GroupReader) -> None:
+    """Every record is there, where it was said to be, in order and once."""
+    for (topic, partition), told in acknowledged.records.items():
+        if topic == "kept":
+            continue
+        values = {offset: value for offset, _, value in contents[topic, partition]}
+        lost = [each for each in told if values.get(each[0]) != each[1]]
+        assert not lost, f"{topic}-{partition} lost {lost[:5]} of {len(told)}"
+        in_order = list(values.values())
+        assert in_order == sorted(set(in_order)), f"{topic}-{partition} is out of order"
+    for (partition, offset), value in reader.seen.items():
+        found, _, stored = contents["orders", partition][offset]  # nothing is missing there
+        assert (found, stored) == (offset, value)
+
+
+def check_kept(acknowledged: Acknowledged, contents: Contents) -> None:
+    """Every record is there, or one of the same key behind it."""
+    newest: dict[int, int] = {}
+    values: dict[int, int] = {}
+    for offset, key, value in contents["kept", 0]:
+        assert key is not None
+        assert value > newest.get(int(key), -1), f"key {key!r} went back at offset {offset}"
+        newest[int(key)] = values[offset] = value
+    for offset, value in acknowledged.records["kept", 0]:
+        assert values.get(offset, value) == value
+        assert newest[value % KEYS] >= value, f"offset {offset} of key {value % KEYS} is lost"
+    assert len(values) < len(acknowledged.records["kept", 0]) / 2, "nothing was compacted"
+
+
+def check_committed(reader: GroupReader) -> None:
+
+    consumer = reader.consumer()
+    stored = consumer.committed([Asked("orders", n) for n in range(PARTITIONS)], timeout=60)
+    consumer.close()
+    assert reader.committed, "nothing was committed"
+    for tp in stored:
+        assert tp.offset >= reader.committed.get(tp.partition, -1001)
+
+
+@pytest.mark.parametrize(
+    ("kills", "seed"), [(3, 1), pytest.param(50, None, marks=pytest.mark.slow)]
+)
+def test_nothing_acknowledged_is_lost(tmp_path: Path, kills: int, seed: int | None) -> None:
+    seed = random.randrange(2**32) if seed is None else seed
+    print(f"seed {seed}")  # shown when it fails
+    rng = random.Random(seed)
+    broker = BrokerProcess(tmp_path / "data")
+    broker.start()
+    set_up(broker.address)
+    acknowledged = Acknowledged()
+    reader = GroupReader(broker.address, "orders")
+    complaints = []
+    with ExitStack() as clients:
+        for client in (
+            producing(
+                broker.address,
+                acknowledged,
+                lambda n: Destination("orders", n % PARTITIONS),
+            ),
+            producing(
+                broker.address, acknowledged, lambda n: Destination("kept", 0, b"%d" % (n % KEYS))
+            ),
+            producing(
+                broker.address,
+                acknowledged,
+                lambda n: Destination(f"new-{n // RECORDS_PER_TOPIC}"),
+            ),
+            reader,
+        ):
+            clients.enter_context(acknowledged.while_running(client))
+        for _ in range(kills):
+            acknowledged.wait_for_more(rng.randrange(1, 1_000), "orders", "kept")
+            complaints.append(broker.kill())
+            broker.start()
+        acknowledged.wait_for_more(200, "orders", "kept")
+    try:
+        contents = asyncio.run(read_everything(broker.address))
+        check_orders(acknowledged, contents, reader)
+        check_kept(acknowledged, contents)
+        check_committed(reader)
+    finally:
+        complaints.append(broker.kill())
+    assert not [text for text in complaints if "Traceback" in text], complaints
