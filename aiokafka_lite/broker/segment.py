@@ -30,6 +30,8 @@ NO_TIMESTAMP: Final = -1
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
+# Reads from here on are views of the file. A smaller one is copied: that costs less than to map it.
+MAP_FROM_BYTES: Final = 64 << 10
 # Files of compaction: being written; whole, and about to take the place of others.
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
@@ -184,6 +186,7 @@ class FileSegment(Segment):
         self._max_bytes = max_bytes
         self._fd = os.open(self._path, flags, 0o644)
         self._mapped: memoryview | None = None
+        self._window = memoryview(b"")  # what is mapped of a file that still grows
         self._flushed_size = 0
         # Held while the file descriptor is used by a checkpoint or closed: checkpoints of sealed
         # segments run in an executor.
@@ -195,7 +198,11 @@ class FileSegment(Segment):
     def view(self, start: int, end: int) -> memoryview:
         if self._mapped is not None:
             return self._mapped[start:end]
-        return memoryview(self._pread(start, end))
+        if end - start < MAP_FROM_BYTES:
+            return memoryview(self._pread(start, end))
+        if end > len(self._window):
+            self._window = memoryview(mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ))
+        return self._window[start:end]
 
     def _pread(self, start: int, end: int) -> bytes:
         stored = os.pread(self._fd, end - start, start)
@@ -219,17 +226,19 @@ class FileSegment(Segment):
             self._index_path.unlink(missing_ok=True)
             self._flushed_size = 0
             self.index.truncate(row)
-            if self._mapped is None:
-                os.ftruncate(self._fd, self.size)
-            else:
+            if self._mapped is not None:
                 self._continue_in_copy(self._mapped[: self.size])
+            elif self._window:
+                self._continue_in_copy(self.stored(0, self.size))
+            else:
+                os.ftruncate(self._fd, self.size)
 
     def _continue_in_copy(self, kept: memoryview) -> None:
         """Put a copy in the file's place: who looks at a mapped file that shrinks is killed."""
         replace_file(self._path, kept)
         self._close_file()
         self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        self._mapped = None
+        self._mapped, self._window = None, memoryview(b"")
 
     def seal(self) -> None:
         if self._mapped is None and self.size:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from aiokafka_lite.broker import segment
 from aiokafka_lite.broker.log import PartitionLog
 from aiokafka_lite.broker.storage import FolderStore
 from aiokafka_lite.errors import OffsetOutOfRangeError
@@ -63,6 +64,29 @@ def test_views_handed_out_keep_what_was_cut(new_log: OpenLog, target: int) -> No
     for _ in range(50):
         append(log, batch(2, size=49), epoch=99)
     assert [bytes(view) for view in views] == before
+
+
+@pytest.mark.parametrize("map_from_bytes", [0, 10 * MEGABYTE])
+def test_views_of_a_growing_segment_keep_what_was_cut(
+    new_log: OpenLog, monkeypatch: pytest.MonkeyPatch, map_from_bytes: int
+) -> None:
+    monkeypatch.setattr(segment, "MAP_FROM_BYTES", map_from_bytes)
+    log = new_log(MEGABYTE)
+    views, expected = [], []
+    for number in range(300):  # larger than a page, and than what was mapped before
+        append(log, batch(2, timestamp=T0 + number), epoch=0)
+        if number % 7 == 0:
+            views.append(log.read(number, MEGABYTE))
+            expected.append(bytes(views[-1]))
+    log.truncate_to(101)
+    before = contents(log)
+    for number in range(300):
+        append(log, batch(2, size=49), epoch=99)
+        if number % 7 == 0:
+            assert len(headers(log.read(100, MEGABYTE))) == number + 1
+    assert [bytes(view) for view in views] == expected
+    assert contents(log)[: len(before)] == before
+    assert log.log_end_offset == 700
 
 
 def test_epochs_that_were_cut_are_forgotten(new_log: OpenLog) -> None:
