@@ -37,12 +37,6 @@ RESET_TIMESTAMPS: Final[Mapping[str, int | None]] = MappingProxyType(
     {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "none": None}
 )
 
-# Accepted for aiokafka's sake, without effect yet: any other value than the default is refused.
-NOT_YET_EFFECTIVE: Final = (
-    "sasl_kerberos_service_name",
-    "sasl_kerberos_domain_name",
-    "consumer_timeout_ms",
-)
 POSITIVE: Final = (
     "fetch_max_bytes",
     "max_partition_fetch_bytes",
@@ -53,6 +47,7 @@ POSITIVE: Final = (
     "heartbeat_interval_ms",
     "auto_commit_interval_ms",
     "max_buffered_bytes",
+    "consumer_timeout_ms",
 )
 NOT_NEGATIVE: Final = ("fetch_max_wait_ms", "fetch_min_bytes", "retry_backoff_ms")
 
@@ -60,10 +55,13 @@ NOT_NEGATIVE: Final = ("fetch_max_wait_ms", "fetch_min_bytes", "retry_backoff_ms
 class ConsumerConfig(Settings):
     """Arguments of a consumer. Those that cannot be used are refused.
 
+    Without effect, accepted for aiokafka's sake: consumer_timeout_ms (how often aiokafka's fetcher
+    looks whether there is something to fetch: here nobody has to look), and what only GSSAPI needs.
+
     Raises:
         ValueError: A value cannot be used.
         InsecureConfigError: Credentials would leave this machine without TLS.
-        NotImplementedError: A setting that has no effect yet is not at its default.
+        NotImplementedError: sasl_mechanism is GSSAPI.
     """
 
     secrets = frozenset({"sasl_plain_password", "sasl_oauth_token_provider"})
@@ -116,9 +114,6 @@ class ConsumerConfig(Settings):
                 f"auto_offset_reset is one of {', '.join(RESET_TIMESTAMPS)}, "
                 f"not {self.auto_offset_reset!r}"
             )
-        for name in NOT_YET_EFFECTIVE:
-            if getattr(self, name) != getattr(ConsumerConfig, name):
-                raise NotImplementedError(f"{name} has no effect yet: leave it at its default")
 
     def _check_security(self) -> None:
         if self.security_protocol not in SECURITY_PROTOCOLS:

@@ -71,7 +71,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods):
         ValueError: An argument cannot be used.
         InsecureConfigError: Credentials would leave this machine without TLS; where the network
             is safe, `allow_plaintext_credentials` allows it.
-        NotImplementedError: An argument that has no effect yet was given.
+        NotImplementedError: sasl_mechanism is GSSAPI (Kerberos).
     """
 
     def __init__(
