@@ -8,15 +8,17 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from aiokafka_lite.broker.consumer_classic import ClassicMembers
 from aiokafka_lite.broker.consumer_group import ConsumerGroup, Deadline, MemberTimer
 from aiokafka_lite.broker.consumer_machine import ConsumerMachine
 from aiokafka_lite.broker.consumer_member import JOINING
 from aiokafka_lite.broker.consumer_values import Beat, BeatReply, ConsumerSettings, Step
 from aiokafka_lite.broker.group_log import CoordinatorRecord, group_tombstone
 from aiokafka_lite.broker.group_machine import ClassicGroup
+from aiokafka_lite.broker.group_migration import upgraded
 from aiokafka_lite.broker.group_topics import Topics
-from aiokafka_lite.broker.group_values import ErrorType
-from aiokafka_lite.errors import GroupIdNotFound, NoError
+from aiokafka_lite.broker.group_values import ErrorType, Join, Joined, Leaver, Sync, Synced
+from aiokafka_lite.errors import BrokerResponseError, GroupIdNotFound, NoError
 
 Group: TypeAlias = "ClassicGroup | ConsumerGroup"
 
@@ -35,6 +37,8 @@ class ConsumerDriver:
         rng: Where member ids come from.
         append: Appends records of a group to the log and replays them.
         arm: Sees to it that a group is called when its next deadline has come.
+        became_classic: Told of a group whose members all speak the classic protocol now, and
+            whether it has to rebalance.
     """
 
     def __init__(
@@ -47,13 +51,17 @@ class ConsumerDriver:
         rng: random.Random,
         append: Callable[[str, Sequence[CoordinatorRecord]], ErrorType],
         arm: Callable[[ConsumerGroup], None],
+        became_classic: Callable[[ClassicGroup, bool], None],
     ) -> None:
         self._groups = groups
         self._topics = topics
         self._rng = rng
         self._append = append
         self._arm = arm
+        self._settings = settings
+        self._became_classic = became_classic
         self._machine = ConsumerMachine(settings, topics, clock=clock, new_id=self._new_id)
+        self._classic = ClassicMembers(self._machine, clock=clock, new_id=self._new_id)
         # Groups whose regular expressions are about to be resolved.
         self._resolving: dict[str, None] = {}
 
@@ -68,11 +76,54 @@ class ConsumerDriver:
             reply, step = self._machine.leave(group, beat)
         else:
             group, records = self._group_for(group_id, is_joining=beat.epoch == JOINING)
-            is_fresh = group.metadata_version == self._topics.version
-            reply, step = self._machine.heartbeat(group, beat, _now(), is_fresh=is_fresh)
+            now = _now()
+            reply, step = self._machine.heartbeat(group, beat, now, is_fresh=self._is_fresh(group))
             step.records[:0] = records
+            if records:
+                self._start_classic_sessions(group, step, now)
         self._take(group_id, step)
         return reply
+
+    # -- members of the classic protocol ---------------------------------------------------------
+
+    def join(self, group: ConsumerGroup, call: Join) -> Joined:
+        """Answer a JoinGroup request to a group that has members."""
+        try:
+            reply, step = self._classic.join(group, call, _now(), is_fresh=self._is_fresh(group))
+        except BrokerResponseError as error:
+            return Joined(type(error), member_id=call.member_id)
+        stored = self._store(group.group_id, step)
+        return reply if stored is NoError else Joined(stored, member_id=call.member_id)
+
+    def sync(self, group: ConsumerGroup, call: Sync) -> Synced:
+        """Answer a SyncGroup request."""
+        try:
+            reply, step = self._classic.sync(group, call, _now())
+        except BrokerResponseError as error:
+            return Synced(type(error))
+        self._store(group.group_id, step)
+        return reply
+
+    def classic_heartbeat(
+        self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorType:
+        """Answer a Heartbeat request."""
+        try:
+            reply, step = self._classic.heartbeat(group, member_id, instance_id, generation, _now())
+        except BrokerResponseError as error:
+            return type(error)
+        self._store(group.group_id, step)
+        return reply
+
+    def leave(
+        self, group: ConsumerGroup, leavers: Sequence[Leaver]
+    ) -> tuple[ErrorType, Sequence[ErrorType]]:
+        """Answer a LeaveGroup request, which may name members of either protocol."""
+        errors, step = self._classic.leave(group, leavers)
+        error = self._store(group.group_id, step)
+        return (error, ()) if error is not NoError else (NoError, errors)
+
+    # -- what happens to groups ------------------------------------------------------------------
 
     def stored(self, group_id: str) -> ConsumerGroup | None:
         """Return a group of this kind, if there is one."""
@@ -124,7 +175,32 @@ class ConsumerDriver:
             return ConsumerGroup(group_id), []
         if group.is_empty:
             return ConsumerGroup(group_id), [group_tombstone(group_id)]
-        raise GroupIdNotFound(f"Group {group_id} is not a consumer group.")
+        return self._upgrade(group)
+
+    def _upgrade(self, group: ClassicGroup) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
+        """Return what a classic group with members becomes when one of the new protocol joins."""
+        why = None
+        if not self._settings.can_upgrade:
+            why = "online upgrade is disabled"
+        elif not group.is_consumer_group:
+            why = "the group does not use the consumer embedded protocol"
+        elif len(group.members) > self._settings.max_size:
+            why = "the group size exceeds the consumer group maximum size"
+        if why is not None:
+            raise GroupIdNotFound(
+                f"Cannot upgrade classic group {group.group_id} to consumer group because {why}."
+            )
+        return upgraded(group, self._topics)
+
+    def _start_classic_sessions(self, group: ConsumerGroup, step: Step, now: float) -> None:
+        for member in group.members.values():
+            timer = (MemberTimer.SESSION, member.member_id)
+            if member.classic is not None and timer not in step.deadlines:
+                timeout_ms = member.classic.session_timeout_ms
+                self._machine.start_session(member.member_id, timeout_ms, step, now)
+
+    def _is_fresh(self, group: ConsumerGroup) -> bool:
+        return group.metadata_version == self._topics.version
 
     # -- doing what the machine says -----------------------------------------------------------
 
@@ -137,6 +213,8 @@ class ConsumerDriver:
         """Store a step's records; only then its timers count."""
         error = self._append(group_id, step.records)
         group = self._groups.get(group_id)
+        if error is NoError and isinstance(group, ClassicGroup):
+            self._became_classic(group, step.must_rebalance)
         if error is not NoError or not isinstance(group, ConsumerGroup):
             return error
         for timer, deadline in step.deadlines.items():

@@ -244,11 +244,6 @@ class ConsumerGroup:
         """Return how many members use each regular expression."""
         return Counter(m.topic_regex for m in self.members.values() if m.topic_regex)
 
-    @property
-    def classic_count(self) -> int:
-        """Members that speak the classic protocol."""
-        return sum(member.is_classic for member in self.members.values())
-
     # -- the log -------------------------------------------------------------------------------
 
     def replay(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:

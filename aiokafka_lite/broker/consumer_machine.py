@@ -50,6 +50,7 @@ from aiokafka_lite.broker.consumer_values import (
     ConsumerSettings,
     Step,
 )
+from aiokafka_lite.broker.group_migration import downgraded
 from aiokafka_lite.broker.group_topics import Topics, metadata_hash, topic_ids
 from aiokafka_lite.errors import (
     FencedInstanceIdError,
@@ -154,8 +155,12 @@ class ConsumerMachine:
         return reply, self.fence(group, [member.member_id])
 
     def fence(self, group: ConsumerGroup, member_ids: Sequence[str]) -> Step:
-        """Remove members."""
+        """Remove members; when only classic ones are left, the group becomes a classic one."""
         step = Step()
+        if self.can_downgrade(group, member_ids):
+            step.records = downgraded(group, member_ids, self.topics, self._clock)
+            step.must_rebalance = True
+            return step
         for member_id in member_ids:
             step.records += member_tombstones(group.group_id, member_id)
             step.stop_timers(member_id)
@@ -167,6 +172,20 @@ class ConsumerMachine:
         new_hash = metadata_hash(self.topics, group.topics_of_all(without=member_ids))
         step.records.append(epoch_record(group.group_id, group.epoch + 1, new_hash))
         return step
+
+    def can_downgrade(
+        self, group: ConsumerGroup, leaving: Sequence[str], *, joining: int = 0
+    ) -> bool:
+        """Say whether a group becomes a classic one when members leave, and a classic one joins.
+
+        One without members stays what it is.
+        """
+        left = [member for member in group.members.values() if member.member_id not in leaving]
+        return (
+            self.settings.can_downgrade
+            and 0 < len(left) + joining <= self.settings.classic_max_size
+            and all(member.is_classic for member in left)
+        )
 
     def expire(
         self, group: ConsumerGroup, timer: MemberTimer, member_id: str, deadline: Deadline

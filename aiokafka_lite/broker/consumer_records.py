@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from aiokafka_lite.broker.assignors import Assignment
 from aiokafka_lite.broker.consumer_group import ConsumerGroup, ResolvedRegex
@@ -136,18 +136,9 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
     ]
 
 
-def group_tombstones(
-    group: ConsumerGroup, renamed: Mapping[str, str] | None = None
-) -> list[CoordinatorRecord]:
-    """Remove a group with everything that was stored of it, in Kafka's order.
-
-    Args:
-        group: As it is stored.
-        renamed: New ids of members that the same batch has stored under them.
-    """
-    group_id = group.group_id
-    new_ids = renamed or {}
-    members = [new_ids.get(member_id, member_id) for member_id in group.members]
+def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
+    """Remove a group with everything that was stored of it, in Kafka's order."""
+    group_id, members = group.group_id, group.members
     keys: list[ConsumerGroupKey] = [
         *(
             ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)

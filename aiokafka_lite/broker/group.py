@@ -47,13 +47,13 @@ from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     GroupIdNotFound,
     GroupSubscribedToTopicError,
-    InconsistentGroupProtocolError,
     InvalidGroupIdError,
     InvalidSessionTimeoutError,
     KafkaError,
     NoError,
     NonEmptyGroup,
     NotCoordinatorError,
+    RebalanceInProgressError,
     UnknownMemberIdError,
 )
 from aiokafka_lite.protocol.messages.consumer_group_records import (
@@ -106,6 +106,7 @@ class GroupCoordinator:
             rng=services.rng,
             append=self._append,
             arm=self._timers.arm,
+            became_classic=self._became_classic,
         )
         self._partitions = CoordinatedPartitions(
             self._log,
@@ -182,7 +183,7 @@ class GroupCoordinator:
             return Joined(error, member_id=call.member_id)
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
-            return Joined(InconsistentGroupProtocolError, member_id=call.member_id)
+            return self._consumers.join(group, call)
         if not isinstance(group, ClassicGroup):
             if call.member_id:
                 return Joined(UnknownMemberIdError, member_id=call.member_id)
@@ -200,7 +201,9 @@ class GroupCoordinator:
         if error is not NoError:
             return Synced(error)
         group = self._groups.get(group_id)
-        if not isinstance(group, ClassicGroup):
+        if isinstance(group, ConsumerGroup):
+            return self._consumers.sync(group, call)
+        if group is None:
             return Synced(UnknownMemberIdError)
         return await self._classic.sync(group, call)
 
@@ -214,7 +217,9 @@ class GroupCoordinator:
         if error is not NoError:
             return error
         group = self._groups.get(group_id)
-        if not isinstance(group, ClassicGroup):
+        if isinstance(group, ConsumerGroup):
+            return self._consumers.classic_heartbeat(group, member_id, instance_id, generation)
+        if group is None:
             return UnknownMemberIdError
         return group.heartbeat(member_id, instance_id, generation, self._now())
 
@@ -226,7 +231,9 @@ class GroupCoordinator:
         if error is not NoError:
             return error, ()
         group = self._groups.get(group_id)
-        if not isinstance(group, ClassicGroup):
+        if isinstance(group, ConsumerGroup):
+            return self._consumers.leave(group, leavers)
+        if group is None:
             return NoError, [UnknownMemberIdError] * len(leavers)
         errors, effects = group.leave(leavers, self._now())
         self._classic.act(group, effects)
@@ -462,7 +469,15 @@ class GroupCoordinator:
     def _end(self, group_id: str) -> None:
         group = self._groups.pop(group_id, None)
         if group is not None:
-            self._forget(group, UnknownMemberIdError)
+            # A group ends with members only when it goes on by the other protocol.
+            self._forget(
+                group, UnknownMemberIdError if group.is_empty else RebalanceInProgressError
+            )
+
+    def _became_classic(self, group: ClassicGroup, must_rebalance: bool) -> None:
+        self._classic.act(group, group.restored(self._now()))
+        if must_rebalance:
+            self._classic.act(group, group.rebalance(self._now()))
 
     def _expire(self, group: Group, now: float) -> None:
         if isinstance(group, ConsumerGroup):

@@ -244,6 +244,12 @@ class ClassicGroup(RebalancingGroup):
             self._prepare_rebalance(now, effects)
         return effects
 
+    def rebalance(self, now: float) -> Effects:
+        """Have the members join again, for a reason that lies outside of the group."""
+        effects = Effects()
+        self._rebalance(now, effects)
+        return effects
+
     def die(self, error: ErrorType = NotCoordinatorError) -> Effects:
         """End the group; every parked request is answered with the error. Idempotent."""
         effects = Effects()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aiokafka_lite.broker import Broker
-from tests.broker.consumer_group.requests import ConsumerGroupRequests
+from tests.broker.consumer_group.requests import ConsumerGroupRequests, known_topic
 from tests.broker.group.requests import await_coordinator
 from tests.support.cluster import KafkaHandle
 
@@ -25,6 +25,12 @@ async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[KafkaHandle]:
         await await_coordinator(handle)
         yield handle
     assert broker.failure is None
+
+
+@pytest.fixture
+async def topic(cluster: KafkaHandle) -> str:
+    """A topic of four partitions."""
+    return await known_topic(cluster)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from aiokafka_lite.protocol.messages.incremental_alter_configs import (
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.broker.group.requests import GroupRequests
+from tests.support.cluster import KafkaHandle
 
 GROUP_RESOURCE = 32
 Held = Mapping[bytes, Sequence[int]]
@@ -188,3 +189,17 @@ class ConsumerGroupRequests(GroupRequests):
             (found,) = (await client.request(request)).topics
         assert found.error_code == 0
         return found.topic_id
+
+
+async def known_topic(kafka: KafkaHandle, partitions: int = 4) -> str:
+    """Create a topic; a real Kafka's coordinator gets to know it later than its leaders do."""
+    topic = await kafka.create_topic(partitions=partitions)
+    if kafka.kind == "real":
+        probe = ConsumerGroupRequests(kafka)
+        await probe.assign_at_once()
+        member = probe.of("probe", topics=[topic])
+        await member.join()
+        await member.until(lambda: member.count == partitions)
+        await member.leave()
+        await probe.delete()
+    return topic

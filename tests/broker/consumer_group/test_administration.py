@@ -28,11 +28,6 @@ NONE = 0
 GROUP_ID_NOT_FOUND = errors.GroupIdNotFound.errno
 
 
-@pytest.fixture
-async def topic(cluster: KafkaHandle) -> str:
-    return await cluster.create_topic(partitions=4)
-
-
 @pytest.mark.parametrize("version", [0, 1])
 async def test_described_group_shows_what_members_have_and_will_have(
     group: ConsumerGroupRequests, topic: str, version: int

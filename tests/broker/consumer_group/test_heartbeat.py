@@ -9,16 +9,11 @@ from aiokafka_lite.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from tests.broker.consumer_group.requests import ConsumerGroupRequests
+from tests.broker.consumer_group.requests import ConsumerGroupRequests, known_topic
 from tests.broker.group.requests import MemberOf
 from tests.support.cluster import KafkaHandle, unique
 
 NONE = 0
-
-
-@pytest.fixture
-async def topic(cluster: KafkaHandle) -> str:
-    return await cluster.create_topic(partitions=4)
 
 
 # -- joining and staying ------------------------------------------------------------------------
@@ -108,7 +103,7 @@ async def test_member_that_leaves_is_succeeded(group: ConsumerGroupRequests, top
 async def test_new_subscription_is_a_new_epoch(
     group: ConsumerGroupRequests, cluster: KafkaHandle, topic: str
 ) -> None:
-    other = await cluster.create_topic(partitions=1)
+    other = await known_topic(cluster, 1)
     member = group.of("m", topics=[topic])
     await member.join()
     await member.beat(topics=[other])
@@ -121,7 +116,7 @@ async def test_new_subscription_is_a_new_epoch(
 async def test_partitions_that_are_added_are_assigned(
     group: ConsumerGroupRequests, cluster: KafkaHandle
 ) -> None:
-    topic = await cluster.create_topic(partitions=1)
+    topic = await known_topic(cluster, 1)
     member = group.of("m", topics=[topic])
     await member.join()
     growth = CreatePartitionsTopic(name=topic, count=3, assignments=None)
@@ -134,7 +129,7 @@ async def test_partitions_that_are_added_are_assigned(
 async def test_topic_that_is_deleted_is_taken_away(
     group: ConsumerGroupRequests, cluster: KafkaHandle, topic: str
 ) -> None:
-    other = await cluster.create_topic(partitions=1)
+    other = await known_topic(cluster, 1)
     member = group.of("m", topics=[topic, other])
     await member.join()
     assert member.count == 5
@@ -147,7 +142,7 @@ async def test_topic_that_is_deleted_is_taken_away(
 async def test_assignor_that_members_ask_for_is_used(
     group: ConsumerGroupRequests, cluster: KafkaHandle, assignor: str
 ) -> None:
-    topics = [await cluster.create_topic(partitions=3) for _ in range(2)]
+    topics = [await known_topic(cluster, 3) for _ in range(2)]
     members = [group.of(name, topics=topics, assignor=assignor) for name in "ab"]
     for member in members:
         await member.join()

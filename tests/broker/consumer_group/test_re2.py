@@ -19,7 +19,7 @@ LEGAL = string.ascii_letters + string.digits + "._-"
     ("regex", "matching", "other"),
     [
         ("a.*", "abc", "ba"),
-        ("(?i)ABC", "abc", "abd"),
+        ("(?i)ABC", "abc", "abx"),
         ("a(?i)b", "aB", "AB"),
         ("(?i:a)b", "Ab", "AB"),
         ("a|b|", "", "ab"),

@@ -36,7 +36,7 @@ from aiokafka_lite.protocol.messages.group_records import (
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.records import RecordSet
-from tests.broker.consumer_group.requests import ConsumerGroupRequests
+from tests.broker.consumer_group.requests import ConsumerGroupRequests, known_topic
 from tests.broker.group.fakes import FakeTopics
 from tests.broker.group.requests import await_coordinator
 from tests.broker.wire import fetch, fetch_partition, topic_metadata
@@ -121,7 +121,7 @@ async def lived(kafka: KafkaHandle) -> tuple[str, str, list[tuple[bytes, bytes |
     group = ConsumerGroupRequests(kafka)
     if kafka.kind == "real":
         await group.assign_at_once()
-    topic = await kafka.create_topic(partitions=4)
+    topic = await known_topic(kafka)
     await life_of_a_group(group, topic)
     return group.group_id, topic, await written_about(kafka, group.group_id)
 
