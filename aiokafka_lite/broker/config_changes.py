@@ -34,11 +34,6 @@ _TABLES: Final[Mapping[ResourceType, Mapping[str, ConfigDef]]] = {
     ResourceType.CLIENT_METRICS: CLIENT_METRICS_CONFIGS,
     ResourceType.GROUP: GROUP_CONFIGS,
 }
-_PLAIN_NAMES: Final[Mapping[ResourceType, str]] = {
-    ResourceType.TOPIC: "topic",
-    ResourceType.CLIENT_METRICS: "client metrics",
-    ResourceType.GROUP: "group",
-}
 
 
 class Operation(enum.IntEnum):
@@ -99,12 +94,10 @@ def change_configs(
         if config is not None and not validate_only:
             catalog.configure_topic(topic, config)
         return
-    if name == ALL_NODES and resource in _PLAIN_NAMES:
-        raise InvalidRequestError(f"Default {_PLAIN_NAMES[resource]} resources are not allowed.")
     if resource is ResourceType.GROUP:
-        _check_group(after)
+        _check_group(name, after)
     if resource is ResourceType.CLIENT_METRICS:
-        _check_client_metrics(after)
+        _check_client_metrics(name, after)
     catalog.configure(resource, name, after, validate_only=validate_only)
 
 
@@ -218,7 +211,9 @@ def _existing(topic: Topic | None, name: str) -> Topic:
     return topic
 
 
-def _check_group(settings: Mapping[str, str]) -> None:
+def _check_group(group_id: str, settings: Mapping[str, str]) -> None:
+    if not group_id:
+        raise InvalidRequestError("Default group resources are not allowed.")
     for name in settings:
         if name not in GROUP_CONFIGS:
             raise InvalidConfigurationError(f"Unknown group config name: {name}")
@@ -233,7 +228,9 @@ def _check_group(settings: Mapping[str, str]) -> None:
             )
 
 
-def _check_client_metrics(settings: Mapping[str, str]) -> None:
+def _check_client_metrics(subscription: str, settings: Mapping[str, str]) -> None:
+    if not subscription:
+        raise InvalidRequestError("Subscription name can't be empty")
     for name, text in settings.items():
         if name not in CLIENT_METRICS_CONFIGS:
             raise InvalidRequestError(f"Unknown client metrics configuration: {name}")

@@ -1,0 +1,70 @@
+"""Requests about settings, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aiokafka_lite.broker.config_changes import Operation
+from aiokafka_lite.broker.settings import ResourceType
+from aiokafka_lite.protocol.messages import alter_configs, describe_configs
+from aiokafka_lite.protocol.messages import incremental_alter_configs as incremental
+
+# What there is of a request and its answer: one resource, one result.
+Described = describe_configs.DescribeConfigsResourceResult
+
+
+def describing(
+    kind: int,
+    name: str,
+    keys: Sequence[str] | None = None,
+    *,
+    synonyms: bool = True,
+    documentation: bool = False,
+) -> describe_configs.DescribeConfigsRequest:
+    """Ask for the settings of one resource."""
+    resource = describe_configs.DescribeConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configuration_keys=None if keys is None else list(keys),
+    )
+    return describe_configs.DescribeConfigsRequest(
+        resources=[resource], include_synonyms=synonyms, include_documentation=documentation
+    )
+
+
+def changing(
+    kind: int, name: str, *changes: tuple[str, int, str | None], validate_only: bool = False
+) -> incremental.IncrementalAlterConfigsRequest:
+    """Change settings of one resource: (name, operation, value)."""
+    resource = incremental.AlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=[
+            incremental.AlterableConfig(name=config, config_operation=operation, value=value)
+            for config, operation, value in changes
+        ],
+    )
+    return incremental.IncrementalAlterConfigsRequest(
+        resources=[resource], validate_only=validate_only
+    )
+
+
+def setting(kind: int, name: str, **values: str) -> incremental.IncrementalAlterConfigsRequest:
+    """Set values: underscores in names stand for dots."""
+    changes = [(key.replace("_", "."), int(Operation.SET), value) for key, value in values.items()]
+    return changing(kind, name, *changes)
+
+
+def replacing(
+    kind: int, name: str, *settings: tuple[str, str | None], validate_only: bool = False
+) -> alter_configs.AlterConfigsRequest:
+    """Replace all settings of one resource."""
+    resource = alter_configs.AlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=[alter_configs.AlterableConfig(name=key, value=value) for key, value in settings],
+    )
+    return alter_configs.AlterConfigsRequest(resources=[resource], validate_only=validate_only)
+
+
+TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER

@@ -1,0 +1,389 @@
+"""Requests that are wrong, or change nothing, are answered word for word as Kafka answers them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.config_changes import Operation
+from aiokafka_lite.broker.settings import ALL_NODES, ResourceType
+from aiokafka_lite.protocol.messages import (
+    alter_partition_reassignments as reassigning,
+)
+from aiokafka_lite.protocol.messages import (
+    create_acls,
+    create_partitions,
+    create_topics,
+    delete_acls,
+    delete_topics,
+    describe_acls,
+    describe_quorum,
+    elect_leaders,
+    list_config_resources,
+    list_partition_reassignments,
+)
+from aiokafka_lite.protocol.messages import describe_topic_partitions as by_pages
+from aiokafka_lite.protocol.schema import Message, Request, Response
+from tests.broker.admin.requests import BROKER, TOPIC, changing, describing, replacing
+from tests.support.cluster import KafkaHandle, unique
+from tests.support.wire import RawClient
+
+pytestmark = pytest.mark.real_kafka
+
+Cases = Mapping[str, Request[Response]]
+SET, DELETE, APPEND, SUBTRACT = Operation
+UNKNOWN_ID = b"x" * 16
+
+# Told by a real cluster only: it was started with these, or has set them itself.
+_DIFFERENT = re.compile(
+    r"topic_id=[\w-]+, |"
+    r"(CreatableTopicConfigs|DescribeConfigsSynonym|DescribeConfigsResourceResult)"
+    r"\(name='min.insync.replicas'[^)]*\),? ?"
+)  # fmt: skip
+
+
+def told(answer: Message) -> str:
+    """Return an answer as text, without what can differ."""
+    return _DIFFERENT.sub("", repr(answer))
+
+
+# --- Topics ----------------------------------------------------------------------------------
+def creating(
+    name: str,
+    count: int = 1,
+    replication: int = 1,
+    *,
+    assigned: Sequence[tuple[int, list[int]]] = (),
+    **configs: str | None,
+) -> create_topics.CreateTopicsRequest:
+    topic = create_topics.CreatableTopic(
+        name=name,
+        num_partitions=count,
+        replication_factor=replication,
+        assignments=[
+            create_topics.CreatableReplicaAssignment(partition_index=index, broker_ids=nodes)
+            for index, nodes in assigned
+        ],
+        configs=[
+            create_topics.CreatableTopicConfig(name=key.replace("_", "."), value=value)
+            for key, value in configs.items()
+        ],
+    )
+    return create_topics.CreateTopicsRequest(topics=[topic], validate_only=True)
+
+
+def creations(topic: str) -> Cases:
+    new = topic + "-new"
+    twice = creating(new)
+    twice.topics *= 2
+    return {
+        "valid": creating(new, 3),
+        "there already": creating(topic),
+        "no name": creating(""),
+        "dots": creating(".."),
+        "blank": creating("a b"),
+        "long": creating("x" * 250),
+        "like another": creating(topic.replace("-", ".") + "_x"),
+        "metadata": creating("__cluster_metadata"),
+        "no partitions": creating(new, 0),
+        "negative partitions": creating(new, -2),
+        "no replicas": creating(new, 1, 0),
+        "too many replicas": creating(new, 1, 9),
+        "twice": twice,
+        "unknown config": creating(new, no_such="1", preallocate="maybe"),
+        "null config": creating(new, retention_ms=None),
+        "no number": creating(new, retention_ms="x"),
+        "small number": creating(new, retention_ms="-5"),
+        "no choice": creating(new, cleanup_policy="x"),
+        "no cleanup": creating(new, cleanup_policy=""),
+        "list": creating(new, leader_replication_throttled_replicas="x"),
+        "ratio": creating(new, min_cleanable_dirty_ratio="2"),
+        "tiered": creating(new, remote_storage_enable="true"),
+        "lags": creating(new, max_compaction_lag_ms="1", min_compaction_lag_ms="5"),
+        "assigned": creating(new, -1, -1, assigned=[(0, [1]), (1, [1])]),
+        "assigned and counted": creating(new, 2, -1, assigned=[(0, [1])]),
+        "assigned and replicated": creating(new, -1, 2, assigned=[(0, [1])]),
+        "assigned with a gap": creating(new, -1, -1, assigned=[(1, [1])]),
+        "assigned to nobody": creating(new, -1, -1, assigned=[(0, [])]),
+        "assigned twice": creating(new, -1, -1, assigned=[(0, [1, 1])]),
+        "assigned to an unknown node": creating(new, -1, -1, assigned=[(0, [7])]),
+        "assigned again": creating(new, -1, -1, assigned=[(0, [1]), (0, [1])]),
+    }
+
+
+def growing(
+    name: str, count: int, assigned: Sequence[list[int]] | None = None
+) -> create_partitions.CreatePartitionsRequest:
+    topic = create_partitions.CreatePartitionsTopic(
+        name=name,
+        count=count,
+        assignments=None
+        if assigned is None
+        else [create_partitions.CreatePartitionsAssignment(broker_ids=nodes) for nodes in assigned],
+    )
+    return create_partitions.CreatePartitionsRequest(
+        topics=[topic], timeout_ms=10_000, validate_only=True
+    )
+
+
+def growth(topic: str) -> Cases:
+    twice = growing(topic, 4)
+    twice.topics *= 2
+    return {
+        "valid": growing(topic, 4),
+        "unknown": growing("nope", 4),
+        "as many": growing(topic, 3),
+        "fewer": growing(topic, 2),
+        "negative": growing(topic, -1),
+        "twice": twice,
+        "too few assigned": growing(topic, 5, [[1]]),
+        "none assigned": growing(topic, 4, []),
+        "assigned to an unknown node": growing(topic, 4, [[7]]),
+        "assigned twice": growing(topic, 4, [[1, 1]]),
+        "assigned to nobody": growing(topic, 4, [[]]),
+    }
+
+
+def deletions(topic: str) -> Cases:
+    state = delete_topics.DeleteTopicState
+    wanted = {
+        "unknown": [state(name="nope")],
+        "unknown id": [state(name=None, topic_id=UNKNOWN_ID)],
+        "name and id": [state(name=topic, topic_id=UNKNOWN_ID)],
+        "neither": [state(name=None)],
+        "twice": [state(name="nope")] * 2,
+        "id twice": [state(name=None, topic_id=UNKNOWN_ID)] * 2,
+        "blank": [state(name="a b")],
+    }
+    return {
+        name: delete_topics.DeleteTopicsRequest(topics=topics, timeout_ms=10_000)
+        for name, topics in wanted.items()
+    }
+
+
+def page(
+    *names: str, limit: int = 2_000, cursor: tuple[str, int] | None = None
+) -> by_pages.DescribeTopicPartitionsRequest:
+    return by_pages.DescribeTopicPartitionsRequest(
+        topics=[by_pages.TopicRequest(name=name) for name in names],
+        response_partition_limit=limit,
+        cursor=None
+        if cursor is None
+        else by_pages.Cursor(topic_name=cursor[0], partition_index=cursor[1]),
+    )
+
+
+def pages(topic: str) -> Cases:
+    return {
+        "whole": page(topic),
+        "twice": page(topic, topic),
+        "first": page(topic, limit=2),
+        "second": page(topic, limit=2, cursor=(topic, 2)),
+        "behind the end": page(topic, "zzz", cursor=(topic, 9)),
+        "full": page(topic, "zzz", limit=3),
+        "nothing allowed": page(topic, limit=0),
+        "unknown": page("zzz", "a b", topic),
+        "negative": page(topic, cursor=(topic, -1)),
+        "a later topic": page(topic, cursor=("zzz", 0)),
+        "an unknown topic": page(topic, cursor=("a", 0)),
+    }
+
+
+# --- Settings --------------------------------------------------------------------------------
+def descriptions(topic: str) -> Cases:
+    logger, group, metrics = (
+        ResourceType.BROKER_LOGGER, ResourceType.GROUP, ResourceType.CLIENT_METRICS,
+    )  # fmt: skip
+    return {
+        "some": describing(TOPIC, topic, ["retention.ms", "nope"]),
+        "without synonyms": describing(TOPIC, topic, ["flush.ms"], synonyms=False),
+        "unknown topic": describing(TOPIC, "nope"),
+        "blank": describing(TOPIC, "a b"),
+        "no topic": describing(TOPIC, ""),
+        "unknown broker": describing(BROKER, "77"),
+        "no broker": describing(BROKER, "x"),
+        "one setting of a broker": describing(BROKER, "1", ["log.cleaner.threads", "node.id"]),
+        "loggers": describing(logger, "1", ["nope"]),
+        "unknown logger": describing(logger, "7"),
+        "group": describing(group, topic, ["consumer.session.timeout.ms"]),
+        "no group": describing(group, ""),
+        "metrics": describing(metrics, topic, ["interval.ms", "match"]),
+        "no metrics": describing(metrics, ""),
+    }
+
+
+def changes(topic: str) -> Cases:
+    logger, group, metrics = (
+        ResourceType.BROKER_LOGGER, ResourceType.GROUP, ResourceType.CLIENT_METRICS,
+    )  # fmt: skip
+    twice = changing(TOPIC, topic, ("flush.ms", SET, "5"), validate_only=True)
+    twice.resources *= 2
+    cases = {
+        "set": changing(TOPIC, topic, ("flush.ms", SET, "5")),
+        "no number": changing(TOPIC, topic, ("flush.ms", SET, "x")),
+        "null": changing(TOPIC, topic, ("flush.ms", SET, None)),
+        "unknown": changing(TOPIC, topic, ("nope", SET, "x")),
+        "unknown deleted": changing(TOPIC, topic, ("nope", DELETE, None)),
+        "unset deleted": changing(TOPIC, topic, ("flush.ms", DELETE, None)),
+        "append to a number": changing(TOPIC, topic, ("flush.ms", APPEND, "5")),
+        "append": changing(TOPIC, topic, ("cleanup.policy", APPEND, "compact")),
+        "append nonsense": changing(TOPIC, topic, ("cleanup.policy", APPEND, "x")),
+        "subtract": changing(TOPIC, topic, ("cleanup.policy", SUBTRACT, "x,delete")),
+        "key twice": changing(TOPIC, topic, ("flush.ms", SET, "5"), ("flush.ms", DELETE, None)),
+        "nothing": changing(TOPIC, topic),
+        "unknown topic": changing(TOPIC, "nope", ("flush.ms", SET, "5")),
+        "blank": changing(TOPIC, "a b", ("flush.ms", SET, "5")),
+        "no topic": changing(TOPIC, "", ("flush.ms", SET, "5")),
+        "other broker": changing(BROKER, "77", ("log.cleaner.threads", SET, "5")),
+        "no broker": changing(BROKER, "x", ("log.cleaner.threads", SET, "1")),
+        "broker": changing(BROKER, "1", ("log.cleaner.backoff.ms", SET, "15000")),
+        "broker: no number": changing(BROKER, "1", ("log.cleaner.threads", SET, "x")),
+        "broker: fixed": changing(BROKER, "1", ("node.id", SET, "5")),
+        "all brokers: fixed": changing(BROKER, ALL_NODES, ("log.dirs", SET, "/x")),
+        "broker: unknown": changing(BROKER, "1", ("no.such", SET, "x")),
+        "all brokers: of one": changing(BROKER, ALL_NODES, ("listeners", SET, "x")),
+        "all brokers": changing(BROKER, ALL_NODES, ("num.io.threads", SET, "0")),
+        "group": changing(group, topic, ("consumer.session.timeout.ms", SET, "50000")),
+        "group: low": changing(group, topic, ("consumer.session.timeout.ms", SET, "5")),
+        "group: high": changing(group, topic, ("consumer.heartbeat.interval.ms", SET, "99999")),
+        "group: no number": changing(group, topic, ("consumer.session.timeout.ms", SET, "x")),
+        "group: unknown": changing(group, topic, ("x", SET, "5")),
+        "no group": changing(group, "", ("consumer.session.timeout.ms", SET, "50000")),
+        "metrics": changing(metrics, topic, ("interval.ms", SET, "50000")),
+        "metrics: unknown": changing(metrics, topic, ("x", SET, "50000")),
+        "no metrics": changing(metrics, "", ("interval.ms", SET, "50000")),
+        "type 0": changing(0, "x", ("a", SET, "b")),
+        "type 99": changing(99, "x", ("a", SET, "b")),
+        "logger": changing(logger, "1", ("nope.foo", SET, "INFO")),
+        "other logger": changing(logger, "7", ("nope.foo", SET, "INFO")),
+    }
+    for request in cases.values():
+        request.validate_only = True
+    return {**cases, "twice": twice}
+
+
+def replacements(topic: str) -> Cases:
+    cases = {
+        "set": replacing(TOPIC, topic, ("flush.ms", "5")),
+        "nothing": replacing(TOPIC, topic),
+        "no number": replacing(TOPIC, topic, ("flush.ms", "x")),
+        "null": replacing(TOPIC, topic, ("flush.ms", None)),
+        "unknown": replacing(TOPIC, topic, ("nope", "1")),
+        "unknown topic": replacing(TOPIC, "nope", ("flush.ms", "5")),
+        "broker": replacing(BROKER, "1", ("log.cleaner.backoff.ms", "15000")),
+        "broker: fixed": replacing(BROKER, "1", ("node.id", "5")),
+        "type 0": replacing(0, "1", ("node.id", "5")),
+        "key twice": replacing(TOPIC, topic, ("flush.ms", "5"), ("flush.ms", "6")),
+    }
+    for request in cases.values():
+        request.validate_only = True
+    return cases
+
+
+def listings(topic: str) -> Cases:
+    kinds = {"brokers": [4], "loggers": [8], "unknown": [77]}
+    return {
+        name: list_config_resources.ListConfigResourcesRequest(resource_types=types)
+        for name, types in kinds.items()
+    }
+
+
+# --- Replicas, the quorum, permissions -------------------------------------------------------
+def electing(election: int, *wanted: tuple[str, list[int]]) -> elect_leaders.ElectLeadersRequest:
+    return elect_leaders.ElectLeadersRequest(
+        election_type=election,
+        topic_partitions=[
+            elect_leaders.TopicPartitions(topic=topic, partitions=partitions)
+            for topic, partitions in wanted
+        ],
+    )
+
+
+def elections(topic: str) -> Cases:
+    return {
+        "preferred": electing(0, (topic, [0, 9]), ("nope", [0])),
+        "unclean": electing(1, (topic, [0])),
+        "unknown": electing(7, (topic, [0])),
+        "none": electing(0),
+    }
+
+
+def moving(
+    name: str, partition: int, replicas: list[int] | None, *, may_resize: bool = True
+) -> reassigning.AlterPartitionReassignmentsRequest:
+    moved = reassigning.ReassignablePartition(partition_index=partition, replicas=replicas)
+    return reassigning.AlterPartitionReassignmentsRequest(
+        allow_replication_factor_change=may_resize,
+        topics=[reassigning.ReassignableTopic(name=name, partitions=[moved])],
+    )
+
+
+def reassignments(topic: str) -> Cases:
+    listed = list_partition_reassignments.ListPartitionReassignmentsTopics(
+        name=topic, partition_indexes=[0, 9]
+    )
+    return {
+        "there already": moving(topic, 0, [1]),
+        "cancelled": moving(topic, 0, None),
+        "unknown": moving("nope", 0, [1]),
+        "unknown partition": moving(topic, 9, [1]),
+        "nowhere": moving(topic, 0, []),
+        "twice": moving(topic, 0, [1, 1]),
+        "unknown node": moving(topic, 0, [1, 7]),
+        "negative node": moving(topic, 0, [-1], may_resize=False),
+        "listed": list_partition_reassignments.ListPartitionReassignmentsRequest(topics=[listed]),
+        "all listed": list_partition_reassignments.ListPartitionReassignmentsRequest(topics=None),
+    }
+
+
+def others(topic: str) -> Cases:
+    wanted = describe_quorum.DescribeQuorumRequest.TopicData
+    unknown_log = wanted(topic_name="nope", partitions=[wanted.PartitionData(partition_index=0)])
+    every_acl = delete_acls.DeleteAclsFilter(
+        resource_type_filter=1, resource_name_filter=None, pattern_type_filter=1,
+        principal_filter=None, host_filter=None, operation=1, permission_type=1,
+    )  # fmt: skip
+    permission = create_acls.AclCreation(
+        resource_type=2, resource_name=topic, principal="User:a", host="*", operation=3,
+        permission_type=3,
+    )  # fmt: skip
+    return {
+        "no quorum": describe_quorum.DescribeQuorumRequest(topics=[]),
+        "unknown quorum": describe_quorum.DescribeQuorumRequest(topics=[unknown_log]),
+        "permissions": describe_acls.DescribeAclsRequest(
+            resource_type_filter=1, resource_name_filter=None, pattern_type_filter=1,
+            principal_filter=None, host_filter=None, operation=1, permission_type=1,
+        ),
+        "permission": create_acls.CreateAclsRequest(creations=[permission]),
+        "no permission": delete_acls.DeleteAclsRequest(filters=[every_acl, every_acl]),
+    }  # fmt: skip
+
+
+# --- Both ------------------------------------------------------------------------------------
+async def answers_of(client: RawClient, cases: Cases) -> dict[str, str]:
+    return {name: told(await client.request(request)) for name, request in cases.items()}
+
+
+@pytest.mark.parametrize(
+    "make_cases",
+    [
+        creations, growth, deletions, pages, descriptions, changes, replacements, listings,
+        elections, reassignments, others,
+    ],
+)  # fmt: skip
+async def test_kafka_answers_the_same(make_cases: Callable[[str], Cases], real_kafka: str) -> None:
+    topic = unique("same")
+    configs = {"retention.ms": "1000"}
+    async with Broker(segment_bytes=1 << 30) as broker:
+        found = {}
+        for kind, address in (("embedded", broker.bootstrap_servers), ("real", real_kafka)):
+            kafka = KafkaHandle("embedded" if kind == "embedded" else "real", address)
+            await kafka.create_topic(topic, 3, configs)
+            async with kafka.raw() as client:
+                found[kind] = await answers_of(client, make_cases(topic))
+            await kafka.delete_topic(topic)
+        assert found["embedded"] == found["real"]
+        assert broker.failure is None
