@@ -86,6 +86,8 @@ BROKER_CONFIGS: Final = by_name(
         _read_only("delete.topic.enable", _BOOLEAN, "true"),
         _read_only("fetch.max.bytes", _INT, "57671680", Range(1024)),
         _read_only("group.consumer.heartbeat.interval.ms", _INT, "5000", _POSITIVE),
+        _read_only("group.consumer.max.size", _INT, str(INT_MAX), _POSITIVE),
+        _read_only("group.consumer.migration.policy", _STRING, "bidirectional"),
         _read_only("group.consumer.session.timeout.ms", _INT, "45000", _POSITIVE),
         _read_only("group.initial.rebalance.delay.ms", _INT, "3000"),
         _read_only("group.max.session.timeout.ms", _INT, "1800000"),
@@ -93,6 +95,7 @@ BROKER_CONFIGS: Final = by_name(
         _read_only("group.min.session.timeout.ms", _INT, "6000"),
         _read_only("log.dir", _LIST, "/tmp/kafka-logs"),  # noqa: S108 — Kafka's default
         _read_only("log.dirs", _LIST, None),
+        _read_only("log.retention.check.interval.ms", _LONG, "300000", _POSITIVE),
         _read_only("log.retention.hours", _INT, "168"),
         _read_only("log.retention.minutes", _INT, None),
         _read_only("log.roll.hours", _INT, "168", _POSITIVE),
@@ -101,6 +104,8 @@ BROKER_CONFIGS: Final = by_name(
         _read_only("node.id", _INT, None, _NATURAL),
         _read_only("num.partitions", _INT, "1", _POSITIVE),
         _read_only("offset.metadata.max.bytes", _INT, "4096"),
+        _read_only("offsets.retention.check.interval.ms", _LONG, "600000", _POSITIVE),
+        _read_only("offsets.retention.minutes", _INT, "10080", _POSITIVE),
         _read_only("offsets.topic.num.partitions", _INT, "50", _POSITIVE),
         _read_only("offsets.topic.replication.factor", ConfigType.SHORT, "3", _POSITIVE),
         _read_only("process.roles", _LIST, ""),
@@ -153,17 +158,26 @@ def static_configs(config: BrokerConfig) -> Mapping[str, str]:
         "connections.max.idle.ms": str(int(config.connections_max_idle_s * 1000)),
         "default.replication.factor": str(config.replication),
         "fetch.max.bytes": str(config.fetch_max_bytes),
+        "group.consumer.assignment.interval.ms": str(config.group_consumer_assignment_interval_ms),
+        "group.consumer.heartbeat.interval.ms": str(config.group_consumer_heartbeat_interval_ms),
+        "group.consumer.max.size": str(config.group_consumer_max_size),
+        "group.consumer.migration.policy": config.group_consumer_migration_policy,
+        "group.consumer.session.timeout.ms": str(config.group_consumer_session_timeout_ms),
         "group.initial.rebalance.delay.ms": str(config.group_initial_rebalance_delay_ms),
         "group.max.session.timeout.ms": str(config.group_max_session_timeout_ms),
         "group.max.size": str(config.group_max_size),
         "group.min.session.timeout.ms": str(config.group_min_session_timeout_ms),
+        "log.cleaner.backoff.ms": str(config.log_cleaner_backoff_ms),
         "log.dirs": log_dir(config.data_dir),
+        "log.retention.check.interval.ms": str(config.log_retention_check_interval_ms),
         "log.segment.bytes": str(config.segment_bytes),
         "max.connections": str(config.max_connections),
         "max.incremental.fetch.session.cache.slots": str(config.max_fetch_sessions),
         "message.max.bytes": str(config.message_max_bytes),
         "num.partitions": str(config.num_partitions),
         "offset.metadata.max.bytes": str(config.offset_metadata_max_bytes),
+        "offsets.retention.check.interval.ms": str(config.offsets_retention_check_interval_ms),
+        "offsets.retention.minutes": str(config.offsets_retention_minutes),
         "offsets.topic.num.partitions": str(config.offsets_topic_partitions),
         "offsets.topic.replication.factor": str(config.replication),
         "process.roles": "broker,controller",
@@ -179,13 +193,13 @@ def static_configs(config: BrokerConfig) -> Mapping[str, str]:
     }
 
 
-def node_configs(node: Node) -> Mapping[str, str]:
-    """Return what is set for one node."""
-    listener = f"PLAINTEXT://{node.host}:{node.port}"
+def node_configs(node: Node, listeners: Mapping[str, Node]) -> Mapping[str, str]:
+    """Return what is set for one node; `listeners` tells where it listens, by their names."""
+    listening = ",".join(f"{name}://{at.host}:{at.port}" for name, at in listeners.items())
     settings = {
-        "advertised.listeners": listener,
+        "advertised.listeners": listening,
         "broker.id": str(node.id),
-        "listeners": listener,
+        "listeners": listening,
         "node.id": str(node.id),
     }
     return settings if node.rack is None else {**settings, "broker.rack": node.rack}

@@ -30,7 +30,7 @@ class ConsumerDriver:
     """The members of every group of KIP-848.
 
     Args:
-        settings: The broker's settings for such groups.
+        settings: Returns the settings of such a group, which may change.
         topics: What exists.
         groups: All groups, of either kind; written by the coordinator, which replays.
         clock: Wall time in ms.
@@ -43,7 +43,7 @@ class ConsumerDriver:
 
     def __init__(
         self,
-        settings: ConsumerSettings,
+        settings: Callable[[str], ConsumerSettings],
         topics: Topics,
         groups: Mapping[str, Group],
         *,

@@ -68,7 +68,7 @@ class ConsumerMachine:
     """What members' requests do to a group.
 
     Args:
-        settings: The broker's settings for such groups.
+        settings: Returns the settings of such a group, which may change.
         topics: What exists.
         clock: Wall time in ms, for what is stored.
         new_id: Makes ids for members that bring none (before v1).
@@ -76,13 +76,13 @@ class ConsumerMachine:
 
     def __init__(
         self,
-        settings: ConsumerSettings,
+        settings: Callable[[str], ConsumerSettings],
         topics: Topics,
         *,
         clock: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
-        self.settings = settings
+        self._settings_of = settings
         self.topics = topics
         self._clock = clock
         self._new_id = new_id
@@ -131,12 +131,13 @@ class ConsumerMachine:
             classic=None,
         )
         updated = self.advance(group, member, updated, beat.owned, step, now, is_fresh=is_fresh)
-        self.start_session(member_id, self.settings.session_timeout_ms, step, now)
+        settings = self._settings_of(group.group_id)
+        self.start_session(member_id, settings.session_timeout_ms, step, now)
         tells_all = beat.epoch == JOINING or beat.says_all or member.assigned != updated.assigned
         reply = BeatReply(
             member_id,
             updated.epoch,
-            self.settings.heartbeat_interval_ms,
+            settings.heartbeat_interval_ms,
             partitions_of(updated.assigned) if tells_all else None,
         )
         return reply, step
@@ -199,8 +200,9 @@ class ConsumerMachine:
     def restored(self, group: ConsumerGroup, now: float) -> Step:
         """Start the timers of a group that has just been read from the log."""
         step = Step()
+        settings = self._settings_of(group.group_id)
         for member in group.members.values():
-            self.start_session(member.member_id, self.settings.session_timeout_ms, step, now)
+            self.start_session(member.member_id, settings.session_timeout_ms, step, now)
             self._time_revocation(member, step, now)
         return step
 
@@ -313,7 +315,8 @@ class ConsumerMachine:
             is_recent = self.topics.created_version <= resolved.version <= self.topics.version
             must_refresh |= not is_recent
             age_ms = now_ms - resolved.timestamp_ms
-            must_refresh |= age_ms > self.settings.regex_refresh_interval_ms
+            settings = self._settings_of(group.group_id)
+            must_refresh |= age_ms > settings.regex_refresh_interval_ms
         in_use = {regex for regex, count in users.items() if regex != old or count > 1}
         in_use |= {new} - {""}
         if must_refresh or len(in_use) != len(group.regexes):
@@ -324,7 +327,7 @@ class ConsumerMachine:
         self, group: ConsumerGroup, epoch: int, updated: ConsumerMember, step: Step
     ) -> tuple[int, dict[bytes, frozenset[int]]]:
         """Return the target's epoch and the member's part, computing a new one if it is time."""
-        interval_ms = self.settings.assignment_interval_ms
+        interval_ms = self._settings_of(group.group_id).assignment_interval_ms
         now_ms = self._clock()
         is_too_early = (
             group.target_timestamp_ms > 0
@@ -362,10 +365,10 @@ class ConsumerMachine:
 
     def check_room(self, group: ConsumerGroup, member_id: str) -> None:
         """Refuse one member too many."""
-        if len(group.members) >= self.settings.max_size and member_id not in group.members:
+        max_size = self._settings_of(group.group_id).max_size
+        if len(group.members) >= max_size and member_id not in group.members:
             raise GroupMaxSizeReachedError(
-                f"The consumer group has reached its maximum capacity of "
-                f"{self.settings.max_size} members."
+                f"The consumer group has reached its maximum capacity of {max_size} members."
             )
 
     def identify(

@@ -433,14 +433,16 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         )
 
-    @property
-    def consumer_group_settings(self) -> ConsumerSettings:
-        config = self.config
+    def consumer_group_settings(self, group_id: str) -> ConsumerSettings:
+        config, value_of = (
+            self.config,
+            functools.partial(self.catalog.settings.group_value, group_id),
+        )
         return ConsumerSettings(
-            session_timeout_ms=config.group_consumer_session_timeout_ms,
-            heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            session_timeout_ms=value_of("consumer.session.timeout.ms"),
+            heartbeat_interval_ms=value_of("consumer.heartbeat.interval.ms"),
             max_size=config.group_consumer_max_size,
-            assignment_interval_ms=config.group_consumer_assignment_interval_ms,
+            assignment_interval_ms=value_of("consumer.assignment.interval.ms"),
             can_upgrade=config.group_consumer_migration_policy in ("bidirectional", "upgrade"),
             can_downgrade=config.group_consumer_migration_policy in ("bidirectional", "downgrade"),
             classic_max_size=config.group_max_size,

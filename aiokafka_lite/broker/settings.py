@@ -153,9 +153,9 @@ class Settings:
         overrides = self.overrides(ResourceType.CLIENT_METRICS, name)
         return self._of_resource(CLIENT_METRICS_CONFIGS, overrides, ConfigSource.CLIENT_METRICS)
 
-    def of_node(self, node: Node) -> Iterator[Setting]:
-        """Yield every setting of a node."""
-        static = {**self._static, **node_configs(node)}
+    def of_node(self, node: Node, listeners: Mapping[str, Node]) -> Iterator[Setting]:
+        """Yield every setting of a node, which listens there by listeners' names."""
+        static = {**self._static, **node_configs(node, listeners)}
         set_at_run_time = [
             *self.overrides(ResourceType.BROKER, str(node.id)),
             *self.overrides(ResourceType.BROKER, ALL_NODES),

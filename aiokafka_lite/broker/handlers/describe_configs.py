@@ -86,7 +86,8 @@ def _settings(ctx: RequestContext, kind: int, name: str) -> Iterator[Setting]:
                     f"Unexpected broker id, expected {ctx.node.id} or empty string, "
                     f"but received {name}"
                 )
-            return settings.of_node(ctx.node.address)
+            listeners = {at.name: at.address for at in ctx.node.endpoints.values()}
+            return settings.of_node(ctx.node.address, listeners)
         case ResourceType.BROKER_LOGGER:
             if _node_id(name) != ctx.node.id:
                 raise InvalidRequestError(

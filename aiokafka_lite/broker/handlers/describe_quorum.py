@@ -41,7 +41,7 @@ def handle(ctx: RequestContext, request: DescribeQuorumRequest) -> DescribeQuoru
     ]
     if wanted != [(METADATA_TOPIC, METADATA_PARTITION)]:
         return DescribeQuorumResponse(topics=[_unknown(topic) for topic in request.topics])
-    controller = ctx.broker.nodes[ctx.broker.controller_id].address
+    controller = ctx.address_of(ctx.broker.nodes[ctx.broker.controller_id])
     now_ms = ctx.broker.clock()
     voter = ReplicaState(
         replica_id=controller.id, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms

@@ -15,12 +15,14 @@ from aiokafka_lite.errors import (
     NoError,
     UnknownTopicOrPartitionError,
 )
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from aiokafka_lite.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
 from aiokafka_lite.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.records import build_batch
 from tests.broker.admin.requests import (
     BROKER,
@@ -168,6 +170,20 @@ async def test_settings_that_nobody_knows_are_kept_and_told_to_nobody() -> None:
         config = await described(client, BROKER, "1", "plugin.password")
         assert (config.value, config.is_sensitive) == (None, True)
         assert [synonym.value for synonym in config.synonyms] == [None]
+
+
+async def test_members_are_told_their_groups_own_heartbeat_interval() -> None:
+    async with Broker() as broker, RawClient(broker.bootstrap_servers) as client:
+        await client.request(FindCoordinatorRequest(coordinator_keys=["g"]))
+        join = ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="m", member_epoch=0, rebalance_timeout_ms=10_000,
+            subscribed_topic_names=["t"], topic_partitions=[],
+        )  # fmt: skip
+        assert (await client.request(join)).heartbeat_interval_ms == 5_000
+        await change(client, ResourceType.GROUP, "g", consumer_heartbeat_interval_ms="6000")
+        assert (await client.request(join)).heartbeat_interval_ms == 6_000
+        join.group_id = "h"
+        assert (await client.request(join)).heartbeat_interval_ms == 5_000
 
 
 async def test_each_node_answers_for_itself() -> None:

@@ -29,7 +29,7 @@ class Driven:
 
     def __init__(self, settings: ConsumerSettings | None = None) -> None:
         self.services = Services()
-        self.services.consumer_group_settings = settings or ConsumerSettings()
+        self.services.consumer_settings = settings or ConsumerSettings()
         self.topics = self.services.group_topics
         self.topic_id = self.topics.create("t", 4)
         self.coordinator = GroupCoordinator(self.services)

@@ -124,13 +124,16 @@ class Services:
         self.group_settings = settings or GroupSettings(
             initial_rebalance_delay_ms=0, min_session_timeout_ms=10
         )
-        self.consumer_group_settings = ConsumerSettings()
+        self.consumer_settings = ConsumerSettings()
         self.group_topics = FakeTopics()
         self.offsets_topic_partitions = partitions
         self.logs: dict[int, MemoryLog] = {}
 
     def clock(self) -> int:
         return self.now_ms
+
+    def consumer_group_settings(self, group_id: str) -> ConsumerSettings:
+        return self.consumer_settings
 
     def partition(self, topic: str, index: int) -> MemoryLog:
         return self.logs.setdefault(index, MemoryLog())
