@@ -24,7 +24,9 @@ from aiokafka_lite.broker.group_log import (
     OFFSETS_TOPIC,
     CoordinatorLog,
     CoordinatorRecord,
+    LogEntry,
     RecordValue,
+    TransactionEnd,
     created_record,
     group_tombstone,
     restore_group,
@@ -33,6 +35,7 @@ from aiokafka_lite.broker.group_machine import ClassicGroup
 from aiokafka_lite.broker.group_services import CoordinatorServices
 from aiokafka_lite.broker.group_subscription import is_subscribed_to
 from aiokafka_lite.broker.group_timers import GroupTimers
+from aiokafka_lite.broker.group_transactions import TransactionalOffsets
 from aiokafka_lite.broker.group_values import (
     ErrorType,
     Join,
@@ -115,6 +118,9 @@ class GroupCoordinator:
             loaded=self._restart_sessions,
             unload=self._unload,
         )
+        self.transactional = TransactionalOffsets(
+            self._groups, self.offsets, self._log, check=self._check, append=self._append
+        )
         self._is_open = True
 
     # -- life ----------------------------------------------------------------------------------
@@ -151,6 +157,7 @@ class GroupCoordinator:
             self._forget(self._groups.pop(group_id), NotCoordinatorError)
         for group_id in self._ids_in(partition, self.offsets.group_ids()):
             self.offsets.unload(group_id)
+        self.offsets.unload_pending(partition)
 
     def _restart_sessions(self, partition: int) -> None:
         for group_id in self._ids_in(partition, self._groups):
@@ -385,7 +392,11 @@ class GroupCoordinator:
         """Say whether this coordinator can answer for a group now."""
         if not self._is_open:
             return CoordinatorNotAvailableError
-        return self._partitions.availability(self._log.partition_for(group_id))
+        return self.availability_of(self._log.partition_for(group_id))
+
+    def availability_of(self, partition: int) -> ErrorType:
+        """Say whether this coordinator can answer for the groups of a partition now."""
+        return self._partitions.availability(partition)
 
     def delete(self, group_id: str) -> ErrorType:
         """Delete an empty group with all its offsets."""
@@ -427,15 +438,18 @@ class GroupCoordinator:
             return NotCoordinatorError
         return NoError
 
-    def _replay(self, record: CoordinatorRecord) -> None:
+    def _replay(self, record: LogEntry) -> None:
         """Apply one record; the only code that changes offsets, and that loads and ends groups."""
-        key, value = record
+        if isinstance(record, TransactionEnd):
+            self.transactional.end(*record)
+            return
+        key, value, producer = record
         if isinstance(key, OffsetCommitKey):
             if not (value is None or isinstance(value, OffsetCommitValue)):
                 raise TypeError(f"an offset key with {type(value).__name__}")
             if value is not None and key.group not in self._groups:
                 self._create(key.group)  # a group that only stores offsets here
-            self.offsets.replay(key, value)
+            self.offsets.replay(key, value, self.transactional.opened(key.group, producer))
         elif isinstance(key, GroupMetadataKey):
             self._replay_classic(key, value)
         elif not isinstance(value, (OffsetCommitValue, GroupMetadataValue)):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from aiokafka_lite.broker.group_members import Member
+from aiokafka_lite.broker.transactions.values import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol.messages.consumer_group_records import (
     VALUE_OF,
@@ -28,7 +29,8 @@ from aiokafka_lite.protocol.messages.group_records import (
     encode_key,
     encode_versioned,
 )
-from aiokafka_lite.records import RecordSet, build_batch
+from aiokafka_lite.records import BatchHeader, ControlType, RecordSet, build_batch, iter_batches
+from aiokafka_lite.records.transactions import end_marker
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.group_machine import ClassicGroup
@@ -48,10 +50,26 @@ RecordValue: TypeAlias = "OffsetCommitValue | GroupMetadataValue | ConsumerGroup
 
 
 class CoordinatorRecord(NamedTuple):
-    """One record of the log; a value of None is a tombstone."""
+    """One record of the log; a value of None is a tombstone.
+
+    Attributes:
+        producer: Whose transaction it is a part of; only offsets are committed so.
+    """
 
     key: RecordKey
     value: RecordValue
+    producer: ProducerIdentity = NO_PRODUCER
+
+
+class TransactionEnd(NamedTuple):
+    """A marker in the log: it decides what a transaction has committed before it."""
+
+    partition: int
+    producer_id: int
+    is_commit: bool
+
+
+LogEntry: TypeAlias = "CoordinatorRecord | TransactionEnd"
 
 
 class OffsetsLog(Protocol):
@@ -225,7 +243,13 @@ class CoordinatorLog:
             OSError: The disk did not take them.
         """
         now_ms = self._clock()
-        batch = build_batch((now_ms, *encode_record(record), ()) for record in records)
+        producer = records[0].producer
+        batch = build_batch(
+            ((now_ms, *encode_record(record), ()) for record in records),
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            is_transactional=producer != NO_PRODUCER,
+        )
         self._open_partition(self.partition_for(group_id)).append(batch)
 
     def is_empty(self, partition: int) -> bool:
@@ -233,7 +257,7 @@ class CoordinatorLog:
         log = self._open_partition(partition)
         return log.log_start_offset >= log.high_watermark
 
-    def read(self, partition: int) -> Iterator[list[CoordinatorRecord]]:
+    def read(self, partition: int) -> Iterator[list[LogEntry]]:
         """Read a partition from its start, some records at a time.
 
         Raises:
@@ -242,11 +266,33 @@ class CoordinatorLog:
         log = self._open_partition(partition)
         offset = log.log_start_offset
         while offset < log.high_watermark:
+            start, entries = offset, list[LogEntry]()
             chunk = memoryview(log.read(offset, READ_BYTES))
-            record_set = RecordSet(OFFSETS_TOPIC, partition, chunk, fetch_offset=offset)
-            while taken := record_set.take(RECORDS_AT_ONCE):
-                decoded = (decode_record(record.key, record.value) for record in taken)
-                yield [record for record in decoded if record is not None]
-            if record_set.next_offset <= offset:
+            for header, batch in iter_batches(chunk, check_crcs=False):
+                for entry in _entries(partition, header, batch):
+                    entries.append(entry)
+                    if len(entries) == RECORDS_AT_ONCE:
+                        yield entries
+                        entries = []
+                offset = max(offset, header.last_offset + 1)
+            yield entries
+            if offset == start:
                 raise KafkaProtocolError(f"{OFFSETS_TOPIC}-{partition} ends before offset {offset}")
-            offset = record_set.next_offset
+
+
+def _entries(partition: int, header: BatchHeader, batch: memoryview) -> Iterator[LogEntry]:
+    if header.is_control:
+        marker = end_marker(header, batch)
+        if marker is not None:
+            is_commit = marker.type is ControlType.COMMIT
+            yield TransactionEnd(partition, header.producer_id, is_commit)
+        return
+    producer = NO_PRODUCER
+    if header.is_transactional:
+        producer = ProducerIdentity(header.producer_id, header.producer_epoch)
+    records = RecordSet(OFFSETS_TOPIC, partition, batch, fetch_offset=header.base_offset)
+    while taken := records.take(RECORDS_AT_ONCE):
+        for record in taken:
+            decoded = decode_record(record.key, record.value)
+            if decoded is not None:
+                yield decoded._replace(producer=producer)

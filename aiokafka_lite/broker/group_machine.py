@@ -82,6 +82,14 @@ class ClassicGroup(RebalancingGroup):
             self._restart_session(self.members[member_id], now)
         return error
 
+    def check_transactional_commit(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorType:
+        """Say whether a member may commit offsets in a transaction, also during a rebalance."""
+        if self.state is DEAD:
+            return CoordinatorNotAvailableError
+        return self._check_member(member_id, instance_id, generation)
+
     def check_delete(self) -> ErrorType:
         """Say whether the group may be deleted now."""
         if self.state is DEAD:

@@ -189,7 +189,7 @@ def downgraded(
 
 def replay(group: ConsumerGroup, records: Collection[CoordinatorRecord]) -> None:
     """Apply records to a group that is not the stored one, to see what it will be."""
-    for key, value in records:
+    for key, value, _ in records:
         if isinstance(key, OffsetCommitKey | GroupMetadataKey):
             continue
         if not isinstance(value, OffsetCommitValue | GroupMetadataValue):

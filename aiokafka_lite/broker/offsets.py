@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from aiokafka_lite.broker.group_log import CoordinatorRecord
+from aiokafka_lite.broker.group_pending import OpenTransaction, PendingOffsets, Target
 from aiokafka_lite.broker.group_values import ErrorType
 from aiokafka_lite.errors import NoError, OffsetMetadataTooLargeError
 from aiokafka_lite.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
@@ -67,6 +68,8 @@ class OffsetManager:
         self._metadata_max_bytes = metadata_max_bytes
         # group -> topic -> partition. Written by replay and unload only.
         self._cache: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
+        # What open transactions commit. Written by replay, end_transaction and unload only.
+        self._pending = PendingOffsets[CommittedOffset]()
 
     # -- requests: (answer, records to append) -------------------------------------------------
 
@@ -107,12 +110,13 @@ class OffsetManager:
         return [
             CoordinatorRecord(offset_key(group_id, tp), None)
             for tp in tps
-            if tp.partition in committed.get(tp.topic, {})
+            if tp.partition in committed.get(tp.topic, {}) or self.is_unstable(group_id, tp)
         ]
 
     def delete_group(self, group_id: str) -> list[CoordinatorRecord]:
         """Return tombstones for everything that a group has committed."""
-        return self.delete(group_id, self.partitions(group_id))
+        pending = self._pending.of_group(group_id)
+        return self.delete(group_id, dict.fromkeys([*self.partitions(group_id), *pending]))
 
     def delete_topic(self, topic: str, topic_id: bytes) -> dict[str, list[CoordinatorRecord]]:
         """Return, by group, tombstones for a topic that exists no more.
@@ -138,6 +142,10 @@ class OffsetManager:
             return NOTHING_COMMITTED
         return committed
 
+    def is_unstable(self, group_id: str, tp: TopicPartition) -> bool:
+        """Say whether an open transaction commits the offset, so that it may be another soon."""
+        return self._pending.has(Target(group_id, tp))
+
     def fetch_all(self, group_id: str) -> Mapping[str, Mapping[int, CommittedOffset]]:
         """Return everything that a group has committed, by topic and partition."""
         return self._cache.get(group_id, {})
@@ -157,11 +165,16 @@ class OffsetManager:
 
     # -- the log -------------------------------------------------------------------------------
 
-    def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+    def replay(
+        self,
+        key: OffsetCommitKey,
+        value: OffsetCommitValue | None,
+        transaction: OpenTransaction | None = None,
+    ) -> None:
         """Apply one record of the log to the cache; None is a tombstone."""
+        target = Target(key.group, TopicPartition(key.topic, key.partition))
         if value is not None:
-            topics = self._cache.setdefault(key.group, {})
-            topics.setdefault(key.topic, {})[key.partition] = CommittedOffset(
+            committed = CommittedOffset(
                 value.offset,
                 value.leader_epoch,
                 value.metadata,
@@ -169,7 +182,13 @@ class OffsetManager:
                 value.expire_timestamp,
                 value.topic_id,
             )
+            if transaction is not None:
+                self._pending.note(transaction, target, committed)
+                return
+            self._pending.supersede(target)
+            self._store(target, committed)
             return
+        self._pending.forget(target)
         topics = self._cache.get(key.group, {})
         partitions = topics.get(key.topic, {})
         if partitions.pop(key.partition, None) is None:
@@ -179,9 +198,22 @@ class OffsetManager:
         if not topics:
             del self._cache[key.group]
 
+    def _store(self, target: Target, committed: CommittedOffset) -> None:
+        topics = self._cache.setdefault(target.group_id, {})
+        topics.setdefault(target.tp.topic, {})[target.tp.partition] = committed
+
+    def end_transaction(self, partition: int, producer_id: int, *, is_commit: bool) -> None:
+        """Apply a marker in a partition of the offsets topic."""
+        transaction = OpenTransaction(partition, producer_id)
+        self._pending.end(transaction, self._store if is_commit else None)
+
     def unload(self, group_id: str) -> None:
         """Forget a group that another broker coordinates now; its log stays."""
         self._cache.pop(group_id, None)
+
+    def unload_pending(self, partition: int) -> None:
+        """Forget what transactions commit in a partition of the offsets topic."""
+        self._pending.unload(partition)
 
 
 def offset_key(group_id: str, tp: TopicPartition) -> OffsetCommitKey:

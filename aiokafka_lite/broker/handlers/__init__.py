@@ -55,6 +55,7 @@ MODULES: Final = (
     "sasl_authenticate",
     "sasl_handshake",
     "sync_group",
+    "txn_offset_commit",
     "write_txn_markers",
 )
 

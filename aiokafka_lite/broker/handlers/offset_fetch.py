@@ -3,9 +3,6 @@
 2 null asks for all topics, and errors of the group have a field of their own; 3 throttle time;
 5 leader epochs (KIP-320); 6 flexible; 7 require_stable (KIP-447); 8 several groups (KIP-709);
 9 member id and epoch (KIP-848); 10 topic ids instead of names.
-
-require_stable has nothing to wait for as long as there are no transactions: a commit is answered
-when it is in the log, and what is in the cache is in the log.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.group_values import ErrorType
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.offsets import NOTHING_COMMITTED, CommittedOffset
-from aiokafka_lite.errors import NoError, UnknownTopicIdError
+from aiokafka_lite.errors import NoError, UnknownTopicIdError, UnstableOffsetCommitError
 from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -34,10 +31,14 @@ FIRST_WITH_TOPIC_IDS = 10
 @handler(OffsetFetchRequest)
 def handle(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     """Return what groups have committed."""
-    return OffsetFetchResponse(groups=[_fetch_group(ctx, group) for group in request.groups])
+    return OffsetFetchResponse(
+        groups=[_fetch_group(ctx, group, request.require_stable) for group in request.groups]
+    )
 
 
-def _fetch_group(ctx: RequestContext, wanted: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+def _fetch_group(
+    ctx: RequestContext, wanted: OffsetFetchRequestGroup, require_stable: bool
+) -> OffsetFetchResponseGroup:
     topics: list[OffsetFetchResponseTopics]
     error = ctx.groups.check_fetch(wanted.group_id, wanted.member_id, wanted.member_epoch)
     if error is not NoError and ctx.api_version < FIRST_WITH_GROUP_ERROR:
@@ -45,14 +46,16 @@ def _fetch_group(ctx: RequestContext, wanted: OffsetFetchRequestGroup) -> Offset
     elif error is not NoError:
         topics = []
     elif wanted.topics is None:
-        topics = _everything(ctx, wanted.group_id)
+        topics = _everything(ctx, wanted.group_id, require_stable)
     else:
-        topics = [_fetch_topic(ctx, wanted.group_id, topic) for topic in wanted.topics]
+        topics = [
+            _fetch_topic(ctx, wanted.group_id, topic, require_stable) for topic in wanted.topics
+        ]
     return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics, error_code=error.errno)
 
 
 def _fetch_topic(
-    ctx: RequestContext, group_id: str, wanted: OffsetFetchRequestTopics
+    ctx: RequestContext, group_id: str, wanted: OffsetFetchRequestTopics, require_stable: bool
 ) -> OffsetFetchResponseTopics:
     name = wanted.name
     if ctx.api_version >= FIRST_WITH_TOPIC_IDS:
@@ -64,7 +67,10 @@ def _fetch_topic(
         name=name,
         topic_id=wanted.topic_id,
         partitions=[
-            _partition(
+            _unstable(index)
+            if require_stable
+            and ctx.groups.offsets.is_unstable(group_id, TopicPartition(name, index))
+            else _partition(
                 index,
                 ctx.groups.committed(group_id, TopicPartition(name, index), wanted.topic_id),
             )
@@ -73,7 +79,14 @@ def _fetch_topic(
     )
 
 
-def _everything(ctx: RequestContext, group_id: str) -> list[OffsetFetchResponseTopics]:
+def _unstable(index: int) -> OffsetFetchResponsePartitions:
+    """Answer for a partition whose offset a transaction commits that is open yet (KIP-447)."""
+    return _partition(index, NOTHING_COMMITTED, UnstableOffsetCommitError)
+
+
+def _everything(
+    ctx: RequestContext, group_id: str, require_stable: bool
+) -> list[OffsetFetchResponseTopics]:
     topics = []
     for name, partitions in ctx.groups.offsets.fetch_all(group_id).items():
         topic = ctx.broker.topic(name)
@@ -83,7 +96,13 @@ def _everything(ctx: RequestContext, group_id: str) -> list[OffsetFetchResponseT
             OffsetFetchResponseTopics(
                 name=name,
                 topic_id=ZERO_UUID if topic is None else topic.topic_id,
-                partitions=[_partition(index, found) for index, found in partitions.items()],
+                partitions=[
+                    _unstable(index)
+                    if require_stable
+                    and ctx.groups.offsets.is_unstable(group_id, TopicPartition(name, index))
+                    else _partition(index, found)
+                    for index, found in partitions.items()
+                ],
             )
         )
     return topics

@@ -9,6 +9,7 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.group_log import partition_for
 from aiokafka_lite.broker.maintenance import Steps
 from aiokafka_lite.broker.topics import (
+    GROUP_METADATA_TOPIC,
     NO_LEADER,
     TRANSACTION_STATE_TOPIC,
     Partition,
@@ -109,12 +110,25 @@ class ClusterTransactions:
             partition = self._broker.partition(*tp)
             if partition.leader_id == NO_LEADER:
                 return LeaderNotAvailableError
+            if tp.topic == GROUP_METADATA_TOPIC:
+                return self._write_to_groups(partition, marker)
             self._write(partition, marker)
         except BrokerResponseError as error:
             return type(error)
         except OSError:
             return KafkaStorageError
         return NoError
+
+    def _write_to_groups(self, partition: Partition, marker: Marker) -> ErrorType:
+        """End a transaction that committed offsets, also for the coordinator of the groups."""
+        groups = self._broker.nodes[partition.leader_id].groups
+        error = groups.availability_of(partition.index)
+        if error is NoError:
+            self._write(partition, marker)
+            groups.transactional.end(
+                partition.index, marker.producer_id, is_commit=marker.is_commit
+            )
+        return error
 
     def _write(self, partition: Partition, marker: Marker) -> None:
         batch = bytearray(

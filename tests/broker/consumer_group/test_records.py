@@ -188,7 +188,7 @@ def test_groups_that_kafka_stored_are_restored(theirs: Theirs) -> None:
     group_id, _, written = theirs
     group = ConsumerGroup(group_id)
     seen: list[str] = []
-    for key, value in decoded(written):
+    for key, value, _ in decoded(written):
         if isinstance(key, ConsumerGroupMetadataKey) and value is None:
             break
         assert not isinstance(key, OffsetCommitKey | GroupMetadataKey)

@@ -1,0 +1,98 @@
+"""Offsets that transactions have committed and markers have not decided yet (KIP-98, KIP-447).
+
+Reference: org.apache.kafka.coordinator.group.OffsetMetadataManager. An offset that was committed
+later, whether or not by a transaction, is never replaced by an earlier one whose transaction took
+longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from aiokafka_lite.structs import TopicPartition
+
+OffsetT = TypeVar("OffsetT")
+
+
+class OpenTransaction(NamedTuple):
+    """A producer's transaction, in one partition of the offsets topic."""
+
+    partition: int
+    producer_id: int
+
+
+class Target(NamedTuple):
+    """Whose offset in what."""
+
+    group_id: str
+    tp: TopicPartition
+
+
+@dataclass
+class _Pending(Generic[OffsetT]):
+    offset: OffsetT
+    order: int
+    is_superseded: bool = False
+
+
+class PendingOffsets(Generic[OffsetT]):
+    """What will be committed by transactions that are open."""
+
+    def __init__(self) -> None:
+        self._targets: dict[Target, dict[OpenTransaction, _Pending[OffsetT]]] = {}
+        self._transactions: dict[OpenTransaction, dict[Target, None]] = {}
+        self._order = 0
+
+    def note(self, transaction: OpenTransaction, target: Target, offset: OffsetT) -> None:
+        """Remember what a transaction commits; the latest counts."""
+        self._order += 1
+        self._targets.setdefault(target, {})[transaction] = _Pending(offset, self._order)
+        self._transactions.setdefault(transaction, {})[target] = None
+
+    def has(self, target: Target) -> bool:
+        """Say whether an open transaction commits something there."""
+        return target in self._targets
+
+    def of_group(self, group_id: str) -> Iterator[TopicPartition]:
+        """Give the partitions for which open transactions commit a group's offset."""
+        for target in self._targets:
+            if target.group_id == group_id:
+                yield target.tp
+
+    def supersede(self, target: Target) -> None:
+        """Note that an offset was committed after all that is pending for it."""
+        for pending in self._targets.get(target, {}).values():
+            pending.is_superseded = True
+
+    def end(
+        self, transaction: OpenTransaction, commit: Callable[[Target, OffsetT], None] | None
+    ) -> None:
+        """Forget a transaction's offsets, after giving to `commit` those that count now."""
+        for target in self._transactions.pop(transaction, {}):
+            waiting = self._targets[target]
+            decided = waiting.pop(transaction)
+            if not waiting:
+                del self._targets[target]
+            if commit is None or decided.is_superseded:
+                continue
+            for pending in waiting.values():
+                pending.is_superseded |= pending.order < decided.order
+            commit(target, decided.offset)
+
+    def forget(self, target: Target) -> None:
+        """Forget what is pending for a target that was deleted."""
+        for transaction in self._targets.pop(target, {}):
+            self._leave(transaction, target)
+
+    def _leave(self, transaction: OpenTransaction, target: Target) -> None:
+        targets = self._transactions[transaction]
+        del targets[target]
+        if not targets:
+            del self._transactions[transaction]
+
+    def unload(self, partition: int) -> None:
+        """Forget a partition of the offsets topic: another node coordinates its groups."""
+        for transaction in [one for one in self._transactions if one.partition == partition]:
+            self.end(transaction, None)
