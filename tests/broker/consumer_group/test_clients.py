@@ -189,6 +189,7 @@ def test_confluent_member_joins_again_when_its_session_has_expired(thread: Broke
 
 GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+GROUP_FORMATTER = "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter"
 VERIFIABLE_CONSUMER = "org.apache.kafka.tools.VerifiableConsumer"
 
 
@@ -294,3 +295,25 @@ async def test_java_members_rebalance_and_are_described(
     )  # fmt: skip
     assert listed.returncode == 0, listed.stderr
     assert "g" in listed.stdout
+
+
+@pytest.mark.java
+async def test_kafkas_formatter_prints_the_record_of_a_group(
+    broker: Broker, java_tools: JavaTools
+) -> None:
+    group = ConsumerGroupRequests(KafkaHandle("embedded", broker.bootstrap_servers), "printed")
+    member = await group.member()
+    partition = broker.node.groups.partition_for("printed")
+    result = await java_tools.run(
+        CONSOLE_CONSUMER, "--bootstrap-server", broker.bootstrap_servers,
+        "--topic", "__consumer_offsets", "--partition", str(partition), "--offset", "earliest",
+        "--formatter", GROUP_FORMATTER, "--max-messages", "2", "--timeout-ms", "20000",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    created, stable = json.loads("[" + result.stdout.replace("}{", "},{") + "]")
+    assert created["key"] == stable["key"] == {"type": 2, "data": {"group": "printed"}}
+    assert created["value"]["data"]["members"] == []
+    assert stable["value"]["version"] == 3
+    assert stable["value"]["data"]["generation"] == member.generation
+    (printed,) = stable["value"]["data"]["members"]
+    assert printed["memberId"] == member.member_id
