@@ -68,7 +68,6 @@ class ClassicMembers:
         new_id: Callable[[], str],
     ) -> None:
         self._machine = machine
-        self._settings = machine.settings
         self._topics = machine.topics
         self._clock = clock
         self._new_id = new_id
@@ -83,7 +82,8 @@ class ClassicMembers:
                 members, or groups may not have members of both protocols.
             KafkaError: See `ConsumerMachine.heartbeat`.
         """
-        if not (self._settings.can_upgrade or self._settings.can_downgrade):
+        settings = self._machine.settings_of(group.group_id)
+        if not (settings.can_upgrade or settings.can_downgrade):
             raise InconsistentGroupProtocolError("groups may not change between the protocols")
         member_id = call.member_id or self._new_id()
         self._machine.check_room(group, member_id)

@@ -58,7 +58,7 @@ class ConsumerDriver:
         self._rng = rng
         self._append = append
         self._arm = arm
-        self._settings = settings
+        self._settings_of = settings
         self._became_classic = became_classic
         self._machine = ConsumerMachine(settings, topics, clock=clock, new_id=self._new_id)
         self._classic = ClassicMembers(self._machine, clock=clock, new_id=self._new_id)
@@ -179,12 +179,13 @@ class ConsumerDriver:
 
     def _upgrade(self, group: ClassicGroup) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
         """Return what a classic group with members becomes when one of the new protocol joins."""
+        settings = self._settings_of(group.group_id)
         why = None
-        if not self._settings.can_upgrade:
+        if not settings.can_upgrade:
             why = "online upgrade is disabled"
         elif not group.is_consumer_group:
             why = "the group does not use the consumer embedded protocol"
-        elif len(group.members) > self._settings.max_size:
+        elif len(group.members) > settings.max_size:
             why = "the group size exceeds the consumer group maximum size"
         if why is not None:
             raise GroupIdNotFound(

@@ -82,7 +82,7 @@ class ConsumerMachine:
         clock: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
-        self._settings_of = settings
+        self.settings_of = settings
         self.topics = topics
         self._clock = clock
         self._new_id = new_id
@@ -131,7 +131,7 @@ class ConsumerMachine:
             classic=None,
         )
         updated = self.advance(group, member, updated, beat.owned, step, now, is_fresh=is_fresh)
-        settings = self._settings_of(group.group_id)
+        settings = self.settings_of(group.group_id)
         self.start_session(member_id, settings.session_timeout_ms, step, now)
         tells_all = beat.epoch == JOINING or beat.says_all or member.assigned != updated.assigned
         reply = BeatReply(
@@ -182,9 +182,10 @@ class ConsumerMachine:
         One without members stays what it is.
         """
         left = [member for member in group.members.values() if member.member_id not in leaving]
+        settings = self.settings_of(group.group_id)
         return (
-            self.settings.can_downgrade
-            and 0 < len(left) + joining <= self.settings.classic_max_size
+            settings.can_downgrade
+            and 0 < len(left) + joining <= settings.classic_max_size
             and all(member.is_classic for member in left)
         )
 
@@ -200,7 +201,7 @@ class ConsumerMachine:
     def restored(self, group: ConsumerGroup, now: float) -> Step:
         """Start the timers of a group that has just been read from the log."""
         step = Step()
-        settings = self._settings_of(group.group_id)
+        settings = self.settings_of(group.group_id)
         for member in group.members.values():
             self.start_session(member.member_id, settings.session_timeout_ms, step, now)
             self._time_revocation(member, step, now)
@@ -315,7 +316,7 @@ class ConsumerMachine:
             is_recent = self.topics.created_version <= resolved.version <= self.topics.version
             must_refresh |= not is_recent
             age_ms = now_ms - resolved.timestamp_ms
-            settings = self._settings_of(group.group_id)
+            settings = self.settings_of(group.group_id)
             must_refresh |= age_ms > settings.regex_refresh_interval_ms
         in_use = {regex for regex, count in users.items() if regex != old or count > 1}
         in_use |= {new} - {""}
@@ -327,7 +328,7 @@ class ConsumerMachine:
         self, group: ConsumerGroup, epoch: int, updated: ConsumerMember, step: Step
     ) -> tuple[int, dict[bytes, frozenset[int]]]:
         """Return the target's epoch and the member's part, computing a new one if it is time."""
-        interval_ms = self._settings_of(group.group_id).assignment_interval_ms
+        interval_ms = self.settings_of(group.group_id).assignment_interval_ms
         now_ms = self._clock()
         is_too_early = (
             group.target_timestamp_ms > 0
@@ -365,7 +366,7 @@ class ConsumerMachine:
 
     def check_room(self, group: ConsumerGroup, member_id: str) -> None:
         """Refuse one member too many."""
-        max_size = self._settings_of(group.group_id).max_size
+        max_size = self.settings_of(group.group_id).max_size
         if len(group.members) >= max_size and member_id not in group.members:
             raise GroupMaxSizeReachedError(
                 f"The consumer group has reached its maximum capacity of {max_size} members."
