@@ -28,7 +28,6 @@ from aiokafka_lite.broker.group_log import (
     RecordValue,
     TransactionEnd,
     created_record,
-    group_tombstone,
     restore_group,
 )
 from aiokafka_lite.broker.group_machine import ClassicGroup
@@ -44,6 +43,8 @@ from aiokafka_lite.broker.group_values import (
     Sync,
     Synced,
 )
+from aiokafka_lite.broker.maintenance import Steps
+from aiokafka_lite.broker.offset_expiry import end_of, expired
 from aiokafka_lite.broker.offsets import CommittedOffset, OffsetManager, OffsetToCommit
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
@@ -367,6 +368,18 @@ class GroupCoordinator:
         for group_id, records in self.offsets.delete_topic(topic, topic_id).items():
             self._append(group_id, records)
 
+    def expire_offsets(self, retention_ms: int) -> Steps:
+        """Forget offsets that have lapsed, and empty groups without any; a group a step."""
+        now_ms = self._services.clock()
+        for group_id, group in tuple(self._groups.items()):
+            if self.availability(group_id) is NoError and self._groups.get(group_id) is group:
+                lapsed = list(expired(group, group_id, self.offsets, now_ms, retention_ms))
+                self._append(group_id, self.offsets.delete(group_id, lapsed))
+                is_needed = self.offsets.has_offsets(group_id) or self.offsets.has_pending(group_id)
+                if group.is_empty and not is_needed:
+                    self._append(group_id, end_of(group))
+            yield
+
     # -- administration ------------------------------------------------------------------------
 
     @property
@@ -408,13 +421,11 @@ class GroupCoordinator:
             return GroupIdNotFound
         if isinstance(group, ConsumerGroup):
             error = NoError if group.is_empty else NonEmptyGroup
-            end = group_tombstones(group)
         else:
             error = group.check_delete()
-            end = [group_tombstone(group_id)]
         if error is not NoError:
             return error
-        return self._append(group_id, [*self.offsets.delete_group(group_id), *end])
+        return self._append(group_id, [*self.offsets.delete_group(group_id), *end_of(group)])
 
     # -- the log -------------------------------------------------------------------------------
 

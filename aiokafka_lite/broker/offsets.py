@@ -163,6 +163,10 @@ class OffsetManager:
     def has_offsets(self, group_id: str) -> bool:
         return group_id in self._cache
 
+    def has_pending(self, group_id: str) -> bool:
+        """Say whether open transactions commit offsets of a group."""
+        return next(self._pending.of_group(group_id), None) is not None
+
     # -- the log -------------------------------------------------------------------------------
 
     def replay(

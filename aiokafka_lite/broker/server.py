@@ -36,7 +36,7 @@ from aiokafka_lite.broker.faults.connections import ConnectionFault, ConnectionM
 from aiokafka_lite.broker.faults.methods import FaultMethods
 from aiokafka_lite.broker.faults.rules import Action, Match
 from aiokafka_lite.broker.group_values import GroupSettings
-from aiokafka_lite.broker.maintenance import Job, Maintenance
+from aiokafka_lite.broker.maintenance import Job, Maintenance, Steps
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.purgatory import Purgatory
 from aiokafka_lite.broker.request_log import RequestLog
@@ -293,12 +293,17 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
             self.config.log_cleaner_backoff_ms / 1000,
             lambda: compact_all(self.topics.values(), self.clock()),
         )
+        yield Job(self.config.offsets_retention_check_interval_ms / 1000, self._expire_offsets)
         yield Job(EXPIRY_CHECK_S, self.transactions.expire_ids)
 
-    async def clean_logs(self) -> None:
-        """Do now what is else done from time to time: delete old segments, compact logs.
+    def _expire_offsets(self) -> Steps:
+        for node in self.live_nodes:
+            yield from node.groups.expire_offsets(self.config.offsets_retention_minutes * 60_000)
 
-        Both as the topics' configurations have it, so maybe nothing: retention.*, segment.*,
+    async def clean_logs(self) -> None:
+        """Do now what is else done from time to time: delete, compact, let offsets lapse.
+
+        All as the topics' configurations have it, so maybe nothing: retention.*, segment.*,
         cleanup.policy, min.cleanable.dirty.ratio, ... The last segment of a log is not compacted.
         Returns when it is done and on the disk. Cancelled, it has done some of it.
 
