@@ -8,8 +8,8 @@ rest does, offsets.retention.minutes after
 - or else after the commit: of topics that a stable consumer group has ceased to subscribe to, of
   groups of KIP-848, and of whoever commits without being a member.
 
-An old client's commit may say itself when it lapses. What an open transaction commits waits. While a classic group rebalances, or where its
-members cannot be understood, nothing lapses.
+An old client's commit may say itself when it lapses. What an open transaction commits waits for its
+end. While a classic group rebalances, or where its members cannot be understood, nothing lapses.
 """
 
 from __future__ import annotations

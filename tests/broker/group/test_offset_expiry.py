@@ -163,7 +163,9 @@ async def test_what_lapsed_stays_away_after_a_restart(
     expire(coordinator)
     log = services.partition("", coordinator.partition_for("g"))
     last = decode_all(memoryview(log.batches[-1][1]))[-1]
-    assert decode_record(last.key, last.value) == (GroupMetadataKey(group="g"), None)
+    decoded = decode_record(last.key, last.value)
+    assert decoded is not None
+    assert (decoded.key, decoded.value) == (GroupMetadataKey(group="g"), None)
     successor = GroupCoordinator(services)
     elect_all(successor, services)
     await successor.until_loaded()
