@@ -12,6 +12,7 @@ from aiokafka_lite.broker.channel import RequestChannel
 from aiokafka_lite.broker.faults import Faults
 from aiokafka_lite.broker.handlers.registry import Answer
 from aiokafka_lite.broker.purgatory import Delayed, Purgatory
+from aiokafka_lite.broker.quotas import ClientQuotas
 from aiokafka_lite.broker.work import Work
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol.schema import Response
@@ -29,6 +30,7 @@ class Dispatcher:
 
     Args:
         faults: What is to happen to requests instead, if anything.
+        quotas: Whether anybody wants to know how long handlers take.
         on_bug: Told of an exception that a handler should not have let out; the connection is
             closed, since there is no answer.
     """
@@ -39,12 +41,14 @@ class Dispatcher:
         purgatory: Purgatory[Response],
         scope: TaskScope,
         faults: Faults,
+        quotas: ClientQuotas,
         on_bug: Callable[[str, BaseException], None],
     ) -> None:
         self._channel = channel
         self._purgatory = purgatory
         self._scope = scope
         self._faults = faults
+        self._quotas = quotas
         self._on_bug = on_bug
 
     async def run(self) -> None:
@@ -79,6 +83,8 @@ class Dispatcher:
             self._handle(work)
 
     def _handle(self, work: Work) -> None:
+        if self._quotas.is_timing:
+            work.started_at = asyncio.get_running_loop().time()
         try:
             answer = work.entry.handle(work.context, work.request)
             if isinstance(answer, Response) or answer is None:
@@ -95,12 +101,15 @@ class Dispatcher:
         work.processor.call_when_gone(watch.cancel)
 
     def _complete(self, work: Work, answer: Callable[[], Response]) -> None:
+        if self._quotas.is_timing:
+            work.started_at = asyncio.get_running_loop().time()
         try:
             work.processor.answer(work, answer())
         except Exception as error:  # noqa: BLE001 — reported
             self._failed(work, error)
 
     async def _await(self, work: Work, answer: Awaitable[Answer]) -> None:
+        work.started_at = None  # how much of the waiting is work, nobody knows
         try:
             result = await answer
             if isinstance(result, Delayed):

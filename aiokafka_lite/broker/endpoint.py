@@ -21,6 +21,7 @@ from aiokafka_lite.broker.channel import RequestChannel
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults import Faults
 from aiokafka_lite.broker.processor import Processor
+from aiokafka_lite.broker.quotas import ClientQuotas
 from aiokafka_lite.broker.request_log import RequestLog
 from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.broker.security.session import SaslSession
@@ -134,6 +135,10 @@ class Endpoint:
     @property
     def requests(self) -> RequestLog:
         return self.node.cluster.requests
+
+    @property
+    def quotas(self) -> ClientQuotas:
+        return self.node.cluster.quotas
 
     @property
     def id(self) -> int:

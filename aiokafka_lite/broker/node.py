@@ -47,6 +47,7 @@ class BrokerNode:
             listener.name: Endpoint(self, listener, address)
             for listener, address in addresses.items()
         }
+        self._connections_of: dict[str, int] = {}
         self._processors: dict[Processor, None] = {}
         self._is_accepting = False
         self._is_up = False
@@ -100,7 +101,7 @@ class BrokerNode:
         self.transactions = TransactionCoordinator(cluster.transactions)
         self.channel = RequestChannel(config.queued_max_requests, self._loop)
         dispatcher = Dispatcher(
-            self.channel, cluster.purgatory, cluster.scope, cluster.faults, on_bug
+            self.channel, cluster.purgatory, cluster.scope, cluster.faults, cluster.quotas, on_bug
         )
         cluster.scope.spawn(dispatcher.run(), name=f"dispatcher-{self.id}")
 
@@ -181,11 +182,22 @@ class BrokerNode:
     def admit(self, processor: Processor) -> bool:
         """Count a new connection in, unless there are too many."""
         self._processors[processor] = None
-        return self._is_accepting and len(self._processors) <= self.cluster.config.max_connections
+        of_address = self._connections_of.get(processor.peer_host, 0) + 1
+        self._connections_of[processor.peer_host] = of_address
+        config = self.cluster.config
+        return (
+            self._is_accepting
+            and len(self._processors) <= config.max_connections
+            and of_address <= config.max_connections_per_ip
+        )
 
     def dismiss(self, processor: Processor) -> None:
         """Count a connection out."""
-        self._processors.pop(processor, None)
+        if processor in self._processors:
+            del self._processors[processor]
+            self._connections_of[processor.peer_host] -= 1
+            if not self._connections_of[processor.peer_host]:
+                del self._connections_of[processor.peer_host]
         if self._all_gone is not None and not self._processors and not self._all_gone.done():
             self._all_gone.set_result(None)
 

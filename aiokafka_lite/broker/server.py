@@ -39,6 +39,7 @@ from aiokafka_lite.broker.group_values import GroupSettings
 from aiokafka_lite.broker.maintenance import Job, Maintenance, Steps
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.purgatory import Purgatory
+from aiokafka_lite.broker.quotas import ClientQuotas
 from aiokafka_lite.broker.request_log import RequestLog
 from aiokafka_lite.broker.retention import delete_expired
 from aiokafka_lite.broker.security.guard import Guard
@@ -158,6 +159,9 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
         )
         self.faults = Faults()
         self.requests = RequestLog(config.request_log_size)
+        self.quotas = ClientQuotas(
+            lambda: self.loop.time(), config.quota_window_num, config.quota_window_size_s
+        )
         super().__init__(
             config,
             {
@@ -257,19 +261,22 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
 
     # Faults (see faults/methods.py for `on` and `on_connect`)
 
-    def _put_rule(self, match: Match, action: Action, times: int | None) -> Rule:
+    def put_rule(self, match: Match, action: Action, times: int | None) -> Rule:
+        """Make a rule, behind those there are."""
         rule = Rule(self.faults, match, action, times)
         self.faults.put(rule)
         return rule
 
-    def _put_connection_rule(
+    def put_connection_rule(
         self, match: ConnectionMatch, fault: ConnectionFault, times: int | None, after_bytes: int
     ) -> ConnectionRule:
+        """Make a rule for connections, behind those there are."""
         rule = ConnectionRule(self.faults, match, fault, times, after_bytes)
         self.faults.put_for_connections(rule)
         return rule
 
-    def _leaders(self) -> Leaders:
+    def leaders_now(self) -> Leaders:
+        """Return who leads, and in which epoch, by (topic, partition)."""
         return {
             (partition.topic, partition.index): (partition.leader_id, partition.leader_epoch)
             for partition in self._partitions()

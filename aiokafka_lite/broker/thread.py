@@ -12,6 +12,15 @@ from typing import TypeVar
 from aiokafka_lite._compat import Self
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.direct import WAIT_S
+from aiokafka_lite.broker.faults.builder import Leaders
+from aiokafka_lite.broker.faults.connections import ConnectionFault, ConnectionMatch
+from aiokafka_lite.broker.faults.methods import FaultMethods
+from aiokafka_lite.broker.faults.rules import Action, Match
+from aiokafka_lite.broker.faults.threaded import (
+    ThreadConnectionRule,
+    ThreadRequestLog,
+    ThreadRule,
+)
 from aiokafka_lite.broker.server import Broker
 from aiokafka_lite.broker.writing import NewRecord, Text
 from aiokafka_lite.records import Codec
@@ -20,7 +29,7 @@ from aiokafka_lite.structs import ConsumerRecord, RecordMetadata, TopicPartition
 T = TypeVar("T")
 
 
-class BrokerThread:
+class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
     """Runs a `Broker` between entering and leaving a `with`; see there for what it raises.
 
     Its methods may be called from any thread but the broker's own, also from a coroutine: they
@@ -115,7 +124,7 @@ class BrokerThread:
         finally:
             del self._cancels[future.cancel]
 
-    def _await_long(self, name: str, coro: Coroutine[object, None, T]) -> T:
+    def wait(self, name: str, coro: Coroutine[object, None, T]) -> T:
         """Wait for what may take long: not where that would stop another event loop.
 
         Raises:
@@ -233,9 +242,7 @@ class BrokerThread:
             RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
         """
         broker = self.broker
-        self._await_long(
-            "wait_until", broker.wait_until(lambda: is_so(broker), timeout_s=timeout_s)
-        )
+        self.wait("wait_until", broker.wait_until(lambda: is_so(broker), timeout_s=timeout_s))
 
     def wait_for_records(
         self, topic: str, count: int = 1, *, timeout_s: float = WAIT_S
@@ -247,7 +254,7 @@ class BrokerThread:
             RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
         """
         coro = self.broker.wait_for_records(topic, count, timeout_s=timeout_s)
-        return self._await_long("wait_for_records", coro)
+        return self.wait("wait_for_records", coro)
 
     def wait_for_commits(
         self, group: str, topic: str, *, timeout_s: float = WAIT_S
@@ -259,7 +266,7 @@ class BrokerThread:
             RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
         """
         coro = self.broker.wait_for_commits(group, topic, timeout_s=timeout_s)
-        return self._await_long("wait_for_commits", coro)
+        return self.wait("wait_for_commits", coro)
 
     # Nodes, leaders and replicas; `Broker` says what each raises
 
@@ -302,6 +309,35 @@ class BrokerThread:
     def release_replica(self, tp: TopicPartition, node_id: int) -> None:
         """Let a follower catch up that was held."""
         self.call(lambda broker: broker.release_replica(tp, node_id))
+
+    # Faults (see faults/methods.py for `on` and `on_connect`), and what was asked
+
+    @property
+    def requests(self) -> ThreadRequestLog:
+        """What the broker was asked, and what it answered."""
+        return ThreadRequestLog(self)
+
+    def clear_faults(self) -> None:
+        """End all rules; requests that are held go on."""
+        self.call(lambda broker: broker.faults.clear())
+
+    def put_rule(self, match: Match, action: Action, times: int | None) -> ThreadRule:
+        """Make a rule, behind those there are."""
+        rule = self.call(lambda broker: broker.put_rule(match, action, times))
+        return ThreadRule(rule, self)
+
+    def put_connection_rule(
+        self, match: ConnectionMatch, fault: ConnectionFault, times: int | None, after_bytes: int
+    ) -> ThreadConnectionRule:
+        """Make a rule for connections, behind those there are."""
+        rule = self.call(
+            lambda broker: broker.put_connection_rule(match, fault, times, after_bytes)
+        )
+        return ThreadConnectionRule(rule, self)
+
+    def leaders_now(self) -> Leaders:
+        """Return who leads, and in which epoch, by (topic, partition)."""
+        return self.call(lambda broker: broker.leaders_now())
 
     # Errors
 

@@ -8,6 +8,7 @@ from aiokafka_lite.broker.channel import RequestChannel
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults import Faults, Rule
 from aiokafka_lite.broker.handlers.registry import HandlerEntry
+from aiokafka_lite.broker.quotas import ClientQuotas
 from aiokafka_lite.broker.request_log import RequestLog, SeenRequest
 from aiokafka_lite.broker.security.session import SaslSession
 from aiokafka_lite.protocol.schema import Request, Response
@@ -23,6 +24,8 @@ class Work:
         seen: Its entry in the log of requests, if there is a log.
         rule: The fault that it was chosen for, if any.
         refused: What the fault has refused of it, while the rest is being handled.
+        started_at: When its handler began, or went on after waiting; None while it waits, and
+            where nobody wants to know.
     """
 
     __slots__ = (
@@ -35,6 +38,7 @@ class Work:
         "rule",
         "seen",
         "size_bytes",
+        "started_at",
     )
 
     def __init__(
@@ -55,6 +59,7 @@ class Work:
         self.seen: SeenRequest | None = None
         self.rule: Rule | None = None
         self.refused: Response | None = None
+        self.started_at: float | None = None
 
 
 class BareToken(Work):
@@ -81,6 +86,9 @@ class Acceptor(Protocol):
 
     @property
     def requests(self) -> RequestLog: ...
+
+    @property
+    def quotas(self) -> ClientQuotas: ...
 
     @property
     def id(self) -> int: ...

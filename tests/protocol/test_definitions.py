@@ -20,7 +20,14 @@ from tests.protocol.conftest import FieldDefinition, MessageDefinition
 from tests.protocol.samples import MESSAGE_CLASSES, REQUEST_CLASSES, name_of, versions
 
 Definitions = Mapping[str, MessageDefinition]
-_ZERO_OF = {"bool": False, "string": "", "bytes": b"", "records": None, "uuid": bytes(16)}
+_ZERO_OF = {
+    "bool": False,
+    "float64": 0.0,
+    "string": "",
+    "bytes": b"",
+    "records": None,
+    "uuid": bytes(16),
+}
 
 
 def _snake_case(name: str) -> str:

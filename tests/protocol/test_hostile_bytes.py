@@ -55,7 +55,9 @@ def test_mutated_messages_are_decoded_or_refused(cls: type[Message], version: in
         except KafkaProtocolError:
             continue
         # What was let in has values that can be sent on (if not the same bytes: unknown tags).
-        assert codec.decode(cls, version, codec.encode(message, version)) == message
+        # Compared as bytes: a float may be "not a number", which equals nothing.
+        sent_on = codec.encode(message, version)
+        assert codec.encode(codec.decode(cls, version, sent_on), version) == sent_on
 
 
 @pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)

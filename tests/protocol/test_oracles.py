@@ -137,6 +137,7 @@ _KAFKA_PYTHON_MODULES = [
     f"kafka.protocol.{name}"
     for name in (
         "admin.acl",
+        "admin.client_quotas",
         "admin.cluster",
         "admin.configs",
         "admin.groups",

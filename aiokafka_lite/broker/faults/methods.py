@@ -58,7 +58,7 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
         """
         match = Match(api_key_of(api), node, client_id, peer, version, topic, partition, when)
         return RuleBuilder(
-            lambda action, times: self._put_rule(match, action, times), self._leaders
+            lambda action, times: self.put_rule(match, action, times), self.leaders_now
         )
 
     def on_connect(
@@ -72,19 +72,21 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
         """
         match = ConnectionMatch(node, when)
         return ConnectionRuleBuilder(
-            lambda fault, times, after_bytes: self._put_connection_rule(
+            lambda fault, times, after_bytes: self.put_connection_rule(
                 match, fault, times, after_bytes
             )
         )
 
     @abstractmethod
-    def _put_rule(self, match: Match, action: Action, times: int | None) -> RuleT: ...
+    def put_rule(self, match: Match, action: Action, times: int | None) -> RuleT:
+        """Make a rule, behind those there are."""
 
     @abstractmethod
-    def _put_connection_rule(
+    def put_connection_rule(
         self, match: ConnectionMatch, fault: ConnectionFault, times: int | None, after_bytes: int
-    ) -> ConnectionRuleT: ...
+    ) -> ConnectionRuleT:
+        """Make a rule for connections, behind those there are."""
 
     @abstractmethod
-    def _leaders(self) -> Leaders:
-        """Return who leads now, and in which epoch, by (topic, partition)."""
+    def leaders_now(self) -> Leaders:
+        """Return who leads, and in which epoch, by (topic, partition)."""
