@@ -16,6 +16,7 @@ from aiokafka_lite.broker.faults.refusals import error_codes
 from aiokafka_lite.broker.faults.rules import Api, api_key_of
 from aiokafka_lite.errors import BrokerResponseError
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
+from aiokafka_lite.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from aiokafka_lite.protocol.registry import API_NAMES
 from aiokafka_lite.protocol.schema import Request, Response
 
@@ -34,10 +35,10 @@ class SeenRequest:
     Attributes:
         number: Counts all requests of the broker, from 1.
         node_id: The node that was asked.
-        peer: The client's address, "host:port".
-        client_id: As the client names itself, None when it does not.
+        client_id: As the client names itself; None when it does not.
         api_version: The version it came in.
-        request: The request, without its record sets if these are large.
+        peer: The client's address, "host:port".
+        request: The request, without its record sets if these are large, and without a password.
         size_bytes: What it took on the wire, without the 4 bytes of its size.
         arrived_at: The loop's time when its last byte was there.
         answered_at: When its answer was handed to the socket; None before, and for ever when it
@@ -69,9 +70,9 @@ class SeenRequest:
     ) -> None:
         self.number = number
         self.node_id = context.node.id
-        self.peer = peer
         self.client_id = context.client_id
         self.api_version = context.api_version
+        self.peer = peer
         self.request = request
         self.size_bytes = size_bytes
         self.arrived_at = arrived_at
@@ -171,7 +172,7 @@ class RequestLog:
         With `error` they are those that were answered so.
 
         Raises:
-            asyncio.TimeoutError: There were fewer within `timeout_s`.
+            TimeoutError: There were fewer within `timeout_s`.
             ValueError: There is no such API.
         """
         found: list[SeenRequest] = []
@@ -188,7 +189,7 @@ class RequestLog:
                         return found
                     await changed.wait()
         except asyncio.TimeoutError:
-            raise asyncio.TimeoutError(
+            raise TimeoutError(
                 f"{len(found)} requests of {api or 'any API'} within {timeout_s} s, not {count}; "
                 f"the latest: {list(self)[-10:]}"
             ) from None
@@ -211,6 +212,8 @@ class RequestLog:
     ) -> SeenRequest:
         """Note a request."""
         self.total += 1
+        if request.api_key == SaslAuthenticateRequest.api_key:
+            request = SaslAuthenticateRequest()  # no passwords here
         seen = SeenRequest(self.total, context, peer, request, size_bytes, now)
         self._entries.append(seen)
         if self._waiting:
@@ -220,8 +223,8 @@ class RequestLog:
     def answered(self, seen: SeenRequest, response: Response | None, now: float) -> None:
         """Note the answer to a request, or that it is done and expects none."""
         seen.answered_at = now
-        if response is not None and (codes := error_codes(response)):
-            seen.error_codes = frozenset(codes)
+        if response is not None:
+            seen.error_codes = error_codes(response)
         if seen.size_bytes > KEPT_BYTES:
             _drop_records(seen.request)  # it is handled: nobody else looks at them
         if self._waiting:

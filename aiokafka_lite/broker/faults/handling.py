@@ -35,6 +35,10 @@ class Fail(RequestAction):
     def __repr__(self) -> str:
         return f"fail with {for_code(self._code).message} ({self._code})"
 
+    def covers(self, work: Work) -> bool:
+        is_fetch = isinstance(work.request, FetchRequest)  # a session's says little
+        return is_fetch or not self._refusal(work).is_empty(work.request)
+
     def handle(self, work: Work, go_on: Callable[[], None]) -> None:
         request, context = work.request, work.context
         if isinstance(request, FetchRequest) and self._is_for_partitions:

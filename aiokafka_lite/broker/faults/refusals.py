@@ -22,6 +22,7 @@ from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.messages.offset_fetch import OffsetFetchRequest
 from aiokafka_lite.protocol.schema import ZERO_UUID, Message, Request, Response, Struct
+from aiokafka_lite.protocol.source import compile_function
 from aiokafka_lite.protocol.wire import Array, Field, Nested
 
 Place: TypeAlias = Literal["answer", "topic", "partition"]
@@ -137,10 +138,22 @@ class Refusal:
         setattr(remaining, level.asked_in or "", rest)
         return answer, remaining
 
+    def is_empty(self, request: Request[Response]) -> bool:
+        """Say whether the request asks for nothing that could be refused."""
+        if self.is_whole or self._levels[1].asked_in is None:
+            return False
+        asked: object = getattr(request, self._levels[1].asked_in)
+        return asked == []
+
     def is_listed(self, request: Request[Response]) -> bool:
-        """Say whether the request lists what it asks for (null stands for everything)."""
+        """Say whether the request lists what it asks for, and its answer is about nothing else.
+
+        Null stands for everything, and Metadata is about the brokers too.
+        """
         if self.is_whole:
             return True
+        if isinstance(request, MetadataRequest):
+            return False
         items: Sequence[object] = [request]
         for level in self._levels[1 : self._depth + 1]:
             lists = [getattr(item, level.asked_in or "", None) for item in items]
@@ -291,18 +304,30 @@ def named_partitions(
     return found
 
 
-def error_codes(element: Struct) -> set[int]:
+def error_codes(answer: Response) -> frozenset[int]:
     """Return the error codes other than 0 that an answer holds."""
-    return {code for code in _codes(element) if code}
+    return frozenset(_collector(type(answer))(answer))
 
 
-def _codes(element: Struct) -> list[int]:
-    fields, lists = _error_places(type(element))
-    codes = [getattr(element, name) for name in fields]
-    for name in lists:
-        for each in getattr(element, name) or ():
-            codes += _codes(each)
-    return codes
+@functools.cache
+def _collector(cls: type[Struct]) -> Callable[[Struct], Sequence[int]]:
+    """Return a function that collects them: it runs for every answer that is logged."""
+    body = ["def collect(m0):", "    found = ()", *_collecting(cls, 0), "    return found"]
+    return compile_function(f"error_codes({cls.__name__})", body, {})
+
+
+def _collecting(cls: type[Struct], depth: int) -> list[str]:
+    fields, lists = _error_places(cls)
+    indent = "    " * (depth + 1)
+    lines = []
+    for name in fields:
+        lines += [f"{indent}if m{depth}.{name}:", f"{indent}    found += (m{depth}.{name},)"]
+    for field in cls.schema:
+        inner = _struct_of(field)
+        if field.name in lists and inner is not None:
+            lines.append(f"{indent}for m{depth + 1} in m{depth}.{field.name} or ():")
+            lines += _collecting(inner, depth + 1)
+    return lines
 
 
 @functools.cache

@@ -135,6 +135,10 @@ class Action(ABC):
 
     rule: Rule
 
+    def covers(self, work: Work) -> bool:
+        """Say whether there is anything to do to a request that the rule matches."""
+        return True
+
     @abstractmethod
     def handle(self, work: Work, go_on: Callable[[], None]) -> None:
         """Take a request that is about to be handled; `go_on` has it handled."""
@@ -221,7 +225,7 @@ class Rule:
         """Wait until the rule has applied to so many requests.
 
         Raises:
-            asyncio.TimeoutError: It has not within `timeout_s`.
+            TimeoutError: It has not within `timeout_s`.
         """
         if self.hits >= hits:
             return
@@ -231,7 +235,7 @@ class Rule:
             async with _compat.timeout(timeout_s):
                 await entry[1]
         except asyncio.TimeoutError:
-            raise asyncio.TimeoutError(
+            raise TimeoutError(
                 f"{self!r} has not reached {hits} hits within {timeout_s} s"
             ) from None
         finally:
@@ -372,7 +376,7 @@ class Faults:
     def take(self, work: Work) -> Rule | None:
         """Return the first rule that is for a request, used up by one."""
         for rule in self._rules:
-            if rule.match.covers(work):
+            if rule.match.covers(work) and rule.action.covers(work):
                 rule.take()
                 return rule
         return None

@@ -9,7 +9,6 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.protocol import framing
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from tests.broker.wire import eventually, until_closed
 from tests.support.wire import RawClient
@@ -42,15 +41,15 @@ def test_limits_must_be_positive() -> None:
 @pytest.mark.every_loop
 async def test_a_flood_is_held_up_by_the_queue_and_answered_in_order() -> None:
     """Three clients send 8 MiB of requests each, while the first of each is held."""
-    heartbeat = HeartbeatRequest(group_id="x" * 30_000, generation_id=1, member_id="m")
-    frames = [framing.encode_request(heartbeat, 4, n, "raw") for n in range(FLOOD_BYTES // 30_000)]
+    padding = "x" * 30_000  # the longest client id is a little longer
+    frames = [framing.encode_request(METADATA, 5, n, padding) for n in range(FLOOD_BYTES // 30_000)]
     async with Broker(queued_max_requests=2, request_log_size=0) as broker:
         clients = [RawClient(broker.bootstrap_servers) for _ in range(CLIENTS)]
         for client in clients:
             await client.__aenter__()
         flood_bytes = b"".join(frames)
         tracemalloc.start()
-        held = broker.on("Heartbeat").hold()
+        held = broker.on("Metadata").hold()
         floods = [asyncio.ensure_future(client.send(flood_bytes)) for client in clients]
         await held.reached(len(clients))
         for _ in range(200):  # whatever is going to be read is read by then

@@ -1,0 +1,96 @@
+"""What the log of requests keeps, and what it says of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aiokafka_lite import records
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.request_log import KEPT_BYTES
+from aiokafka_lite.errors import GroupCoordinatorNotAvailableError, NotCoordinatorForGroupError
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from tests.broker.wire import fetch_partition, fetch_request
+from tests.support.wire import RawClient
+
+METADATA = MetadataRequest(topics=[])
+HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+
+
+async def test_requests_are_found_by_what_they_were() -> None:
+    async with (
+        Broker(nodes=2) as broker,
+        RawClient(broker.nodes[1].bootstrap_servers, client_id="one") as one,
+        RawClient(broker.nodes[2].bootstrap_servers, client_id="two") as two,
+    ):
+        await one.request(METADATA)
+        mark = broker.requests.total
+        await two.request(METADATA, 9)
+        await two.request(HEARTBEAT)
+        log = broker.requests
+        assert [seen.api for seen in log] == ["Metadata", "Metadata", "Heartbeat"]
+        assert [seen.node_id for seen in log.of("Metadata")] == [1, 2]
+        assert [seen.client_id for seen in log.of(node=2)] == ["two", "two"]
+        assert [seen.api_version for seen in log.of(3, since=mark)] == [9]
+        assert log.of(HeartbeatRequest, client_id="one") == []
+        (refused,) = log.of(error=NotCoordinatorForGroupError)
+        assert (refused.request, refused.error_codes) == (HEARTBEAT, {16})
+        assert log.of(error=GroupCoordinatorNotAvailableError) == []
+        assert log.of(when=lambda seen: seen.peer.endswith(f":{one.local_address[1]}")) == [
+            next(iter(log))
+        ]
+        for seen in log:
+            assert seen.answered_at is not None
+            assert 0 <= seen.answered_at - seen.arrived_at < 60
+        assert "Heartbeat v4 from 'two'" in repr(refused)
+        with pytest.raises(ValueError, match="no API"):
+            log.of("Heart")
+
+
+async def test_a_waiting_request_is_there_before_its_answer() -> None:
+    async with Broker() as broker, RawClient(broker.bootstrap_servers) as client:
+        broker.create_topic("t")
+        request = fetch_request({"t": [fetch_partition()]}, max_wait_ms=60_000)
+        waiting = asyncio.ensure_future(client.request(request, 12))
+        (seen,) = await broker.requests.wait_for("Fetch")
+        assert (seen.request, seen.answered_at) == (request, None)
+        broker.partition("t", 0).append(records.build_batch([(1, None, b"v", ())]))
+        await waiting
+        assert seen.answered_at is not None
+        with pytest.raises(TimeoutError, match="1 requests of Fetch within"):
+            await broker.requests.wait_for("Fetch", count=2, timeout_s=0.01)
+
+
+async def test_the_log_keeps_the_latest_and_no_large_record_sets() -> None:
+    async with Broker(request_log_size=3) as broker, RawClient(broker.bootstrap_servers) as client:
+        broker.create_topic("t")
+        for size in (10, 2 * KEPT_BYTES):
+            batch = records.build_batch([(1, None, bytes(size), ())])
+            data = TopicProduceData(
+                name="t", partition_data=[PartitionProduceData(index=0, records=batch)]
+            )
+            await client.request(ProduceRequest(acks=1, timeout_ms=1, topic_data=[data]), 9)
+        kept = []
+        for seen in broker.requests:
+            assert isinstance(seen.request, ProduceRequest)
+            ((partition,),) = (topic.partition_data for topic in seen.request.topic_data)
+            kept.append(len(partition.records or b"") > 0)
+        assert kept == [True, False]
+        assert broker.partition("t", 0).high_watermark == 2
+        for _ in range(3):
+            await client.request(METADATA)
+        assert [seen.api for seen in broker.requests] == ["Metadata"] * 3
+        assert broker.requests.total == 5
+
+
+async def test_no_log_is_kept_if_none_is_wanted() -> None:
+    async with Broker(request_log_size=0) as broker, RawClient(broker.bootstrap_servers) as client:
+        await client.request(METADATA)
+        assert (len(broker.requests), broker.requests.total) == (0, 0)
