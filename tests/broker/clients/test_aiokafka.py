@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import aiokafka
 import pytest
@@ -30,6 +31,13 @@ async def produce(address: str, topic: str) -> None:
             await producer.send(topic, b"value %d" % number, partition=0)
 
 
+async def soon(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Ask until it is so: Kafka's brokers hear of changes a moment after the controller."""
+    deadline = asyncio.get_running_loop().time() + 10
+    while not await condition():
+        assert asyncio.get_running_loop().time() < deadline, "it never came true"
+
+
 async def config_value(admin: AIOKafkaAdminClient, topic: str, name: str) -> str:
     """Return what DescribeConfigs says of one setting."""
     (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
@@ -40,13 +48,21 @@ async def config_value(admin: AIOKafkaAdminClient, topic: str, name: str) -> str
 
 async def test_topics_and_configs_are_administered(admin: AIOKafkaAdminClient, topic: str) -> None:
     await admin.create_partitions({topic: NewPartitions(3)})
-    (described,) = await admin.describe_topics([topic])
-    assert len(described["partitions"]) == 3
+
+    async def has_grown() -> bool:
+        (described,) = await admin.describe_topics([topic])
+        return len(described["partitions"]) == 3
+
+    await soon(has_grown)
     assert topic in await admin.list_topics()
     assert await config_value(admin, topic, "retention.ms") == "604800000"
     change = ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "5000"})
     await admin.alter_configs([change])
-    assert await config_value(admin, topic, "retention.ms") == "5000"
+
+    async def has_changed() -> bool:
+        return await config_value(admin, topic, "retention.ms") == "5000"
+
+    await soon(has_changed)
 
 
 async def test_a_group_commits_and_is_described(

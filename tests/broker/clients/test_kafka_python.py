@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -32,6 +33,13 @@ def admin(address: str, topic: str) -> Iterator[kafka.KafkaAdminClient]:
     client.close()
 
 
+def soon(condition: Callable[[], bool]) -> None:
+    """Ask until it is so: Kafka's brokers hear of changes a moment after the controller."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+
+
 def produce(address: str, topic: str, count: int = COUNT) -> None:
     producer = kafka.KafkaProducer(bootstrap_servers=address)
     for number in range(count):
@@ -48,11 +56,7 @@ def test_topics_are_created_grown_and_described(admin: kafka.KafkaAdminClient, t
     with pytest.raises(errors.TopicAlreadyExistsError):
         admin.create_topics([new])
     admin.create_partitions({topic: NewPartitions(total_count=4)})
-    for _ in range(1_000):  # Kafka's brokers hear of it a moment after the controller
-        (described,) = admin.describe_topics([topic])
-        if len(described["partitions"]) == 4:
-            break
-    assert [partition["partition_index"] for partition in described["partitions"]] == [0, 1, 2, 3]
+    soon(lambda: len(admin.describe_topics([topic])[0]["partitions"]) == 4)
     with pytest.raises(errors.InvalidPartitionsError):
         admin.create_partitions({topic: NewPartitions(total_count=3)})
     page = admin.describe_topic_partitions([topic], response_partition_limit=3)
@@ -67,13 +71,16 @@ def test_configs_are_described_and_altered(admin: kafka.KafkaAdminClient, topic:
     kind = ConfigResourceType.TOPIC
     admin.alter_configs([ConfigResource(kind, topic, {"retention.ms": "5000"})])
     asked = ConfigResource(kind, topic)
-    modified = admin.describe_configs([asked])
-    assert modified["topic"][topic]["retention.ms"]["value"] == "5000"
-    everything = admin.describe_configs([asked], config_filter="all")["topic"][topic]
-    assert everything["max.message.bytes"]["value"] == "1048588"
+
+    def value() -> object:
+        described = admin.describe_configs([asked], config_filter="all")["topic"][topic]
+        return described["retention.ms"]["value"]
+
+    soon(lambda: value() == "5000")
+    (modified,) = admin.describe_configs([asked])["topic"][topic]
+    assert modified == "retention.ms"
     admin.reset_configs([ConfigResource(kind, topic, ["retention.ms"])])
-    everything = admin.describe_configs([asked], config_filter="all")["topic"][topic]
-    assert everything["retention.ms"]["value"] == "604800000"
+    soon(lambda: value() == "604800000")
 
 
 def test_records_are_deleted_and_offsets_listed(
