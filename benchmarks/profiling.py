@@ -1,8 +1,9 @@
 """`python -m benchmarks.profiling`: see where the time of one contestant goes.
 
 Writes under out/: a flame graph of one run, native frames included, by py-spy; or a table of
-functions by cProfile, where py-spy is missing or may not look into processes. And the Cython
-sources, each line coloured by how much of Python it needs.
+functions by cProfile, where py-spy is missing or may not look into processes. Of a contestant that
+an embedded broker serves it is the broker that is looked at. And the Cython sources, each line
+coloured by how much of Python it needs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import os
 import pstats
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,8 +23,10 @@ from typing import Final
 from benchmarks.catalogue import FULL, scenarios
 from benchmarks.contestants import Contestant
 from benchmarks.loading import ensure_topics
-from benchmarks.runner import accompanied, child_arguments
+from benchmarks.measure import RunError
+from benchmarks.runner import accompanied, child_arguments, execute_in_process
 from benchmarks.scenarios import Scenario
+from benchmarks.servers import Servers, listener_pid
 from tests.support.real_kafka import RealKafka
 
 PACKAGE: Final = Path("aiokafka_lite")
@@ -43,7 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     options.out.mkdir(parents=True, exist_ok=True)
-    if options.bootstrap:
+    if contestant.server.is_embedded:
+        try:
+            written = profile_server(scenario, contestant, options.out, find_spy())
+        except RunError as error:
+            print(error, file=sys.stderr)
+            return 1
+    elif options.bootstrap:
         written = _profile(options.bootstrap, scenario, contestant, options.out)
     else:
         with RealKafka() as kafka:
@@ -81,6 +91,33 @@ def _profile(
     command = child_arguments(contestant.task or scenario.task, contestant, workload)
     with accompanied(scenario, workload):
         return record(command, out, find_spy())
+
+
+def profile_server(
+    scenario: Scenario, contestant: Contestant, out: Path, spy: str | None
+) -> list[Path]:
+    """Watch an embedded broker while it serves a contestant; returns the flame graph.
+
+    Raises:
+        RunError: There is no py-spy, it may not look into processes, or the contestant failed.
+    """
+    if spy is None:
+        raise RunError("py-spy is not installed, and nothing else looks into a running process")
+    path = out / "profile.svg"
+    path.unlink(missing_ok=True)
+    with Servers("") as servers:
+        workload = scenario.workload(servers.address(contestant.server, scenario.topics))
+        pid = listener_pid(int(workload.bootstrap_servers.rpartition(":")[2]))
+        options = ["--native", "--rate", _SAMPLES_A_SECOND, "--output", str(path)]
+        watching = subprocess.Popen([spy, "record", *options, "--pid", str(pid)])
+        try:
+            execute_in_process(contestant.task or scenario.task, contestant, workload)
+        finally:
+            watching.send_signal(signal.SIGINT)  # that is how it is told to write
+            watching.wait()
+    if not path.exists():
+        raise RunError("py-spy could not record (see above)")
+    return [path]
 
 
 def find_spy() -> str | None:

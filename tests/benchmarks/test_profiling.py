@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.catalogue import QUICK, scenarios
 from benchmarks.contestants import LITE_ASYNC_FOR, LITE_POLL
-from benchmarks.profiling import choose, main, record
+from benchmarks.measure import RunError
+from benchmarks.profiling import choose, main, profile_server, record
+from benchmarks.topics import Topic
 
 COMMAND = ["-m", "timeit", "-n", "7", "pass"]
 
@@ -62,3 +65,24 @@ def test_flame_graph_is_what_py_spy_draws(tmp_path: Path) -> None:
 def test_command_that_fails_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError):
         record(["-m", "no_such_module"], tmp_path, None)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the broker in /proc")
+def test_broker_is_what_is_profiled_where_one_is_measured(tmp_path: Path) -> None:
+    spy = tmp_path / "spy"
+    spy.write_text("""#!/bin/sh
+trap 'tr "\\0" " " < /proc/$last/cmdline > "$out"; exit 0' INT
+for word; do [ "$previous" = --output ] && out=$word; previous=$word; last=$word; done
+while :; do sleep 0.02; done
+""")
+    spy.chmod(0o755)
+    drain = next(each for each in scenarios(QUICK) if each.name == "broker-drain")
+    scenario = replace(drain, topics=(Topic("none", 100, 200),))
+    (path,) = profile_server(scenario, scenario.contestants[0], tmp_path, str(spy))
+    assert "-m aiokafka_lite broker" in path.read_text()
+
+
+def test_broker_cannot_be_profiled_without_py_spy(tmp_path: Path) -> None:
+    drain = next(each for each in scenarios(QUICK) if each.name == "broker-drain")
+    with pytest.raises(RunError, match="py-spy is not installed"):
+        profile_server(drain, drain.contestants[0], tmp_path, None)
