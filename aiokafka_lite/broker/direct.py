@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from aiokafka_lite.broker.topics import INTERNAL_TOPICS
 from aiokafka_lite.broker.writing import (
@@ -24,10 +24,12 @@ from aiokafka_lite.errors import InvalidTopicError, UnknownTopicOrPartitionError
 from aiokafka_lite.records import Codec, RecordSet
 from aiokafka_lite.structs import ConsumerRecord, RecordMetadata, TopicPartition
 
+IsolationLevel: TypeAlias = 'Literal["read_uncommitted", "read_committed"]'
+
 if TYPE_CHECKING:
     from aiokafka_lite.broker.config import BrokerConfig
     from aiokafka_lite.broker.node import BrokerNode
-    from aiokafka_lite.broker.topics import Topic
+    from aiokafka_lite.broker.topics import Partition, Topic
 
 READ_BYTES: Final = 1 << 20
 LOOK_EVERY_S: Final = 0.005
@@ -131,24 +133,27 @@ class DirectAccess(ABC):
     # Reading
 
     def records(
-        self, topic: str, partition: int | None = None
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
     ) -> list[ConsumerRecord[bytes, bytes]]:
         """Return all records of a topic, or of one partition, by partition and offset.
+
+        Args:
+            topic: Which topic.
+            partition: Which partition; all by default.
+            isolation_level: "read_committed" leaves out what was aborted, and what lies behind the
+                first record of a transaction that is open.
 
         Raises:
             UnknownTopicOrPartitionError: There is no such topic or partition.
         """
         known = self._require_topic(topic)
         chosen = known.partitions if partition is None else [partition_of(known, partition)]
-        found: list[ConsumerRecord[bytes, bytes]] = []
-        for each in chosen:
-            offset = each.log_start_offset
-            while offset < each.high_watermark:
-                view = each.read(offset, READ_BYTES)
-                batches = RecordSet(topic, each.index, view, fetch_offset=offset)
-                found += batches.take(sys.maxsize)
-                offset = batches.next_offset
-        return found
+        is_committed = isolation_level == "read_committed"
+        return [record for each in chosen for record in _read(each, is_committed)]
 
     def end_offsets(self, topic: str) -> list[int]:
         """Return the end offset of each partition of a topic.
@@ -254,3 +259,25 @@ class DirectAccess(ABC):
         if known is None:
             raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
         return known
+
+
+def _read(partition: Partition, is_committed: bool) -> Iterator[ConsumerRecord[bytes, bytes]]:
+    log = partition.log
+    offset = log.log_start_offset
+    end = log.last_stable_offset if is_committed else log.high_watermark
+    transactions = log.producers.transactions
+    while offset < end:
+        aborted = None
+        if is_committed:
+            aborted = [
+                (each.producer_id, each.first_offset)
+                for each in transactions.aborted_within(offset, end)
+            ]
+        view = log.read(offset, READ_BYTES)
+        batches = RecordSet(
+            partition.topic, partition.index, view, fetch_offset=offset, aborted=aborted
+        )
+        for record in batches.take(sys.maxsize):
+            if record.offset < end:
+                yield record
+        offset = batches.next_offset

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.direct import WAIT_S
+from aiokafka_lite.broker.direct import WAIT_S, IsolationLevel
 from aiokafka_lite.broker.faults.builder import Leaders
 from aiokafka_lite.broker.faults.connections import ConnectionFault, ConnectionMatch
 from aiokafka_lite.broker.faults.methods import FaultMethods
@@ -225,10 +225,16 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         return self.call(lambda broker: broker.produce_all(topic, ready, codec=codec))
 
     def records(
-        self, topic: str, partition: int | None = None
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
     ) -> list[ConsumerRecord[bytes, bytes]]:
         """Return all records of a topic, or of one partition; see `Broker.records`."""
-        return self.call(lambda broker: broker.records(topic, partition))
+        return self.call(
+            lambda broker: broker.records(topic, partition, isolation_level=isolation_level)
+        )
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """Return the offsets that a group has committed; see `Broker.committed`."""

@@ -19,6 +19,7 @@ from aiokafka_lite.errors import (
     MessageSizeTooLargeError,
     UnknownTopicOrPartitionError,
 )
+from aiokafka_lite.records import ControlType, build_batch, control_batch
 from aiokafka_lite.records.partitioner import partition_for_key
 
 
@@ -132,6 +133,35 @@ async def test_topic_without_a_leader_takes_nothing() -> None:
         await broker.stop_node(broker.leader_of(TopicPartition("t", 0)))
         with pytest.raises(LeaderNotAvailableError):
             broker.produce("t", "x")
+
+
+async def test_committed_records_are_told_from_aborted_and_open_ones() -> None:
+    async with Broker() as broker:
+        broker.produce("t", "plain")
+        partition = broker.partition("t", 0)
+        for producer_id, value, end in (
+            (1, b"aborted", ControlType.ABORT),
+            (2, b"committed", ControlType.COMMIT),
+            (3, b"open", None),
+        ):
+            partition.append(
+                build_batch(
+                    [(0, None, value, ())],
+                    producer_id=producer_id,
+                    producer_epoch=0,
+                    base_sequence=0,
+                    is_transactional=True,
+                )
+            )
+            if end is not None:
+                partition.append(
+                    control_batch(end, producer_id=producer_id, producer_epoch=0, timestamp_ms=0)
+                )
+        broker.produce("t", "behind")
+        values = [record.value for record in broker.records("t")]
+        assert values == [b"plain", b"aborted", b"committed", b"open", b"behind"]
+        committed = broker.records("t", isolation_level="read_committed")
+        assert [record.value for record in committed] == [b"plain", b"committed"]
 
 
 async def test_wait_for_records_ends_when_they_are_there() -> None:
