@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 READ_BYTES: Final = 1 << 20
 LOOK_EVERY_S: Final = 0.005
 WAIT_S: Final = 10.0
+# The state, of both kinds of groups, in which all members have what they are to have.
+STABLE: Final = "Stable"
 
 
 class DirectAccess(ABC):
@@ -251,6 +253,34 @@ class DirectAccess(ABC):
             lambda: topic in self.topics and not missing(), timeout_s=timeout_s, what=text
         )
         return self.committed(group)
+
+    async def wait_for_members(
+        self, group: str, count: int = 1, *, timeout_s: float = WAIT_S
+    ) -> None:
+        """Wait until a group has at least so many members, all of which have their partitions.
+
+        They may still have to find out where to begin: for consumers that begin with what comes
+        next (auto.offset.reset=latest) wait for their first Fetch (`Broker.requests`).
+
+        Raises:
+            TimeoutError: It has not within the timeout.
+        """
+
+        def found() -> tuple[str, int]:
+            for node in self.nodes.values():
+                if (known := node.groups.groups.get(group)) is not None:
+                    return known.state.value, len(known.members)
+            return "not there", 0
+
+        def are_there() -> bool:
+            state, members = found()
+            return state == STABLE and members >= count
+
+        def text() -> str:
+            state, members = found()
+            return f"group {group!r} is {state} with {members} members, not {STABLE} with {count}"
+
+        await self.wait_until(are_there, timeout_s=timeout_s, what=text)
 
     # Small parts
 

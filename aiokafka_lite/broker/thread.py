@@ -130,9 +130,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         Raises:
             RuntimeError: Called in a coroutine.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        if not _is_in_a_loop():
             return self._await(coro)
         coro.close()
         raise RuntimeError(
@@ -274,6 +272,16 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         coro = self.broker.wait_for_commits(group, topic, timeout_s=timeout_s)
         return self.wait("wait_for_commits", coro)
 
+    def wait_for_members(self, group: str, count: int = 1, *, timeout_s: float = WAIT_S) -> None:
+        """Wait until a group has so many members; see `Broker.wait_for_members`.
+
+        Raises:
+            TimeoutError: It has not within the timeout.
+            RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
+        """
+        coro = self.broker.wait_for_members(group, count, timeout_s=timeout_s)
+        self.wait("wait_for_members", coro)
+
     # Nodes, leaders and replicas; `Broker` says what each raises
 
     def stop_node(self, node_id: int, *, clean: bool = True) -> None:
@@ -351,3 +359,11 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         """Raise the first exception that the broker did not expect, if there was one."""
         if self._broker is not None and self._broker.failure is not None:
             raise self._broker.failure
+
+
+def _is_in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

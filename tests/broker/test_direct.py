@@ -183,6 +183,8 @@ async def test_waiting_in_vain_says_what_is_missing() -> None:
             await broker.wait_for_records("none")
         with pytest.raises(TimeoutError, match=r"group 'g' has not committed all.* 1 of t-0"):
             await broker.wait_for_commits("g", "t")
+        with pytest.raises(TimeoutError, match="group 'g' is not there with 0 members, not Stable"):
+            await broker.wait_for_members("g", 2)
         with pytest.raises(TimeoutError, match="there is no topic 'none'"):
             await broker.wait_for_commits("g", "none")
 
@@ -197,6 +199,7 @@ async def test_wait_for_commits_ends_when_a_group_has_read_all() -> None:
             auto_offset_reset="earliest",
             auto_commit_interval_ms=10,
         ) as consumer:
+            await broker.wait_for_members("g")
             for _ in range(3):
                 await consumer.getone()
             committed = await broker.wait_for_commits("g", "t")
@@ -249,6 +252,7 @@ async def test_waiting_in_a_coroutine_is_refused_with_the_way_out() -> None:
             lambda: broker.wait_for_records("t"),
             lambda: broker.wait_for_commits("g", "t"),
             lambda: broker.wait_until(lambda _: True),
+            lambda: broker.wait_for_members("g"),
         ):
             _assert_refused(wait)
         wait_for_it = asyncio.to_thread(broker.wait_for_records, "t", timeout_s=60)
