@@ -85,10 +85,13 @@ class BothKafkas:
     group: str = field(default_factory=lambda: unique("tools"))
 
     def run(self, tool: str, *arguments: str, stdin: bytes = b"") -> ToolResult:
-        """Run a tool on both, and return what it printed on either: the same on both."""
+        """Run a tool on both, and return what it printed on either: the same on both.
+
+        What changes nothing, also since it is to be refused, Kafka may be asked several times.
+        """
         embedded = self._run(self.embedded, tool, arguments, stdin)
         real = self._run(self.real, tool, arguments, stdin)
-        if tool in _LOOKING or _LOOKING & set(arguments):
+        if embedded.returncode or tool in _LOOKING or _LOOKING & set(arguments):
             # Kafka's brokers hear of changes a moment after the controller made them.
             deadline = time.monotonic() + SETTLING_TIME_S
             while embedded != real and time.monotonic() < deadline:

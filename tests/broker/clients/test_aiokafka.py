@@ -20,6 +20,11 @@ async def admin(address: str, topic: str) -> AsyncIterator[AIOKafkaAdminClient]:
     client = AIOKafkaAdminClient(bootstrap_servers=address)
     await client.start()
     await client.create_topics([NewTopic(topic, num_partitions=2, replication_factor=1)])
+
+    async def is_there() -> bool:
+        return topic in await client.list_topics()
+
+    await soon(is_there)
     yield client
     await client.delete_topics([topic])
     await client.close()

@@ -25,6 +25,7 @@ def admin(address: str, topic: str) -> Iterator[AdminClient]:
     client.create_topics([NewTopic(topic, num_partitions=2, replication_factor=1)])[topic].result(
         ANSWER_TIME_S
     )
+    soon(lambda: topic in client.list_topics(timeout=ANSWER_TIME_S).topics)
     yield client
     client.delete_topics([topic])[topic].result(ANSWER_TIME_S)
 

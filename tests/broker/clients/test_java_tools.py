@@ -19,6 +19,7 @@ def make_topic(both: BothKafkas, partitions: int = 3, *configs: str) -> None:
     both.prints(
         "topics", "--create", "--topic", both.topic, "--partitions", str(partitions), *overrides
     )
+    both.prints("topics", "--describe", "--topic", both.topic)  # Kafka's brokers know of it
 
 
 def fill_topic(both: BothKafkas, partitions: int = 3) -> None:
