@@ -208,7 +208,9 @@ async def _serve(options: argparse.Namespace) -> None:
         loaded = None if options.load is None else await _load(broker, options.load)
         # Whoever reads the lines below may produce at once, and must not lose it with the topic.
         await broker.disk.settled()
-        async with _status_page(broker, options) as status_url:
+        async with serve_status(
+            broker, is_wanted=not options.no_status, port=options.status_port
+        ) as status:
             place = f"data in {options.data}" if options.data else "data in memory"
             _say(
                 f"TEST ONLY broker listening on {broker.bootstrap_servers}, {place}; "
@@ -216,8 +218,8 @@ async def _serve(options: argparse.Namespace) -> None:
             )
             if loaded is not None:
                 _report(loaded, options.load)
-            if status_url is not None:
-                _say(f"status: {status_url}")
+            if status is not None:
+                _say(f"status: {status}")
             await asyncio.Event().wait()
 
 
@@ -234,21 +236,32 @@ def _report(loaded: Loaded, path: Path) -> None:
 
 
 @asynccontextmanager
-async def _status_page(broker: Broker, options: argparse.Namespace) -> AsyncIterator[str | None]:
-    """Serve the status page, unless it is not wanted; yields where it is."""
-    if options.no_status:
+async def serve_status(
+    broker: Broker, *, is_wanted: bool, port: int | None
+) -> AsyncIterator[str | None]:
+    """Serve the status page, if it is wanted; yields what to say of it, None for nothing.
+
+    Args:
+        broker: It runs, in this loop.
+        is_wanted: Serve it, if aiohttp is installed.
+        port: Of 127.0.0.1; None is a free one, and no reason to insist.
+
+    Raises:
+        MissingExtraError: There is no aiohttp, and a port was asked for.
+        KafkaConnectionError: It cannot listen there.
+    """
+    if not is_wanted:
         yield None
         return
     if importlib.util.find_spec("aiohttp") is None:
-        if options.status_port is not None:
+        if port is not None:
             raise MissingExtraError("aiohttp", extra="http")
-        _say("status: none; it needs aiohttp: pip install 'aiokafka-lite[http]'")
-        yield None
+        yield "none; it needs aiohttp: pip install 'aiokafka-lite[http]'"
         return
     # Only now: it imports aiohttp.
     from aiokafka_lite.cli.status import StatusPage
 
-    async with StatusPage(broker, port=options.status_port or 0) as page:
+    async with StatusPage(broker, port=port or 0) as page:
         yield page.url
 
 
