@@ -33,6 +33,7 @@ from aiokafka_lite.broker.group_values import ErrorType
 from aiokafka_lite.errors import (
     IllegalGenerationError,
     NoError,
+    NonEmptyGroup,
     StaleMemberEpochError,
     UnknownMemberIdError,
     UnsupportedVersionError,
@@ -181,6 +182,14 @@ class ConsumerGroup:
             if since is None or epoch < since:
                 return stale
         return NoError
+
+    def check_delete(self) -> ErrorType:
+        """Say whether the group may be deleted now."""
+        return NonEmptyGroup if self.members else NoError
+
+    def has_session(self, member_id: str) -> bool:
+        """Say whether a member is timed."""
+        return member_id in self.members
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorType:
         """Say whether committed offsets may be fetched so; without a member anybody may."""

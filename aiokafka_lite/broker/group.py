@@ -32,7 +32,7 @@ from aiokafka_lite.broker.group_log import (
 )
 from aiokafka_lite.broker.group_machine import ClassicGroup
 from aiokafka_lite.broker.group_services import CoordinatorServices
-from aiokafka_lite.broker.group_subscription import is_subscribed_to
+from aiokafka_lite.broker.group_subscription import consumed_of
 from aiokafka_lite.broker.group_timers import GroupTimers
 from aiokafka_lite.broker.group_transactions import TransactionalOffsets
 from aiokafka_lite.broker.group_values import (
@@ -120,7 +120,12 @@ class GroupCoordinator:
             unload=self._unload,
         )
         self.transactional = TransactionalOffsets(
-            self._groups, self.offsets, self._log, check=self._check, append=self._append
+            self._groups,
+            self.offsets,
+            self._log,
+            services.group_topics,
+            check=self._check,
+            append=self._append,
         )
         self._is_open = True
 
@@ -185,7 +190,7 @@ class GroupCoordinator:
         Cancelled while parked, the request is forgotten; the member is not: it may join again.
         """
         error = self._check(group_id)
-        if error is NoError and not self._is_session_timeout_allowed(call.session_timeout_ms):
+        if error is NoError and not self._settings.allows_session(call.session_timeout_ms):
             error = InvalidSessionTimeoutError
         if error is not NoError:
             return Joined(error, member_id=call.member_id)
@@ -273,17 +278,12 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             raise GroupIdNotFound(f"there is no group {group_id!r}")
-        is_known = (
-            member_id in group.members
-            if isinstance(group, ConsumerGroup)
-            else group.has_session(member_id)
-        )
-        if not is_known:
+        if not group.has_session(member_id):
             raise UnknownMemberIdError(f"group {group_id!r} has no member {member_id!r}")
         if isinstance(group, ConsumerGroup):
             self._consumers.expire_session(group, member_id)
-            return
-        self._classic.act(group, group.expire_session(member_id, self._now()))
+        else:
+            self._classic.act(group, group.expire_session(member_id, self._now()))
 
     # -- committed offsets ---------------------------------------------------------------------
 
@@ -336,10 +336,10 @@ class GroupCoordinator:
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorType:
         """Say whether committed offsets may be fetched so (KIP-848)."""
         error = self.availability(group_id)
-        group = self._groups.get(group_id)
-        if error is NoError and isinstance(group, ConsumerGroup):
-            return group.check_fetch(member_id, epoch)
-        return error
+        group = self._consumers.stored(group_id)
+        if error is not NoError or group is None:
+            return error
+        return group.check_fetch(member_id, epoch)
 
     def delete_offsets(
         self, group_id: str, tps: Sequence[TopicPartition]
@@ -353,8 +353,7 @@ class GroupCoordinator:
             return error, ()
         if isinstance(group, ClassicGroup) and not (group.is_empty or group.is_consumer_group):
             return NonEmptyGroup, ()
-        topics = dict.fromkeys(tp.topic for tp in tps)
-        consumed = {topic for topic in topics if is_subscribed_to(group, topic)}
+        consumed = consumed_of(group, (tp.topic for tp in tps))
         records = self.offsets.delete(group_id, [tp for tp in tps if tp.topic not in consumed])
         error = self._append(group_id, records)
         if error is not NoError:
@@ -419,10 +418,7 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             return GroupIdNotFound
-        if isinstance(group, ConsumerGroup):
-            error = NoError if group.is_empty else NonEmptyGroup
-        else:
-            error = group.check_delete()
+        error = group.check_delete()
         if error is not NoError:
             return error
         return self._append(group_id, [*self.offsets.delete_group(group_id), *end_of(group)])
@@ -459,7 +455,8 @@ class GroupCoordinator:
             if not (value is None or isinstance(value, OffsetCommitValue)):
                 raise TypeError(f"an offset key with {type(value).__name__}")
             if value is not None and key.group not in self._groups:
-                self._create(key.group)  # a group that only stores offsets here
+                # A group that only stores offsets here.
+                self._groups[key.group] = self._classic.new_group(key.group)
             self.offsets.replay(key, value, self.transactional.opened(key.group, producer))
         elif isinstance(key, GroupMetadataKey):
             self._replay_classic(key, value)
@@ -472,9 +469,8 @@ class GroupCoordinator:
             return
         if not isinstance(value, GroupMetadataValue):
             raise TypeError(f"a group key with {type(value).__name__}")
-        group = self._classic.new_group(key.group)
+        group = self._groups[key.group] = self._classic.new_group(key.group)
         restore_group(group, value)
-        self._groups[key.group] = group
 
     def _replay_consumer(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
         group = self._groups.get(key.group_id)
@@ -487,17 +483,12 @@ class GroupCoordinator:
         else:
             group.replay(key, value)
 
-    def _create(self, group_id: str) -> ClassicGroup:
-        group = self._groups[group_id] = self._classic.new_group(group_id)
-        return group
-
     def _end(self, group_id: str) -> None:
         group = self._groups.pop(group_id, None)
         if group is not None:
             # A group ends with members only when it goes on by the other protocol.
-            self._forget(
-                group, UnknownMemberIdError if group.is_empty else RebalanceInProgressError
-            )
+            error = UnknownMemberIdError if group.is_empty else RebalanceInProgressError
+            self._forget(group, error)
 
     def _became_classic(self, group: ClassicGroup, must_rebalance: bool) -> None:
         self._classic.act(group, group.restored(self._now()))
@@ -518,7 +509,3 @@ class GroupCoordinator:
     def _check(self, group_id: str) -> ErrorType:
         """Refuse the empty id, which only offset requests may use (as Kafka has it)."""
         return self.availability(group_id) if group_id else InvalidGroupIdError
-
-    def _is_session_timeout_allowed(self, timeout_ms: int) -> bool:
-        settings = self._settings
-        return settings.min_session_timeout_ms <= timeout_ms <= settings.max_session_timeout_ms

@@ -5,6 +5,8 @@ The broker does not need it to coordinate; it protects the offsets of topics in 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aiokafka_lite.broker.consumer_group import ConsumerGroup
 from aiokafka_lite.broker.group_machine import ClassicGroup
 from aiokafka_lite.errors import KafkaError
@@ -23,6 +25,11 @@ def is_subscribed_to(group: ClassicGroup | ConsumerGroup, topic: str) -> bool:
         return False
     topics = _subscribed_topics(group)
     return topics is None or topic in topics
+
+
+def consumed_of(group: ClassicGroup | ConsumerGroup, topics: Iterable[str]) -> frozenset[str]:
+    """Return those of the topics that a group consumes."""
+    return frozenset(topic for topic in {*topics} if is_subscribed_to(group, topic))
 
 
 def _subscribed_topics(group: ClassicGroup) -> frozenset[str] | None:

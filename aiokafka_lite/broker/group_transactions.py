@@ -9,10 +9,13 @@ from aiokafka_lite.broker.consumer_driver import Group
 from aiokafka_lite.broker.consumer_group import ConsumerGroup
 from aiokafka_lite.broker.group_log import CoordinatorLog, CoordinatorRecord
 from aiokafka_lite.broker.group_pending import OpenTransaction
+from aiokafka_lite.broker.group_topics import Topics
 from aiokafka_lite.broker.group_values import ErrorType
 from aiokafka_lite.broker.offsets import OffsetManager, OffsetToCommit
 from aiokafka_lite.broker.transactions.values import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.errors import IllegalGenerationError, NoError, StaleMemberEpochError
+from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.structs import TopicPartition
 
 
 class Committer(NamedTuple):
@@ -38,6 +41,7 @@ class TransactionalOffsets:
         groups: Those that are coordinated here.
         offsets: What they have committed.
         log: Where that is stored.
+        topics: What exists: the requests name topics, members of KIP-848 have them by id.
         check: Says whether a group can be answered for.
         append: Appends records of a group to the log, and replays them.
     """
@@ -47,6 +51,7 @@ class TransactionalOffsets:
         groups: Mapping[str, Group],
         offsets: OffsetManager,
         log: CoordinatorLog,
+        topics: Topics,
         *,
         check: Callable[[str], ErrorType],
         append: Callable[[str, Sequence[CoordinatorRecord]], ErrorType],
@@ -54,6 +59,7 @@ class TransactionalOffsets:
         self._groups = groups
         self._offsets = offsets
         self._log = log
+        self._topics = topics
         self._check = check
         self._append = append
 
@@ -70,22 +76,30 @@ class TransactionalOffsets:
         """
         error = self._check(group_id)
         if error is NoError:
-            error = self._check_committer(self._groups.get(group_id), committer)
+            error = self._check_committer(
+                self._groups.get(group_id), committer, [item.tp for item in offsets]
+            )
         if error is not NoError:
             return [error] * len(offsets)
         errors, records = self._offsets.commit(group_id, offsets)
         error = self._append(group_id, [record._replace(producer=producer) for record in records])
         return errors if error is NoError else [error] * len(offsets)
 
-    @staticmethod
-    def _check_committer(group: Group | None, committer: Committer) -> ErrorType:
+    def _check_committer(
+        self, group: Group | None, committer: Committer, tps: Sequence[TopicPartition]
+    ) -> ErrorType:
         member_id, instance_id, generation = committer
         if group is None:
             return NoError if generation < 0 else IllegalGenerationError
         if committer.is_unknown or (generation < 0 and group.is_empty):
             return NoError
         if isinstance(group, ConsumerGroup):
-            error = group.check_commit(member_id, generation, [])
+            topics = ((self._topics.by_name(tp.topic), tp.partition) for tp in tps)
+            partitions = [
+                (ZERO_UUID if topic is None else topic.topic_id, partition)
+                for topic, partition in topics
+            ]
+            error = group.check_commit(member_id, generation, partitions)
             return IllegalGenerationError if error is StaleMemberEpochError else error
         return group.check_transactional_commit(member_id, instance_id, generation)
 

@@ -45,6 +45,10 @@ class GroupSettings:
     new_member_join_timeout_ms: int = 300_000
     offset_metadata_max_bytes: int = 4_096
 
+    def allows_session(self, timeout_ms: int) -> bool:
+        """Say whether a member may have such a session timeout."""
+        return self.min_session_timeout_ms <= timeout_ms <= self.max_session_timeout_ms
+
 
 @dataclass(frozen=True)
 class Join:

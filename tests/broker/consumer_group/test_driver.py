@@ -10,14 +10,22 @@ import pytest
 from aiokafka_lite.broker.consumer_group import ConsumerGroup
 from aiokafka_lite.broker.consumer_values import Beat, BeatReply, ConsumerSettings
 from aiokafka_lite.broker.group import GroupCoordinator
+from aiokafka_lite.broker.group_transactions import Committer
+from aiokafka_lite.broker.offsets import OffsetToCommit
+from aiokafka_lite.broker.transactions.values import ProducerIdentity
 from aiokafka_lite.errors import (
+    BrokerResponseError,
     CoordinatorLoadInProgressError,
     FencedMemberEpochError,
     GroupIdNotFound,
     GroupMaxSizeReachedError,
+    IllegalGenerationError,
+    NoError,
     NotCoordinatorError,
     UnknownMemberIdError,
 )
+from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.structs import TopicPartition
 from tests.broker.group.fakes import Services, elect_all, run_in_virtual_time
 
 SESSION_S = 45
@@ -400,4 +408,26 @@ async def test_group_ends_with_its_records() -> None:
     driven.coordinator.elect(partition)
     await driven.coordinator.until_loaded()
     assert "g" not in driven.coordinator.groups
+    await driven.close()
+
+
+async def test_transactions_commit_only_for_what_a_member_has_had_since_its_epoch() -> None:
+    driven = Driven()
+    driven.join("a")
+    driven.join("b")
+    driven.settle("a", "b")
+    assert driven.group.epoch == 3
+    kept, given_up = driven.held["a"][driven.topic_id][0], driven.held["b"][driven.topic_id][0]
+    transactional = driven.coordinator.transactional
+
+    def commit(partition: int, epoch: int) -> type[BrokerResponseError]:
+        item = OffsetToCommit(TopicPartition("t", partition), ZERO_UUID, 5, -1, "")
+        producer = ProducerIdentity(7, 0)
+        (error,) = transactional.commit("g", [item], producer, Committer("a", None, epoch))
+        return error
+
+    assert commit(kept, 3) is NoError
+    assert commit(kept, 2) is NoError
+    assert commit(given_up, 2) is IllegalGenerationError
+    assert commit(kept, 4) is IllegalGenerationError
     await driven.close()
