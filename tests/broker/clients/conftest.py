@@ -41,6 +41,10 @@ def java_runner() -> Iterator[JavaRunner]:
     except KafkaUnavailableError as error:
         pytest.skip(str(error))
     with runner:
+        try:
+            runner.run("topics", "--version")
+        except KafkaUnavailableError as error:
+            pytest.skip(f"Java cannot run a source file (install a JDK, not a JRE): {error}")
         yield runner
 
 
