@@ -41,6 +41,13 @@ class BrokerProcess:
         self._data_dir = data_dir
         self._process: subprocess.Popen[bytes] | None = None
 
+    def __enter__(self) -> BrokerProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+
     def start(self) -> None:
         command = [
             sys.executable, "-m", "aiokafka_lite", "broker",

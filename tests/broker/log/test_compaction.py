@@ -375,9 +375,11 @@ def snapshot(log: PartitionLog) -> tuple[object, ...]:
     return rows(log), log.log_end_offset, log.epochs.entries, log.producers.snapshot()
 
 
-def filled(folder: Path, run_slowly: Callable[[Callable[[], None]], None]) -> PartitionLog:
+def filled(
+    folder: Path, run_slowly: Callable[[Callable[[], None]], None], batches: int = 30
+) -> PartitionLog:
     log = PartitionLog(FolderStore(folder, MEGABYTE), run_slowly=run_slowly)
-    for number in range(30):
+    for number in range(batches):
         log.configure(topic_config(segment_ms="1"))
         append(
             log,
@@ -389,7 +391,7 @@ def filled(folder: Path, run_slowly: Callable[[Callable[[], None]], None]) -> Pa
 def test_crash_at_any_step_leaves_the_log_as_it_was_or_compacted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = filled(tmp_path / "a", lambda work: work())
+    original = filled(tmp_path / "a", lambda work: work(), 8)
     before = snapshot(original)
     run(original)
     after = snapshot(original)
@@ -400,7 +402,7 @@ def test_crash_at_any_step_leaves_the_log_as_it_was_or_compacted(
 
     def crash_at(step: int, folder: Path) -> bool:
         """Stop at the so manieth change to the names in the folder; say whether there was one."""
-        log = filled(folder, lambda work: work())
+        log = filled(folder, lambda work: work(), 8)
         steps = 0
 
         def counting(change: Callable[..., object]) -> Callable[..., object]:

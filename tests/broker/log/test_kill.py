@@ -141,27 +141,22 @@ def check_committed(reader: GroupReader) -> None:
 def test_nothing_acknowledged_is_lost(tmp_path: Path, kills: int, seed: int | None) -> None:
     seed = random.randrange(2**32) if seed is None else seed
     print(f"seed {seed}")  # shown when it fails
-    rng = random.Random(seed)
-    broker = BrokerProcess(tmp_path / "data")
-    broker.start()
-    set_up(broker.address)
+    with BrokerProcess(tmp_path / "data") as broker:
+        check(broker, kills, random.Random(seed))
+
+
+def check(broker: BrokerProcess, kills: int, rng: random.Random) -> None:
+    address = broker.address
+    set_up(address)
     acknowledged = Acknowledged()
-    reader = GroupReader(broker.address, "orders")
+    reader = GroupReader(address, "orders")
     complaints = []
     with ExitStack() as clients:
         for client in (
+            producing(address, acknowledged, lambda n: Destination("orders", n % PARTITIONS)),
+            producing(address, acknowledged, lambda n: Destination("kept", 0, b"%d" % (n % KEYS))),
             producing(
-                broker.address,
-                acknowledged,
-                lambda n: Destination("orders", n % PARTITIONS),
-            ),
-            producing(
-                broker.address, acknowledged, lambda n: Destination("kept", 0, b"%d" % (n % KEYS))
-            ),
-            producing(
-                broker.address,
-                acknowledged,
-                lambda n: Destination(f"new-{n // RECORDS_PER_TOPIC}"),
+                address, acknowledged, lambda n: Destination(f"new-{n // RECORDS_PER_TOPIC}")
             ),
             reader,
         ):
@@ -171,11 +166,8 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, kills: int, seed: int | No
             complaints.append(broker.kill())
             broker.start()
         acknowledged.wait_for_more(200, "orders", "kept")
-    try:
-        contents = asyncio.run(read_everything(broker.address))
-        check_orders(acknowledged, contents, reader)
-        check_kept(acknowledged, contents)
-        check_committed(reader)
-    finally:
-        complaints.append(broker.kill())
+    contents = asyncio.run(read_everything(address))
+    check_orders(acknowledged, contents, reader)
+    check_kept(acknowledged, contents)
+    check_committed(reader)
     assert not [text for text in complaints if "Traceback" in text], complaints
