@@ -46,7 +46,8 @@ class BrokerProcess:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.kill()
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
 
     def start(self) -> None:
         command = [

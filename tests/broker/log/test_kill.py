@@ -145,6 +145,19 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, kills: int, seed: int | No
         check(broker, kills, random.Random(seed))
 
 
+def to_orders(number: int) -> Destination:
+    return Destination("orders", number % PARTITIONS)
+
+
+def to_kept(number: int) -> Destination:
+    return Destination("kept", 0, b"%d" % (number % KEYS))
+
+
+def to_new(number: int) -> Destination:
+    """Send some records to a topic that this creates, then to the next."""
+    return Destination(f"new-{number // RECORDS_PER_TOPIC}")
+
+
 def check(broker: BrokerProcess, kills: int, rng: random.Random) -> None:
     address = broker.address
     set_up(address)
