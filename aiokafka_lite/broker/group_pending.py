@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from aiokafka_lite.structs import TopicPartition
 
-OffsetT = TypeVar("OffsetT")
+OffsetValue = TypeVar("OffsetValue")
 
 
 class OpenTransaction(NamedTuple):
@@ -31,21 +31,21 @@ class Target(NamedTuple):
 
 
 @dataclass
-class _Pending(Generic[OffsetT]):
-    offset: OffsetT
+class _Pending(Generic[OffsetValue]):
+    offset: OffsetValue
     order: int
     is_superseded: bool = False
 
 
-class PendingOffsets(Generic[OffsetT]):
+class PendingOffsets(Generic[OffsetValue]):
     """What will be committed by transactions that are open."""
 
     def __init__(self) -> None:
-        self._targets: dict[Target, dict[OpenTransaction, _Pending[OffsetT]]] = {}
+        self._targets: dict[Target, dict[OpenTransaction, _Pending[OffsetValue]]] = {}
         self._transactions: dict[OpenTransaction, dict[Target, None]] = {}
         self._order = 0
 
-    def note(self, transaction: OpenTransaction, target: Target, offset: OffsetT) -> None:
+    def note(self, transaction: OpenTransaction, target: Target, offset: OffsetValue) -> None:
         """Remember what a transaction commits; the latest counts."""
         self._order += 1
         self._targets.setdefault(target, {})[transaction] = _Pending(offset, self._order)
@@ -61,13 +61,17 @@ class PendingOffsets(Generic[OffsetT]):
             if target.group_id == group_id:
                 yield target.tp
 
+    def of_topic(self, topic: str) -> Iterator[Target]:
+        """Give whose offsets of a topic open transactions commit."""
+        return (target for target in self._targets if target.tp.topic == topic)
+
     def supersede(self, target: Target) -> None:
         """Note that an offset was committed after all that is pending for it."""
         for pending in self._targets.get(target, {}).values():
             pending.is_superseded = True
 
     def end(
-        self, transaction: OpenTransaction, commit: Callable[[Target, OffsetT], None] | None
+        self, transaction: OpenTransaction, commit: Callable[[Target, OffsetValue], None] | None
     ) -> None:
         """Forget a transaction's offsets, after giving to `commit` those that count now."""
         for target in self._transactions.pop(transaction, {}):

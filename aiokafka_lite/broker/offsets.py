@@ -129,6 +129,10 @@ class OffsetManager:
                 if not _are_different_topics(committed.topic_id, topic_id):
                     key = offset_key(group_id, TopicPartition(topic, partition))
                     doomed.setdefault(group_id, []).append(CoordinatorRecord(key, None))
+        for group_id, tp in self._pending.of_topic(topic):
+            tombstone = CoordinatorRecord(offset_key(group_id, tp), None)
+            if tombstone not in doomed.setdefault(group_id, []):
+                doomed[group_id].append(tombstone)
         return doomed
 
     # -- reading -------------------------------------------------------------------------------

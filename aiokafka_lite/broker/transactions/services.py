@@ -84,6 +84,22 @@ class ClusterTransactions:
         for node in self._broker.nodes.values():
             yield from node.transactions.expire_ids()
 
+    # What a test may hold up
+
+    def hold_markers(self) -> None:
+        """Let transactions that end stay undecided in their partitions, on every node.
+
+        EndTxn is answered, and the outcome is in the log; readers of committed records wait, and
+        producers are told CONCURRENT_TRANSACTIONS, until `release_markers`.
+        """
+        for node in self._broker.nodes.values():
+            node.transactions.hold_markers()
+
+    def release_markers(self) -> None:
+        """Write the markers that were held back."""
+        for node in self._broker.nodes.values():
+            node.transactions.release_markers()
+
     # Other nodes
 
     def coordinator_id_of(self, transactional_id: str) -> int:

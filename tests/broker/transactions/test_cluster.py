@@ -7,12 +7,15 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.group_log import partition_for
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
-from aiokafka_lite.errors import NotCoordinatorError
+from aiokafka_lite.errors import ConcurrentTransactions, NotCoordinatorError
 from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.structs import TopicPartition
+from tests.broker.group.requests import GroupRequests, await_coordinator
 from tests.broker.transactions.requests import TRANSACTION, VERSION_2, Producer
+from tests.broker.transactions.test_offsets import commit, settled
 from tests.broker.wire import eventually
+from tests.support.cluster import KafkaHandle
 from tests.support.wire import RawClient
 
 
@@ -70,12 +73,11 @@ async def test_decided_transaction_is_completed_by_the_next_coordinator(is_commi
         async with await connect(broker, "p") as client:
             producer = await Producer(client, "p").init()
             await producer.add("t")
-            for node in broker.nodes.values():
-                node.transactions.hold_markers()
+            broker.transactions.hold_markers()
             await producer.end(commit=is_commit)
             assert log.log_end_offset == 0
         new = broker.move_leader(coordinating_partition(broker, "p"))
-        broker.nodes[new].transactions.release_markers()
+        broker.transactions.release_markers()
         state = "CompleteCommit" if is_commit else "CompleteAbort"
 
         def is_completed() -> bool:
@@ -138,4 +140,42 @@ async def test_transaction_of_very_many_partitions_ends() -> None:
             await producer.until_state("CompleteCommit")
         ends = {partition.log.log_end_offset for partition in broker.topics["wide"].partitions}
         assert ends == {1}
+    assert broker.failure is None
+
+
+async def test_held_markers_keep_a_transaction_undecided() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t", 1)
+        log = broker.topics["t"].partitions[0].log
+        async with await connect(broker, "p") as client:
+            producer = await Producer(client, "p").init()
+            await producer.add("t")
+            await producer.produce("t")
+            broker.transactions.hold_markers()
+            await producer.end(commit=True)
+            assert await producer.try_add({"t": [0]}) == [ConcurrentTransactions.errno]
+            again = await producer.try_end(commit=True, settles=False)
+            assert again.error_code == ConcurrentTransactions.errno
+            started = await producer.try_init()
+            assert started.error_code == ConcurrentTransactions.errno
+            assert (log.last_stable_offset, log.log_end_offset) == (0, 1)
+            broker.transactions.release_markers()
+            assert log.last_stable_offset == log.log_end_offset == 2
+            await producer.add("t")
+    assert broker.failure is None
+
+
+async def test_deleted_topic_takes_pending_offsets_along() -> None:
+    async with Broker() as broker:
+        handle = KafkaHandle("embedded", broker.bootstrap_servers)
+        await await_coordinator(handle)
+        group = GroupRequests(handle, "g")
+        broker.create_topic("t", 1)
+        async with await connect(broker, "p") as client:
+            producer = await Producer(client, "p").init()
+            await commit(producer, group, "t", 7)
+            broker.delete_topic("t")
+            broker.create_topic("t", 1)
+            await producer.end(commit=True)
+            assert await settled(client, group, "t") == -1
     assert broker.failure is None

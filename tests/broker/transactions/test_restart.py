@@ -106,7 +106,7 @@ async def test_decided_transaction_is_completed_after_the_restart(
     async with first_life(tmp_path, how) as (broker, kafka):
         topic = await kafka.create_topic("t", partitions=2)
         group = GroupRequests(kafka, "g")
-        broker.node.transactions.hold_markers()
+        broker.transactions.hold_markers()
         async with kafka.raw() as client:
             producer = await Producer(client, "p").init()
             other = await Producer(client, "q").init()
