@@ -18,6 +18,9 @@ from aiokafka_lite.protocol.encoding import Part
 
 # What a transport without a socket of its own, such as one with TLS, is given at once.
 WRITE_BYTES: Final = 256 << 10
+# When such a transport is to wait. Not 0: asyncio's TLS is paused as soon as it has no less than
+# that, and so it would be with nothing to write, and nothing would resume it.
+HIGH_WATER_BYTES: Final = 64 << 10
 # What makes a transport wait: the less, the less is copied.
 PIECE_BYTES: Final = 4 << 10
 PARTS_AT_ONCE: Final = 64

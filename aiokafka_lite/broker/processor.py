@@ -83,8 +83,9 @@ class Processor(asyncio.BufferedProtocol):
         # There is none when the client left before it was accepted.
         peer = transport.get_extra_info("peername") or ("unknown", 0)
         self.peer_host, self.peer = f"/{peer[0]}", f"{peer[0]}:{peer[1]}"
-        self._transport.set_write_buffer_limits(high=0)
         self._fd = gather.socket_of(self._transport)
+        high = gather.HIGH_WATER_BYTES if self._fd is None else 0
+        self._transport.set_write_buffer_limits(high=high)
         if not self._acceptor.admit(self):
             log.warning("%s is turned away: there are too many connections", self.peer)
             self.abort()

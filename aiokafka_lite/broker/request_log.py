@@ -7,6 +7,7 @@ poll, or left unanswered by a fault, are there too; its answer is noted when it 
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,9 @@ from aiokafka_lite import _compat
 from aiokafka_lite.broker.faults.refusals import error_codes
 from aiokafka_lite.broker.faults.rules import Api, api_key_of
 from aiokafka_lite.errors import BrokerResponseError
+from aiokafka_lite.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+)
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from aiokafka_lite.protocol.registry import API_NAMES
@@ -27,6 +31,10 @@ NO_ERRORS: Final[frozenset[int]] = frozenset()
 
 # Requests that were longer are kept without their record sets: the log must not pin megabytes.
 KEPT_BYTES: Final = 16 << 10
+# These are kept without them.
+HOLDING_SECRETS: Final = frozenset(
+    {SaslAuthenticateRequest.api_key, AlterUserScramCredentialsRequest.api_key}
+)
 
 
 class SeenRequest:
@@ -38,7 +46,8 @@ class SeenRequest:
         client_id: As the client names itself; None when it does not.
         api_version: The version it came in.
         peer: The client's address, "host:port".
-        request: The request, without its record sets if these are large, and without a password.
+        request: The request, without its record sets if these are large, and without passwords or
+            what is made of them.
         size_bytes: What it took on the wire, without the 4 bytes of its size.
         arrived_at: The loop's time when its last byte was there.
         answered_at: When its answer was handed to the socket; None before, and for ever when it
@@ -212,8 +221,8 @@ class RequestLog:
     ) -> SeenRequest:
         """Note a request."""
         self.total += 1
-        if request.api_key == SaslAuthenticateRequest.api_key:
-            request = SaslAuthenticateRequest()  # no passwords here
+        if request.api_key in HOLDING_SECRETS:
+            request = _without_secrets(request)
         seen = SeenRequest(self.total, context, peer, request, size_bytes, now)
         self._entries.append(seen)
         if self._waiting:
@@ -233,6 +242,16 @@ class RequestLog:
     def _wake(self) -> None:
         for event in self._waiting:
             event.set()
+
+
+def _without_secrets(request: Request[Response]) -> Request[Response]:
+    if not isinstance(request, AlterUserScramCredentialsRequest):
+        return SaslAuthenticateRequest()
+    safe = copy.copy(request)
+    safe.upsertions = [copy.copy(upsertion) for upsertion in safe.upsertions]
+    for upsertion in safe.upsertions:
+        upsertion.salted_password = b""
+    return safe
 
 
 def _drop_records(request: Request[Response]) -> None:

@@ -7,6 +7,7 @@ it shares the codecs with the package and nothing else.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TypeVar
@@ -23,17 +24,21 @@ class RawClient:
 
     Args:
         address: "host:port"; of several, the first is used.
+        ssl_context: The client's side of TLS, to a listener that has it.
     """
 
-    def __init__(self, address: str, *, client_id: str = "raw") -> None:
+    def __init__(
+        self, address: str, *, client_id: str = "raw", ssl_context: ssl.SSLContext | None = None
+    ) -> None:
         host, _, port = address.split(",")[0].rpartition(":")
         self._host, self._port = host, int(port)
         self._client_id = client_id
+        self._ssl_context = ssl_context
         self._correlation_id = 0
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def __aenter__(self) -> Self:
-        self._streams = await asyncio.open_connection(self._host, self._port)
+        self._streams = await asyncio.open_connection(self._host, self._port, ssl=self._ssl_context)
         return self
 
     async def __aexit__(
@@ -47,7 +52,7 @@ class RawClient:
         writer.close()
         try:
             await writer.wait_closed()
-        except ConnectionError:
+        except (ConnectionError, ssl.SSLError):
             pass  # the broker was first
 
     async def request(self, request: Request[R], version: int | None = None) -> R:

@@ -12,6 +12,12 @@ from aiokafka_lite.errors import KafkaConfigurationError
 
 try:
     import trustme
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        load_pem_private_key,
+    )
 except ImportError as error:
     raise KafkaConfigurationError(
         "throw-away certificates need trustme: pip install 'aiokafka-lite[testing]', or give the "
@@ -20,6 +26,7 @@ except ImportError as error:
 
 # What clients on this machine may call it, besides the address it listens on.
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+CLIENT_ADDRESS: Final = "client@localhost"
 OWNER_ONLY: Final = 0o600
 
 
@@ -77,8 +84,17 @@ class Certificates:
         files = CertificateFiles(folder / "ca.pem", folder / "client.pem")
         files.ca.write_text(self.ca_pem)
         files.client.touch(OWNER_ONLY)
-        files.client.write_bytes(self._issue(client).private_key_and_cert_chain_pem.bytes())
+        certificate = self._issue(client)
+        chain = b"".join(each.bytes() for each in certificate.cert_chain_pems)
+        files.client.write_bytes(_pkcs8(certificate.private_key_pem.bytes()) + chain)
         return files
 
     def _issue(self, client: str) -> trustme.LeafCert:
-        return self._ca.issue_cert(common_name=client)
+        # With no name besides, trustme makes an empty list of them, which Java cannot read.
+        return self._ca.issue_cert(CLIENT_ADDRESS, common_name=client)
+
+
+def _pkcs8(key_pem: bytes) -> bytes:
+    """Return a key in the format that Java reads, as everybody else does."""
+    key = load_pem_private_key(key_pem, password=None)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
