@@ -19,12 +19,12 @@ from types import MappingProxyType
 from typing import Final, TypedDict
 
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.disk import DiskQueue
-from aiokafka_lite.broker.files import replace_file
-from aiokafka_lite.broker.log import PartitionLog
-from aiokafka_lite.broker.settings import ResourceType, Settings, StoredSettings
-from aiokafka_lite.broker.storage import FolderStore, LogStore, MemoryStore
-from aiokafka_lite.broker.topic_config import TopicConfig
+from aiokafka_lite.broker.configs.settings import ResourceType, Settings, StoredSettings
+from aiokafka_lite.broker.configs.topic_config import TopicConfig
+from aiokafka_lite.broker.log.disk import DiskQueue
+from aiokafka_lite.broker.log.files import replace_file
+from aiokafka_lite.broker.log.partition_log import PartitionLog
+from aiokafka_lite.broker.log.storage import FolderStore, LogStore, MemoryStore
 from aiokafka_lite.broker.topics import (
     NewTopic,
     Partition,

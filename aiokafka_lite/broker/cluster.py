@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.direct import DirectAccess
-from aiokafka_lite.broker.disk import DiskQueue
-from aiokafka_lite.broker.group_log import partition_for
+from aiokafka_lite.broker.groups.coordinator_log import partition_for
 from aiokafka_lite.broker.leadership import Leadership
+from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.topics import (
     GROUP_METADATA_TOPIC,
     NO_LEADER,

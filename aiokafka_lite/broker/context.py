@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from aiokafka_lite.broker.group import GroupCoordinator
+    from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
+    from aiokafka_lite.broker.network.processor import Processor
     from aiokafka_lite.broker.node import BrokerNode
-    from aiokafka_lite.broker.processor import Processor
     from aiokafka_lite.broker.server import Broker
     from aiokafka_lite.broker.topics import Node
     from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator

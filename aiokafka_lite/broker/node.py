@@ -15,16 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite import _compat
-from aiokafka_lite.broker.channel import RequestChannel
-from aiokafka_lite.broker.dispatcher import Dispatcher
-from aiokafka_lite.broker.endpoint import Endpoint
-from aiokafka_lite.broker.fetch_session import FetchSessionCache
-from aiokafka_lite.broker.group import GroupCoordinator
-from aiokafka_lite.broker.processor import Processor
+from aiokafka_lite.broker.fetching.session import FetchSessionCache
+from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
+from aiokafka_lite.broker.network.channel import RequestChannel
+from aiokafka_lite.broker.network.dispatcher import Dispatcher
+from aiokafka_lite.broker.network.endpoint import Endpoint
+from aiokafka_lite.broker.network.processor import Processor
+from aiokafka_lite.broker.network.work import Work
 from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC, Node
 from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator
-from aiokafka_lite.broker.work import Work
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.server import Broker

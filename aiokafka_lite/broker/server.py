@@ -27,21 +27,21 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker import handlers
 from aiokafka_lite.broker.cluster import Cluster
 from aiokafka_lite.broker.cluster_topics import ClusterTopics
-from aiokafka_lite.broker.compaction import compact_all
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.consumer_values import ConsumerSettings
 from aiokafka_lite.broker.faults import ConnectionRule, Faults, Rule
 from aiokafka_lite.broker.faults.builder import Leaders
 from aiokafka_lite.broker.faults.connections import ConnectionFault, ConnectionMatch
 from aiokafka_lite.broker.faults.methods import FaultMethods
 from aiokafka_lite.broker.faults.rules import Action, Match
-from aiokafka_lite.broker.group_values import GroupSettings
-from aiokafka_lite.broker.maintenance import Job, Maintenance, Steps
+from aiokafka_lite.broker.groups.consumer_values import ConsumerSettings
+from aiokafka_lite.broker.groups.values import GroupSettings
+from aiokafka_lite.broker.log.compaction import compact_all
+from aiokafka_lite.broker.log.maintenance import Job, Maintenance, Steps
+from aiokafka_lite.broker.log.retention import delete_expired
+from aiokafka_lite.broker.network.purgatory import Purgatory
+from aiokafka_lite.broker.network.quotas import ClientQuotas
+from aiokafka_lite.broker.network.request_log import RequestLog
 from aiokafka_lite.broker.node import BrokerNode
-from aiokafka_lite.broker.purgatory import Purgatory
-from aiokafka_lite.broker.quotas import ClientQuotas
-from aiokafka_lite.broker.request_log import RequestLog
-from aiokafka_lite.broker.retention import delete_expired
 from aiokafka_lite.broker.security.guard import Guard
 from aiokafka_lite.broker.security.listener import (
     DEFAULT_MECHANISMS,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
+from aiokafka_lite.broker.log.validation import validated_batch
 from aiokafka_lite.broker.topics import NO_LEADER, Partition, Topic
-from aiokafka_lite.broker.validation import validated_batch
 from aiokafka_lite.errors import (
     KafkaError,
     LeaderNotAvailableError,

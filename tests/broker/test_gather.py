@@ -12,7 +12,8 @@ from typing import cast
 
 import pytest
 
-from aiokafka_lite.broker import Broker, gather
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.network import gather
 from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.encoding import Part
 from tests.broker.wire import fetch_partition, fetch_request

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.broker.log import AppendResult, PartitionLog
-from aiokafka_lite.broker.storage import FolderStore, LogStore, MemoryStore
+from aiokafka_lite.broker.log.partition_log import AppendResult, PartitionLog
+from aiokafka_lite.broker.log.storage import FolderStore, LogStore, MemoryStore
 from aiokafka_lite.errors import KafkaStorageError, OffsetOutOfRangeError
 from aiokafka_lite.records import BatchHeader, iter_batches
 

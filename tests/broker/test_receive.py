@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from aiokafka_lite.broker.receive import (
+from aiokafka_lite.broker.network.receive import (
     FIRST_SCRATCH_BYTES,
     MAPPED_FROM_BYTES,
     SCRATCH_BYTES,

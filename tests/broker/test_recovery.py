@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aiokafka_lite.broker.log import PartitionLog
-from aiokafka_lite.broker.storage import STATE_FILE, FolderStore
+from aiokafka_lite.broker.log.partition_log import PartitionLog
+from aiokafka_lite.broker.log.storage import STATE_FILE, FolderStore
 from aiokafka_lite.errors import CorruptRecordException, KafkaStorageError
 from aiokafka_lite.records import iter_batches
 from tests.broker.test_log import append, batch, headers, open_log

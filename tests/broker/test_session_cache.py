@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from aiokafka_lite.broker.fetch_session import (
+from aiokafka_lite.broker.fetching.session import (
     FetchContext,
     FetchKey,
     FetchSessionCache,

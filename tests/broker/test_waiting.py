@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from aiokafka_lite.broker.channel import RequestChannel
-from aiokafka_lite.broker.purgatory import Delayed, Purgatory
+from aiokafka_lite.broker.network.channel import RequestChannel
+from aiokafka_lite.broker.network.purgatory import Delayed, Purgatory
 from tests.broker.wire import eventually
 
 

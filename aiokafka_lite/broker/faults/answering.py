@@ -16,7 +16,7 @@ from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.context import RequestContext
-    from aiokafka_lite.broker.work import Work
+    from aiokafka_lite.broker.network.work import Work
 
 SIZE: Final = struct.Struct(">i")
 CORRELATION_ID: Final = struct.Struct(">ii")  # behind the size

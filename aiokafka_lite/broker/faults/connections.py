@@ -12,7 +12,7 @@ from aiokafka_lite._compat import Self
 from aiokafka_lite.broker.faults.rules import Faults
 
 if TYPE_CHECKING:
-    from aiokafka_lite.broker.processor import Processor
+    from aiokafka_lite.broker.network.processor import Processor
 
 RuleT_co = TypeVar("RuleT_co", covariant=True)
 

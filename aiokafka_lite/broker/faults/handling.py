@@ -16,7 +16,7 @@ from aiokafka_lite.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.context import RequestContext
-    from aiokafka_lite.broker.work import Work
+    from aiokafka_lite.broker.network.work import Work
 
 Replacement: TypeAlias = "Response | Callable[[RequestContext, Request[Response]], Response | None]"
 """An answer, or a plain function that makes one; None has the request handled as usual."""

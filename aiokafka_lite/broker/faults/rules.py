@@ -28,8 +28,8 @@ from aiokafka_lite.protocol.schema import Request, Response
 if TYPE_CHECKING:
     from aiokafka_lite.broker.context import RequestContext
     from aiokafka_lite.broker.faults.connections import ConnectionRule
-    from aiokafka_lite.broker.processor import Processor
-    from aiokafka_lite.broker.work import Work
+    from aiokafka_lite.broker.network.processor import Processor
+    from aiokafka_lite.broker.network.work import Work
 
 Api: TypeAlias = "type[Request[Response]] | str | int | None"
 """A request's class, the API's name ("Fetch"), its key; None stands for every API."""

@@ -12,7 +12,7 @@ from aiokafka_lite.broker.faults.rules import Api, Rule
 from aiokafka_lite.errors import BrokerResponseError
 
 if TYPE_CHECKING:
-    from aiokafka_lite.broker.request_log import SeenRequest
+    from aiokafka_lite.broker.network.request_log import SeenRequest
     from aiokafka_lite.broker.server import Broker
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from typing import Final
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
-from aiokafka_lite.broker.quotas import CLIENT_ID, IP, USER, Entity, QuotaKey, entity_of
+from aiokafka_lite.broker.network.quotas import CLIENT_ID, IP, USER, Entity, QuotaKey, entity_of
 from aiokafka_lite.errors import InvalidRequestError
 from aiokafka_lite.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from aiokafka_lite.broker.broker_config_defs import log_dir
+from aiokafka_lite.broker.configs.broker_defs import log_dir
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.errors import LogDirNotFound, NoError, ReplicaNotAvailableError

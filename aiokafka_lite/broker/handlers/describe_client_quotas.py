@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
-from aiokafka_lite.broker.quotas import CLIENT_ID, IP, USER
+from aiokafka_lite.broker.network.quotas import CLIENT_ID, IP, USER
 from aiokafka_lite.errors import BrokerResponseError, InvalidRequestError, UnsupportedVersionError
 from aiokafka_lite.protocol.messages.describe_client_quotas import (
     ComponentData,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from aiokafka_lite.broker.config_def import ConfigType
+from aiokafka_lite.broker.configs.definition import ConfigType
+from aiokafka_lite.broker.configs.settings import ALL_NODES, ResourceType, Setting
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
-from aiokafka_lite.broker.settings import ALL_NODES, ResourceType, Setting
 from aiokafka_lite.broker.topics import check_topic_name
 from aiokafka_lite.errors import (
     InvalidRequestError,

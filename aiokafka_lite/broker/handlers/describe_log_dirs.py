@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 
-from aiokafka_lite.broker.broker_config_defs import log_dir
+from aiokafka_lite.broker.configs.broker_defs import log_dir
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.topics import Partition

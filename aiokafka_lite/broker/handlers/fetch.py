@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.fetch_session import FetchContext, FetchKey, FetchTarget
-from aiokafka_lite.broker.fetching import FetchLimits, FetchRead, Findings
+from aiokafka_lite.broker.fetching.read import FetchLimits, FetchRead, Findings
+from aiokafka_lite.broker.fetching.replicas import ReplicaReader
+from aiokafka_lite.broker.fetching.session import FetchContext, FetchKey, FetchTarget
 from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.network.purgatory import Delayed
+from aiokafka_lite.broker.network.quotas import QuotaKey, user_of
 from aiokafka_lite.broker.node import BrokerNode
-from aiokafka_lite.broker.purgatory import Delayed
-from aiokafka_lite.broker.quotas import QuotaKey, user_of
-from aiokafka_lite.broker.replicas import ReplicaReader
 from aiokafka_lite.broker.topics import Partition
 from aiokafka_lite.errors import (
     BrokerResponseError,

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.group_values import ErrorType
+from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.topics import Node
 from aiokafka_lite.errors import (

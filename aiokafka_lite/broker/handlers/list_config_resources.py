@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+from aiokafka_lite.broker.configs.settings import ResourceType
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.broker.settings import ResourceType
 from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.messages.list_config_resources import (
     ConfigResource,

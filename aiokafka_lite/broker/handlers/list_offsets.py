@@ -14,7 +14,7 @@ from typing import Final
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of
-from aiokafka_lite.broker.log import NO_TIMESTAMP, TimedOffset
+from aiokafka_lite.broker.log.partition_log import NO_TIMESTAMP, TimedOffset
 from aiokafka_lite.broker.topics import Partition
 from aiokafka_lite.errors import (
     KafkaError,

@@ -15,9 +15,9 @@ from typing import Final
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
+from aiokafka_lite.broker.log.validation import validated_batch
 from aiokafka_lite.broker.topics import NO_LEADER, Partition, Topic
 from aiokafka_lite.broker.transactions.producing import verify_batch, why_refused
-from aiokafka_lite.broker.validation import validated_batch
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CorruptRecordException,

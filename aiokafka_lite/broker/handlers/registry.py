@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, cast
 
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.purgatory import Delayed
+from aiokafka_lite.broker.network.purgatory import Delayed
 from aiokafka_lite.protocol.schema import Message, Request, Response
 
 Answer: TypeAlias = "Response | Delayed[Response] | None"

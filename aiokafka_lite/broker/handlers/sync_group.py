@@ -7,7 +7,7 @@ group refuses a member that is mistaken about it (KIP-559).
 from __future__ import annotations
 
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.group_values import Sync
+from aiokafka_lite.broker.groups.values import Sync
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.errors import InconsistentGroupProtocolError
 from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.group_transactions import Committer
-from aiokafka_lite.broker.group_values import ErrorType
+from aiokafka_lite.broker.groups.offsets import OffsetToCommit
+from aiokafka_lite.broker.groups.transactions import Committer
+from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.broker.offsets import OffsetToCommit
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC
 from aiokafka_lite.broker.transactions.values import ProducerIdentity
 from aiokafka_lite.broker.transactions.verification import Verification, verify

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite.broker.disk import DiskQueue
+from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.security.authenticator import Authenticator
 from aiokafka_lite.broker.security.credentials import CredentialStore
 from aiokafka_lite.broker.security.listener import Listener

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.broker.group_loading import CoordinatedPartitions
-from aiokafka_lite.broker.group_log import OffsetsLog
-from aiokafka_lite.broker.maintenance import Steps
+from aiokafka_lite.broker.groups.coordinator_log import OffsetsLog
+from aiokafka_lite.broker.groups.loading import CoordinatedPartitions
+from aiokafka_lite.broker.log.maintenance import Steps
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
 from aiokafka_lite.broker.transactions.machine import Decision, Transaction
 from aiokafka_lite.broker.transactions.markers import MarkerWriter

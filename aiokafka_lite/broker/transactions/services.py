@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.broker.group_log import partition_for
-from aiokafka_lite.broker.maintenance import Steps
+from aiokafka_lite.broker.groups.coordinator_log import partition_for
+from aiokafka_lite.broker.log.maintenance import Steps
 from aiokafka_lite.broker.topics import (
     GROUP_METADATA_TOPIC,
     NO_LEADER,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from aiokafka_lite.broker.group_log import OffsetsLog, partition_for
+from aiokafka_lite.broker.groups.coordinator_log import OffsetsLog, partition_for
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
 from aiokafka_lite.broker.transactions.values import (
     EMPTY,

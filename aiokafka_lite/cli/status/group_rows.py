@@ -6,11 +6,11 @@ from itertools import islice
 from typing import Final
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.consumer_driver import Group
-from aiokafka_lite.broker.consumer_group import ConsumerGroup
-from aiokafka_lite.broker.consumer_machine import preferred_assignor
-from aiokafka_lite.broker.consumer_member import ConsumerMember
-from aiokafka_lite.broker.group_members import Member
+from aiokafka_lite.broker.groups.classic_members import Member
+from aiokafka_lite.broker.groups.consumer_driver import Group
+from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
+from aiokafka_lite.broker.groups.consumer_machine import preferred_assignor
+from aiokafka_lite.broker.groups.consumer_member import ConsumerMember
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.cli.status.values import ROWS, Json, clip, numbers_text
 from aiokafka_lite.errors import KafkaError

@@ -21,11 +21,11 @@ from typing import Generic, NamedTuple, TypeVar
 
 from aiokafka_lite import __version__
 from aiokafka_lite.broker import Broker, Partition, Topic
-from aiokafka_lite.broker.consumer_driver import Group
+from aiokafka_lite.broker.groups.consumer_driver import Group
+from aiokafka_lite.broker.groups.offsets import CommittedOffset
+from aiokafka_lite.broker.network.processor import Processor
+from aiokafka_lite.broker.network.request_log import SeenRequest
 from aiokafka_lite.broker.node import BrokerNode
-from aiokafka_lite.broker.offsets import CommittedOffset
-from aiokafka_lite.broker.processor import Processor
-from aiokafka_lite.broker.request_log import SeenRequest
 from aiokafka_lite.cli.status.group_rows import group_fields, member_rows
 from aiokafka_lite.cli.status.slices import Slices
 from aiokafka_lite.cli.status.values import ROWS, Json, clip, numbers_text

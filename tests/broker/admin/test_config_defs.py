@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.broker.broker_config_defs import BROKER_CONFIGS, GROUP_CONFIGS
-from aiokafka_lite.broker.config_def import ConfigDef, ConfigType, Value
-from aiokafka_lite.broker.topic_config_defs import TOPIC_CONFIGS
+from aiokafka_lite.broker.configs.broker_defs import BROKER_CONFIGS, GROUP_CONFIGS
+from aiokafka_lite.broker.configs.definition import ConfigDef, ConfigType, Value
+from aiokafka_lite.broker.configs.topic_defs import TOPIC_CONFIGS
 from aiokafka_lite.errors import InvalidConfigurationError
 
 KINDS = {bool: ConfigType.BOOLEAN, float: ConfigType.DOUBLE, list: ConfigType.LIST}

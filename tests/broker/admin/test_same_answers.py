@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.config_changes import Operation
-from aiokafka_lite.broker.settings import ALL_NODES, ResourceType
+from aiokafka_lite.broker.configs.changes import Operation
+from aiokafka_lite.broker.configs.settings import ALL_NODES, ResourceType
 from aiokafka_lite.protocol.messages import (
     alter_partition_reassignments as reassigning,
 )

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.config_def import ConfigSource
-from aiokafka_lite.broker.settings import ALL_NODES, ResourceType
+from aiokafka_lite.broker.configs.definition import ConfigSource
+from aiokafka_lite.broker.configs.settings import ALL_NODES, ResourceType
 from aiokafka_lite.errors import (
     InvalidConfigurationError,
     MessageSizeTooLargeError,

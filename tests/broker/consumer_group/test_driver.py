@@ -7,11 +7,11 @@ from collections.abc import Coroutine, Mapping, Sequence
 
 import pytest
 
-from aiokafka_lite.broker.consumer_group import ConsumerGroup
-from aiokafka_lite.broker.consumer_values import Beat, BeatReply, ConsumerSettings
-from aiokafka_lite.broker.group import GroupCoordinator
-from aiokafka_lite.broker.group_transactions import Committer
-from aiokafka_lite.broker.offsets import OffsetToCommit
+from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
+from aiokafka_lite.broker.groups.consumer_values import Beat, BeatReply, ConsumerSettings
+from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
+from aiokafka_lite.broker.groups.offsets import OffsetToCommit
+from aiokafka_lite.broker.groups.transactions import Committer
 from aiokafka_lite.broker.transactions.values import ProducerIdentity
 from aiokafka_lite.errors import (
     BrokerResponseError,

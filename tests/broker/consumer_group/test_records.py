@@ -9,15 +9,15 @@ from typing import TypeAlias
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.consumer_group import ConsumerGroup
-from aiokafka_lite.broker.group_log import (
+from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
+from aiokafka_lite.broker.groups.coordinator_log import (
     OFFSETS_TOPIC,
     CoordinatorRecord,
     decode_record,
     encode_record,
     partition_for,
 )
-from aiokafka_lite.broker.group_topics import TopicFacts, metadata_hash
+from aiokafka_lite.broker.groups.topic_hash import TopicFacts, metadata_hash
 from aiokafka_lite.protocol.messages.consumer_group_records import (
     VALUE_OF,
     ConsumerGroupCurrentMemberAssignmentValue,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.broker.group_topics import metadata_hash
-from aiokafka_lite.broker.xxh3 import xxh3_64
+from aiokafka_lite.broker.groups.topic_hash import metadata_hash
+from aiokafka_lite.broker.groups.xxh3 import xxh3_64
 from tests.broker.group.fakes import FakeTopics
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.quotas import (
+from aiokafka_lite.broker.network.quotas import (
     CLIENT_ID,
     DEFAULT,
     USER,

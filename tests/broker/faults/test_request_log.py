@@ -8,7 +8,7 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.request_log import KEPT_BYTES
+from aiokafka_lite.broker.network.request_log import KEPT_BYTES
 from aiokafka_lite.errors import GroupCoordinatorNotAvailableError, NotCoordinatorForGroupError
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest

@@ -9,11 +9,11 @@ from collections.abc import Collection, Coroutine
 from typing import TypeVar
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.broker.consumer_values import ConsumerSettings
-from aiokafka_lite.broker.group import GroupCoordinator
-from aiokafka_lite.broker.group_machine import ClassicGroup
-from aiokafka_lite.broker.group_topics import TopicFacts
-from aiokafka_lite.broker.group_values import GroupSettings
+from aiokafka_lite.broker.groups.classic_machine import ClassicGroup
+from aiokafka_lite.broker.groups.consumer_values import ConsumerSettings
+from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
+from aiokafka_lite.broker.groups.topic_hash import TopicFacts
+from aiokafka_lite.broker.groups.values import GroupSettings
 from aiokafka_lite.records import iter_batches, patch_batch
 
 T = TypeVar("T")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from aiokafka_lite.broker.group_machine import ClassicGroup
-from aiokafka_lite.broker.group_state import GroupState
-from aiokafka_lite.broker.group_values import (
+from aiokafka_lite.broker.groups.classic_machine import ClassicGroup
+from aiokafka_lite.broker.groups.classic_state import GroupState
+from aiokafka_lite.broker.groups.values import (
     Effects,
     ErrorType,
     GroupSettings,

@@ -13,7 +13,7 @@ import confluent_kafka
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.group_log import OFFSETS_TOPIC, partition_for
+from aiokafka_lite.broker.groups.coordinator_log import OFFSETS_TOPIC, partition_for
 from tests.broker.group.requests import GroupRequests, await_coordinator
 from tests.support.cluster import KafkaHandle
 from tests.support.java import JavaTools

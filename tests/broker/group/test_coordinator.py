@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite.broker.group import GroupCoordinator
-from aiokafka_lite.broker.group_state import GroupState
-from aiokafka_lite.broker.group_values import ErrorType, Join, Joined, Leaver, Sync
-from aiokafka_lite.broker.offsets import NOTHING_COMMITTED, OffsetToCommit
+from aiokafka_lite.broker.groups.classic_state import GroupState
+from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
+from aiokafka_lite.broker.groups.offsets import NOTHING_COMMITTED, OffsetToCommit
+from aiokafka_lite.broker.groups.values import ErrorType, Join, Joined, Leaver, Sync
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.broker.group_log import (
+from aiokafka_lite.broker.groups.coordinator_log import (
     OFFSETS_TOPIC,
     CoordinatorLog,
     CoordinatorRecord,
@@ -15,7 +15,7 @@ from aiokafka_lite.broker.group_log import (
     java_hash,
     partition_for,
 )
-from aiokafka_lite.broker.offsets import offset_key
+from aiokafka_lite.broker.groups.offsets import offset_key
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from aiokafka_lite.protocol.messages.group_records import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.broker.group_machine import ClassicGroup
-from aiokafka_lite.broker.group_state import LEGAL_TRANSITIONS, GroupState
-from aiokafka_lite.broker.group_values import GroupMember, GroupSettings, Leaver
+from aiokafka_lite.broker.groups.classic_machine import ClassicGroup
+from aiokafka_lite.broker.groups.classic_state import LEGAL_TRANSITIONS, GroupState
+from aiokafka_lite.broker.groups.values import GroupMember, GroupSettings, Leaver
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceIdError,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aiokafka_lite.broker.log import PartitionLog
-from aiokafka_lite.broker.storage import FolderStore, MemoryStore
+from aiokafka_lite.broker.log.partition_log import PartitionLog
+from aiokafka_lite.broker.log.storage import FolderStore, MemoryStore
 from tests.broker.test_log import open_log
 
 OpenLog = Callable[[int], PartitionLog]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.log import PartitionLog
-from aiokafka_lite.broker.retention import count_expired
-from aiokafka_lite.broker.storage import FolderStore
-from aiokafka_lite.broker.topic_config import TopicConfig
+from aiokafka_lite.broker.configs.topic_config import TopicConfig
+from aiokafka_lite.broker.log.partition_log import PartitionLog
+from aiokafka_lite.broker.log.retention import count_expired
+from aiokafka_lite.broker.log.storage import FolderStore
 from aiokafka_lite.errors import OffsetOutOfRangeError
 from tests.broker.log.conftest import OpenLog
 from tests.broker.test_log import MEGABYTE, T0, append, batch, open_log

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from aiokafka_lite.broker import segment
-from aiokafka_lite.broker.log import PartitionLog
-from aiokafka_lite.broker.storage import FolderStore
+from aiokafka_lite.broker.log import segment
+from aiokafka_lite.broker.log.partition_log import PartitionLog
+from aiokafka_lite.broker.log.storage import FolderStore
 from aiokafka_lite.errors import OffsetOutOfRangeError
 from tests.broker.log.conftest import OpenLog
 from tests.broker.test_log import MEGABYTE, T0, append, batch, headers, open_log

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.group_log import partition_for
+from aiokafka_lite.broker.groups.coordinator_log import partition_for
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
 from aiokafka_lite.errors import ConcurrentTransactions, NotCoordinatorError
 from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.broker.log import AppendResult, PartitionLog
-from aiokafka_lite.broker.producers import ProducerStates
-from aiokafka_lite.broker.storage import FolderStore, MemoryStore
+from aiokafka_lite.broker.log.partition_log import AppendResult, PartitionLog
+from aiokafka_lite.broker.log.producers import ProducerStates
+from aiokafka_lite.broker.log.storage import FolderStore, MemoryStore
 from aiokafka_lite.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,

@@ -1,0 +1,205 @@
+"""The settings of brokers, consumer groups and client metrics that this broker knows.
+
+Of Kafka's settings of brokers these are the ones that topics and groups take their defaults from,
+those that `BrokerConfig` sets, and what programs look for. Others can be set at run time as in
+Kafka, which keeps names that it does not know.
+
+Reference: org.apache.kafka.server.config.DynamicBrokerConfig for which can be set at run time,
+org.apache.kafka.coordinator.group.GroupConfig,
+org.apache.kafka.server.metrics.ClientMetricsConfigs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.broker.configs.definition import (
+    DOUBLE_MAX,
+    INT_MAX,
+    ConfigDef,
+    ConfigType,
+    Range,
+    by_name,
+)
+from aiokafka_lite.broker.configs.topic_defs import TOPIC_CONFIGS
+from aiokafka_lite.broker.topics import Node
+
+_BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
+_LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
+_NATURAL, _POSITIVE = Range(0), Range(1)
+
+# These have no default of their own: another setting, in hours, gives the topics' one.
+_IN_HOURS: Final = (
+    "log.flush.interval.ms", "log.retention.ms", "log.roll.jitter.ms", "log.roll.ms",
+)  # fmt: skip
+
+
+def _read_only(
+    name: str, kind: ConfigType, default: str | None, check: Range | None = None
+) -> ConfigDef:
+    return ConfigDef(name, kind, default, check, is_dynamic=False)
+
+
+def _of_topic(topic: ConfigDef, name: str) -> ConfigDef:
+    is_in_hours = name in _IN_HOURS
+    return replace(
+        topic,
+        name=name,
+        broker_name=None,
+        default=None if is_in_hours else topic.default,
+        check=None if is_in_hours else topic.check,
+    )
+
+
+BROKER_CONFIGS: Final = by_name(
+    [
+        *(_of_topic(each, each.broker_name) for each in TOPIC_CONFIGS.values() if each.broker_name),
+        # What can be set at run time.
+        ConfigDef("background.threads", _INT, "10", _POSITIVE),
+        ConfigDef("group.consumer.assignment.interval.ms", _INT, "1000", _NATURAL),
+        ConfigDef("listener.security.protocol.map", _STRING, None, is_per_node=True),
+        ConfigDef("listeners", _LIST, None, is_per_node=True),
+        ConfigDef("log.cleaner.backoff.ms", _LONG, "15000", _NATURAL),
+        ConfigDef("log.cleaner.dedupe.buffer.size", _LONG, "134217728"),
+        ConfigDef("log.cleaner.io.buffer.load.factor", _DOUBLE, "0.9"),
+        ConfigDef("log.cleaner.io.buffer.size", _INT, "524288", _NATURAL),
+        ConfigDef("log.cleaner.io.max.bytes.per.second", _DOUBLE, DOUBLE_MAX),
+        ConfigDef("log.cleaner.threads", _INT, "1", _NATURAL),
+        ConfigDef("max.connections", _INT, str(INT_MAX), _NATURAL),
+        ConfigDef("max.connections.per.ip", _INT, str(INT_MAX), _NATURAL),
+        ConfigDef("num.io.threads", _INT, "8", _POSITIVE),
+        ConfigDef("num.network.threads", _INT, "3", _POSITIVE),
+        ConfigDef("num.recovery.threads.per.data.dir", _INT, "2", _POSITIVE),
+        ConfigDef("num.replica.fetchers", _INT, "1"),
+        ConfigDef("producer.id.expiration.ms", _INT, "86400000", _POSITIVE),
+        # What a broker is started with.
+        _read_only("advertised.listeners", _LIST, None),
+        _read_only("auto.create.topics.enable", _BOOLEAN, "true"),
+        _read_only("broker.id", _INT, "-1"),
+        _read_only("broker.rack", _STRING, None),
+        _read_only("connections.max.idle.ms", _LONG, "600000"),
+        _read_only("default.replication.factor", _INT, "1"),
+        _read_only("delete.topic.enable", _BOOLEAN, "true"),
+        _read_only("fetch.max.bytes", _INT, "57671680", Range(1024)),
+        _read_only("group.consumer.heartbeat.interval.ms", _INT, "5000", _POSITIVE),
+        _read_only("group.consumer.max.size", _INT, str(INT_MAX), _POSITIVE),
+        _read_only("group.consumer.migration.policy", _STRING, "bidirectional"),
+        _read_only("group.consumer.session.timeout.ms", _INT, "45000", _POSITIVE),
+        _read_only("group.initial.rebalance.delay.ms", _INT, "3000"),
+        _read_only("group.max.session.timeout.ms", _INT, "1800000"),
+        _read_only("group.max.size", _INT, str(INT_MAX), _POSITIVE),
+        _read_only("group.min.session.timeout.ms", _INT, "6000"),
+        _read_only("log.dir", _LIST, "/tmp/kafka-logs"),  # noqa: S108 — Kafka's default
+        _read_only("log.dirs", _LIST, None),
+        _read_only("log.retention.check.interval.ms", _LONG, "300000", _POSITIVE),
+        _read_only("log.retention.hours", _INT, "168"),
+        _read_only("log.retention.minutes", _INT, None),
+        _read_only("log.roll.hours", _INT, "168", _POSITIVE),
+        _read_only("log.roll.jitter.hours", _INT, "0", _NATURAL),
+        _read_only("max.incremental.fetch.session.cache.slots", _INT, "1000", _NATURAL),
+        _read_only("node.id", _INT, None, _NATURAL),
+        _read_only("num.partitions", _INT, "1", _POSITIVE),
+        _read_only("offset.metadata.max.bytes", _INT, "4096"),
+        _read_only("offsets.retention.check.interval.ms", _LONG, "600000", _POSITIVE),
+        _read_only("offsets.retention.minutes", _INT, "10080", _POSITIVE),
+        _read_only("offsets.topic.num.partitions", _INT, "50", _POSITIVE),
+        _read_only("offsets.topic.replication.factor", ConfigType.SHORT, "3", _POSITIVE),
+        _read_only("process.roles", _LIST, ""),
+        _read_only("queued.max.requests", _INT, "500", _POSITIVE),
+        _read_only("socket.request.max.bytes", _INT, "104857600", _POSITIVE),
+        _read_only("transaction.max.timeout.ms", _INT, "900000", _POSITIVE),
+        _read_only("transaction.state.log.num.partitions", _INT, "50", _POSITIVE),
+        _read_only("transaction.state.log.replication.factor", ConfigType.SHORT, "3", _POSITIVE),
+        _read_only("transactional.id.expiration.ms", _INT, "604800000", _POSITIVE),
+    ]
+)
+"""The settings of brokers, by name."""
+
+GROUP_CONFIGS: Final = by_name(
+    ConfigDef(f"consumer.{name}", _INT, default, check, broker_name=f"group.consumer.{name}")
+    for name, default, check in (
+        ("assignment.interval.ms", "1000", _NATURAL),
+        ("heartbeat.interval.ms", "5000", _POSITIVE),
+        ("session.timeout.ms", "45000", _POSITIVE),
+    )
+)
+"""The settings of consumer groups (KIP-848), by name."""
+
+# What a group's settings may be: group.consumer.min.* and group.consumer.max.*.
+GROUP_BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
+    "assignment.interval.ms": (0, 15_000),
+    "heartbeat.interval.ms": (5_000, 15_000),
+    "session.timeout.ms": (45_000, 60_000),
+}
+
+CLIENT_METRICS_CONFIGS: Final = by_name(
+    [
+        ConfigDef("interval.ms", _INT, "300000", Range(100, 3_600_000)),
+        ConfigDef("match", _LIST, ""),
+        ConfigDef("metrics", _LIST, ""),
+    ]
+)
+"""The settings of subscriptions to client metrics (KIP-714), by name."""
+
+
+def log_dir(data_dir: Path | None) -> str:
+    """Return the name of the folder that logs are in, as clients are told it."""
+    return "memory" if data_dir is None else str(data_dir.absolute())
+
+
+def static_configs(config: BrokerConfig) -> Mapping[str, str]:
+    """Return what `BrokerConfig` sets for every node and is not Kafka's default anyway."""
+    settings = {
+        "auto.create.topics.enable": str(config.auto_create_topics).lower(),
+        "connections.max.idle.ms": str(int(config.connections_max_idle_s * 1000)),
+        "default.replication.factor": str(config.replication),
+        "fetch.max.bytes": str(config.fetch_max_bytes),
+        "group.consumer.assignment.interval.ms": str(config.group_consumer_assignment_interval_ms),
+        "group.consumer.heartbeat.interval.ms": str(config.group_consumer_heartbeat_interval_ms),
+        "group.consumer.max.size": str(config.group_consumer_max_size),
+        "group.consumer.migration.policy": config.group_consumer_migration_policy,
+        "group.consumer.session.timeout.ms": str(config.group_consumer_session_timeout_ms),
+        "group.initial.rebalance.delay.ms": str(config.group_initial_rebalance_delay_ms),
+        "group.max.session.timeout.ms": str(config.group_max_session_timeout_ms),
+        "group.max.size": str(config.group_max_size),
+        "group.min.session.timeout.ms": str(config.group_min_session_timeout_ms),
+        "log.cleaner.backoff.ms": str(config.log_cleaner_backoff_ms),
+        "log.dirs": log_dir(config.data_dir),
+        "log.retention.check.interval.ms": str(config.log_retention_check_interval_ms),
+        "log.segment.bytes": str(config.segment_bytes),
+        "max.connections": str(config.max_connections),
+        "max.incremental.fetch.session.cache.slots": str(config.max_fetch_sessions),
+        "message.max.bytes": str(config.message_max_bytes),
+        "num.partitions": str(config.num_partitions),
+        "offset.metadata.max.bytes": str(config.offset_metadata_max_bytes),
+        "offsets.retention.check.interval.ms": str(config.offsets_retention_check_interval_ms),
+        "offsets.retention.minutes": str(config.offsets_retention_minutes),
+        "offsets.topic.num.partitions": str(config.offsets_topic_partitions),
+        "offsets.topic.replication.factor": str(config.replication),
+        "process.roles": "broker,controller",
+        "queued.max.requests": str(config.queued_max_requests),
+        "socket.request.max.bytes": str(config.max_frame_bytes),
+        "transaction.max.timeout.ms": str(config.transaction_max_timeout_ms),
+        "transaction.state.log.num.partitions": str(config.transaction_topic_partitions),
+        "transaction.state.log.replication.factor": str(config.replication),
+        "transactional.id.expiration.ms": str(config.transactional_id_expiration_ms),
+    }
+    return {
+        name: value for name, value in settings.items() if BROKER_CONFIGS[name].default != value
+    }
+
+
+def node_configs(node: Node, listeners: Mapping[str, Node]) -> Mapping[str, str]:
+    """Return what is set for one node; `listeners` tells where it listens, by their names."""
+    listening = ",".join(f"{name}://{at.host}:{at.port}" for name, at in listeners.items())
+    settings = {
+        "advertised.listeners": listening,
+        "broker.id": str(node.id),
+        "listeners": listening,
+        "node.id": str(node.id),
+    }
+    return settings if node.rack is None else {**settings, "broker.rack": node.rack}

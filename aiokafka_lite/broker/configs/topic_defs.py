@@ -1,0 +1,200 @@
+"""The settings of topics, as Kafka 4.3 has them.
+
+All names are accepted and kept, so that unchanged programs can create their topics; the ones that
+change what this broker does are the attributes of `TopicConfig`.
+
+Reference: org.apache.kafka.storage.internals.log.LogConfig,
+org.apache.kafka.server.config.ServerTopicConfigSynonyms.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from aiokafka_lite.broker.configs.definition import (
+    LONG_MAX,
+    Complaint,
+    ConfigDef,
+    ConfigType,
+    OneOf,
+    Range,
+    Value,
+    by_name,
+)
+
+LOG_APPEND_TIME: Final = "LogAppendTime"
+CODECS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+
+_BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
+_LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
+_NATURAL, _POSITIVE = Range(0), Range(1)
+_OR_MINUS_ONE, _OR_MINUS_TWO = Range(-1), Range(-2)
+_REPLICA: Final = re.compile("([0-9]+:[0-9]+)?")
+
+
+class _ThrottledReplicas:
+    """Pairs of partition and broker, or a star for all."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def complaint(self, value: Value) -> Complaint | None:
+        items = value if isinstance(value, list) else [str(value)]
+        if items == ["*"] or all(_REPLICA.fullmatch(item) for item in items):
+            return None
+        return Complaint(
+            items,
+            f"{self._name} must be the literal '*' or a list of replicas in the following format: "
+            "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
+        )
+
+
+def _throttled(name: str) -> ConfigDef:
+    return ConfigDef(
+        name, _LIST, "", _ThrottledReplicas(name), "Replicas whose replication is throttled."
+    )
+
+
+TOPIC_CONFIGS: Final = by_name(
+    [
+        ConfigDef(
+            "cleanup.policy", _LIST, "delete", OneOf("compact", "delete"),
+            "What becomes of old segments: deleted, compacted, both, or neither.",
+            "log.cleanup.policy",
+        ),
+        ConfigDef(
+            "compression.gzip.level", _INT, "-1", Range(1, 9, also=-1),
+            "Level used where the broker compresses with gzip.", "compression.gzip.level",
+        ),
+        ConfigDef(
+            "compression.lz4.level", _INT, "9", Range(1, 17),
+            "Level used where the broker compresses with lz4.", "compression.lz4.level",
+        ),
+        ConfigDef(
+            "compression.type", _STRING, "producer", OneOf(*CODECS),
+            "The codec that batches are kept in; 'producer' keeps the producer's.",
+            "compression.type",
+        ),
+        ConfigDef(
+            "compression.zstd.level", _INT, "3", Range(-131_072, 22),
+            "Level used where the broker compresses with zstd.", "compression.zstd.level",
+        ),
+        ConfigDef(
+            "delete.retention.ms", _LONG, "86400000", _NATURAL,
+            "How long compaction keeps tombstones.", "log.cleaner.delete.retention.ms",
+        ),
+        ConfigDef(
+            "file.delete.delay.ms", _LONG, "60000", _NATURAL,
+            "How long deleted files stay on the disk.", "log.segment.delete.delay.ms",
+        ),
+        ConfigDef(
+            "flush.messages", _LONG, str(LONG_MAX), _POSITIVE,
+            "After how many records the log is forced to the disk.", "log.flush.interval.messages",
+        ),
+        ConfigDef(
+            "flush.ms", _LONG, str(LONG_MAX), _NATURAL,
+            "After what time the log is forced to the disk.", "log.flush.interval.ms",
+        ),
+        _throttled("follower.replication.throttled.replicas"),
+        ConfigDef(
+            "index.interval.bytes", _INT, "4096", _NATURAL,
+            "How many bytes of the log lie between two entries of its index.",
+            "log.index.interval.bytes",
+        ),
+        _throttled("leader.replication.throttled.replicas"),
+        ConfigDef(
+            "local.retention.bytes", _LONG, "-2", _OR_MINUS_TWO,
+            "How much of a tiered log is kept locally; -2 stands for retention.bytes.",
+            "log.local.retention.bytes",
+        ),
+        ConfigDef(
+            "local.retention.ms", _LONG, "-2", _OR_MINUS_TWO,
+            "How long a tiered log is kept locally; -2 stands for retention.ms.",
+            "log.local.retention.ms",
+        ),
+        ConfigDef(
+            "max.compaction.lag.ms", _LONG, str(LONG_MAX), _POSITIVE,
+            "After what time a record is compacted at the latest.",
+            "log.cleaner.max.compaction.lag.ms",
+        ),
+        ConfigDef(
+            "max.message.bytes", _INT, "1048588", _NATURAL,
+            "The largest batch accepted.", "message.max.bytes",
+        ),
+        ConfigDef(
+            "message.timestamp.after.max.ms", _LONG, "3600000", _NATURAL,
+            "How far ahead of the broker's clock a record's timestamp may be.",
+            "log.message.timestamp.after.max.ms",
+        ),
+        ConfigDef(
+            "message.timestamp.before.max.ms", _LONG, str(LONG_MAX), _NATURAL,
+            "How far behind the broker's clock a record's timestamp may be.",
+            "log.message.timestamp.before.max.ms",
+        ),
+        ConfigDef(
+            "message.timestamp.type", _STRING, "CreateTime", OneOf("CreateTime", LOG_APPEND_TIME),
+            "Whose time records carry: the producer's or the broker's.",
+            "log.message.timestamp.type",
+        ),
+        ConfigDef(
+            "min.cleanable.dirty.ratio", _DOUBLE, "0.5", Range(0, 1),
+            "What part of a log must be new before it is compacted again.",
+            "log.cleaner.min.cleanable.ratio",
+        ),
+        ConfigDef(
+            "min.compaction.lag.ms", _LONG, "0", _NATURAL,
+            "For how long a record is not compacted.", "log.cleaner.min.compaction.lag.ms",
+        ),
+        ConfigDef(
+            "min.insync.replicas", _INT, "1", _POSITIVE,
+            "How many replicas must be in sync for writes with acks=all.", "min.insync.replicas",
+        ),
+        ConfigDef(
+            "preallocate", _BOOLEAN, "false", None,
+            "Segments take their room on the disk when they are made.", "log.preallocate",
+        ),
+        ConfigDef(
+            "remote.log.copy.disable", _BOOLEAN, "false", None,
+            "A tiered log is only read, no more copied.",
+        ),
+        ConfigDef(
+            "remote.log.delete.on.disable", _BOOLEAN, "false", None,
+            "What was tiered is deleted when tiering ends.",
+        ),
+        ConfigDef(
+            "remote.storage.enable", _BOOLEAN, "false", None, "The log is tiered.",
+        ),
+        ConfigDef(
+            "retention.bytes", _LONG, "-1", _OR_MINUS_ONE,
+            "The size of a partition from which on old segments are deleted; -1 for no limit.",
+            "log.retention.bytes",
+        ),
+        ConfigDef(
+            "retention.ms", _LONG, "604800000", _OR_MINUS_ONE,
+            "The age from which on segments are deleted; -1 for no limit.", "log.retention.ms",
+        ),
+        ConfigDef(
+            "segment.bytes", _INT, str(1 << 30), Range(1 << 20),
+            "The size of a segment.", "log.segment.bytes",
+        ),
+        ConfigDef(
+            "segment.index.bytes", _INT, "10485760", Range(4),
+            "The size of a segment's index.", "log.index.size.max.bytes",
+        ),
+        ConfigDef(
+            "segment.jitter.ms", _LONG, "0", _NATURAL,
+            "How much earlier than segment.ms a segment may end.", "log.roll.jitter.ms",
+        ),
+        ConfigDef(
+            "segment.ms", _LONG, "604800000", _POSITIVE,
+            "After what time a segment ends that is not full.", "log.roll.ms",
+        ),
+        ConfigDef(
+            "unclean.leader.election.enable", _BOOLEAN, "false", None,
+            "A replica that is not in sync may lead when no other can.",
+            "unclean.leader.election.enable",
+        ),
+    ]
+)  # fmt: skip
+"""Every setting of a topic, by name."""

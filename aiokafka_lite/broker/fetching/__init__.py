@@ -1,0 +1,1 @@
+"""Fetch: sessions, replicas, and reading what a request asks for."""

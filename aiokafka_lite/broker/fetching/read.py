@@ -1,0 +1,233 @@
+"""Reading what a Fetch request asks for, now or when there is enough.
+
+Reference: kafka.server.ReplicaManager.readFromLog and DelayedFetch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from aiokafka_lite._compat import Buffer
+from aiokafka_lite.broker.fetching.session import FetchTarget
+from aiokafka_lite.broker.log.epochs import UNDEFINED_EPOCH
+from aiokafka_lite.broker.topics import NO_EPOCH, Partition, PartitionKey
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    KafkaError,
+    NoError,
+    OffsetOutOfRangeError,
+    UnknownError,
+)
+from aiokafka_lite.protocol.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
+from aiokafka_lite.records import end_offset
+
+READ_COMMITTED: Final = 1
+NO_OFFSET: Final = -1
+NO_REPLICA: Final = -1
+
+Find = Callable[[FetchTarget], "Partition | type[BrokerResponseError]"]
+
+
+class Reader(Protocol):
+    """The node that reads for a client, and what it knows of both."""
+
+    def check_readable(self, partition: Partition, client_epoch: int) -> None:
+        """Check that the node may serve a partition to the client in the epoch it knows.
+
+        Raises:
+            NotLeaderForPartitionError: It does not lead, nor has a replica that the client reads.
+            FencedLeaderEpochError: The client's metadata is older than the cluster's.
+            UnknownLeaderEpochError: The client's metadata is newer.
+        """
+
+    def preferred_replica(self, partition: Partition) -> int | None:
+        """Return the follower that the client had better ask instead (KIP-392), if there is one."""
+
+    def end_offset(self, partition: Partition) -> int:
+        """Return the high watermark as the node knows it."""
+
+
+@dataclass(frozen=True)
+class FetchLimits:
+    """How much to wait for and how much to return at most."""
+
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+
+
+class Findings(NamedTuple):
+    """What was read.
+
+    Attributes:
+        results: One for each target, in order.
+        size: Bytes of all record sets.
+        is_final: Waiting would not help: a partition has an error, or its log diverged.
+    """
+
+    results: list[tuple[FetchTarget, PartitionData]]
+    size: int
+    is_final: bool
+
+
+class FetchRead:
+    """One request's reading: may be tried several times, each from the start.
+
+    Args:
+        targets: What to read, in order: the first ones get most of `limits.max_bytes`.
+        find: Returns a target's partition, or the error to answer where there is none. Looked up
+            for every try: topics come and go while a long poll waits.
+        reader: The node that was asked.
+    """
+
+    def __init__(
+        self, targets: Sequence[FetchTarget], limits: FetchLimits, find: Find, reader: Reader
+    ) -> None:
+        self._targets = targets
+        self._limits = limits
+        self._find = find
+        self._reader = reader
+        # Those of the latest `read` that exist: any of them changing is worth another try.
+        self._served: list[FetchTarget] = []
+        self.keys: list[PartitionKey] = []
+
+    def read(self) -> Findings:
+        """Read every partition, within the limits."""
+        results = []
+        self._served, self.keys = [], []
+        left, size, is_final = self._limits.max_bytes, 0, False
+        for target in self._targets:
+            partition = self._find(target)
+            if isinstance(partition, Partition):
+                self._served.append(target)
+                self.keys.append(partition.key)
+                # The first batch of the first partition that has any is sent whatever its size,
+                # or its reader would never get past it (KIP-74).
+                data = self._read(target, partition, left, at_least_one=size == 0)
+                read = len(data.records or b"")
+                size, left = size + read, max(left - read, 0)
+                is_final = is_final or _is_final(data)
+            else:
+                data = error_data(target, partition)
+            results.append((target, data))
+        return Findings(results, size, is_final)
+
+    def is_worth_answering(self) -> bool:
+        """Say, without reading, whether there is enough or something is wrong by now."""
+        available = 0
+        for target in self._served:
+            partition = self._find(target)
+            if not isinstance(partition, Partition):
+                return True
+            try:
+                self._reader.check_readable(partition, target.current_leader_epoch)
+                available += partition.log.bytes_from(
+                    target.fetch_offset, target.max_bytes, self._end_offset(target, partition)
+                )
+            except KafkaError:
+                return True
+            if available >= self._limits.min_bytes:
+                return True
+        return False
+
+    def _read(
+        self, target: FetchTarget, partition: Partition, left: int, *, at_least_one: bool
+    ) -> PartitionData:
+        log, reader = partition.log, self._reader
+        try:
+            reader.check_readable(partition, target.current_leader_epoch)
+            diverging = self._diverging(target, partition)
+            preferred = reader.preferred_replica(partition)
+            high_watermark = reader.end_offset(partition)
+            records = (
+                log.read(
+                    target.fetch_offset,
+                    min(target.max_bytes, left),
+                    at_least_one=at_least_one,
+                    end_offset=self._end_offset(target, partition),
+                )
+                if diverging is None and preferred is None
+                else b""
+            )
+        except BrokerResponseError as error:
+            data = error_data(target, type(error))
+            data.aborted_transactions = None
+            return data
+        data = PartitionData(
+            partition_index=target.key.partition,
+            high_watermark=high_watermark,
+            last_stable_offset=min(log.last_stable_offset, high_watermark),
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=(
+                _aborted_transactions(partition, target.fetch_offset, records)
+                if self._is_committed
+                else None
+            ),
+            records=records,
+        )
+        if diverging is not None:
+            data.diverging_epoch = diverging
+        if preferred is not None:
+            data.preferred_read_replica = preferred
+        return data
+
+    @property
+    def _is_committed(self) -> bool:
+        return self._limits.isolation_level == READ_COMMITTED
+
+    def _end_offset(self, target: FetchTarget, partition: Partition) -> int:
+        """Return how far may be read: behind the last stable offset only by who is there already.
+
+        That is no error: a transaction may have begun before it was asked for.
+        """
+        end_offset = self._reader.end_offset(partition)
+        if not self._is_committed:
+            return end_offset
+        stable = partition.log.last_stable_offset
+        return min(max(stable, min(target.fetch_offset, end_offset)), end_offset)
+
+    @staticmethod
+    def _diverging(target: FetchTarget, partition: Partition) -> EpochEndOffset | None:
+        """Return where the log of the reader and this one part, if they do (KIP-595)."""
+        if target.last_fetched_epoch == NO_EPOCH:
+            return None
+        end = partition.end_of_epoch(target.last_fetched_epoch)
+        if end.epoch == UNDEFINED_EPOCH:
+            raise OffsetOutOfRangeError(f"epoch {target.last_fetched_epoch} is not known")
+        if end.epoch < target.last_fetched_epoch or end.end_offset < target.fetch_offset:
+            return EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
+        return None
+
+
+def _aborted_transactions(
+    partition: Partition, fetch_offset: int, records: Buffer
+) -> list[AbortedTransaction]:
+    """Return the aborted transactions that have records among those read."""
+    transactions = partition.log.producers.transactions
+    read_to = end_offset(memoryview(records)) if transactions.has_aborted else None
+    if read_to is None:
+        return []
+    return [
+        AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+        for aborted in transactions.aborted_within(fetch_offset, read_to)
+    ]
+
+
+def error_data(target: FetchTarget, error: type[BrokerResponseError]) -> PartitionData:
+    """Return the answer for a partition that cannot be read."""
+    return PartitionData(
+        partition_index=target.key.partition,
+        error_code=error.errno or UnknownError.errno,
+        high_watermark=NO_OFFSET,
+        records=b"",
+    )
+
+
+def _is_final(data: PartitionData) -> bool:
+    return (
+        data.error_code != NoError.errno
+        or data.diverging_epoch.epoch != UNDEFINED_EPOCH
+        or data.preferred_read_replica != NO_REPLICA
+    )

@@ -1,0 +1,1 @@
+"""The group coordinator: groups of both protocols, and the offsets they commit."""

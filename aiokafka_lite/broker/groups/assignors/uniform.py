@@ -1,0 +1,165 @@
+"""The assignor `uniform` (Java: UniformAssignor): as many partitions for each as for any other.
+
+It is sticky: a member keeps what it has unless that is more than its share. Two ways of doing it:
+
+- All subscribe to the same topics: everybody's share is known beforehand. What exceeds it is
+  taken away, and what nobody has is dealt out to those below their share.
+- Subscriptions differ: partitions that nobody has go to the least loaded of their topic's
+  subscribers; then partitions are moved from the most to the least loaded subscriber of a topic,
+  topic by topic, until none can be made better, or for `ROUNDS` rounds.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from aiokafka_lite.broker.groups.assignors.spec import Assignment, GroupSpec
+
+ROUNDS: Final = 16
+
+
+def assign_uniformly(group: GroupSpec) -> dict[str, Assignment]:
+    """Give each member the same number of partitions, as far as subscriptions allow."""
+    mixed = _Assigning(group)
+    if group.is_homogeneous:
+        mixed.keep_shares()
+        mixed.fill_up()
+    else:
+        mixed.deal_out()
+        mixed.balance()
+    return mixed.result()
+
+
+class _Assigning:
+    """An assignment in the making: who owns each partition, and how many each member has."""
+
+    def __init__(self, group: GroupSpec) -> None:
+        self._members = list(group.members)
+        self._group = group
+        self._subscribers: dict[bytes, list[str]] = {topic_id: [] for topic_id in group.topic_ids}
+        for member_id, member in group.members.items():
+            for topic_id in sorted(member.topic_ids):
+                self._subscribers[topic_id].append(member_id)
+        self._owners: dict[bytes, list[str | None]] = {
+            topic_id: [None] * group.partition_counts[topic_id] for topic_id in self._subscribers
+        }
+        self._load = dict.fromkeys(self._members, 0)
+        for member_id, member in group.members.items():
+            for topic_id in sorted(member.topic_ids & member.assigned.keys()):
+                for partition in sorted(member.assigned[topic_id]):
+                    # Two may have it while a static member is being replaced.
+                    if self._owners[topic_id][partition] is None:
+                        self._give(topic_id, partition, member_id)
+
+    def result(self) -> dict[str, Assignment]:
+        assigned: dict[str, dict[bytes, set[int]]] = {name: {} for name in self._members}
+        for topic_id, owners in self._owners.items():
+            for partition, owner in enumerate(owners):
+                if owner is not None:
+                    assigned[owner].setdefault(topic_id, set()).add(partition)
+        return {
+            member_id: {topic_id: frozenset(found) for topic_id, found in topics.items()}
+            for member_id, topics in assigned.items()
+        }
+
+    # -- the same subscriptions ----------------------------------------------------------------
+
+    def keep_shares(self) -> None:
+        """Take away what exceeds a member's share; those who have most get the larger shares."""
+        total = sum(len(owners) for owners in self._owners.values())
+        share, larger = divmod(total, len(self._members))
+        self._shares = dict.fromkeys(self._members, share)
+        places = {member_id: place for place, member_id in enumerate(self._members)}
+        by_load = sorted(self._members, key=lambda m: (-self._load[m], places[m]))
+        for member_id in by_load[:larger]:
+            self._shares[member_id] += 1
+        for topic_id, owners in self._owners.items():
+            for partition in reversed(range(len(owners))):
+                owner = owners[partition]
+                if owner is not None and self._load[owner] > self._shares[owner]:
+                    self._take(topic_id, partition)
+
+    def fill_up(self) -> None:
+        """Deal out what nobody has to those below their share."""
+        unassigned = self._unassigned()
+        for member_id in self._members:
+            while self._load[member_id] < self._shares[member_id]:
+                topic_id, partition = next(unassigned)
+                self._give(topic_id, partition, member_id)
+
+    # -- different subscriptions ---------------------------------------------------------------
+
+    def deal_out(self) -> None:
+        """Give what nobody has to the least loaded subscriber."""
+        for topic_id in self._hardest_first():
+            loads = [
+                (self._load[member_id], place, member_id)
+                for place, member_id in enumerate(self._by_load(topic_id))
+            ]
+            heapq.heapify(loads)
+            for partition, owner in enumerate(self._owners[topic_id]):
+                if owner is None:
+                    load, place, member_id = loads[0]
+                    self._give(topic_id, partition, member_id)
+                    heapq.heapreplace(loads, (load + 1, place, member_id))
+
+    def balance(self) -> None:
+        """Move partitions within topics until no topic's subscribers can be made more equal."""
+        topic_ids = [t for t in self._hardest_first() if len(self._subscribers[t]) > 1]
+        for _ in range(ROUNDS):
+            # Every topic, even if an earlier one has moved something: no short circuit.
+            if not sum([self._balance_topic(topic_id) for topic_id in topic_ids]):
+                return
+
+    def _balance_topic(self, topic_id: bytes) -> int:
+        moved = 0
+        owned: dict[str, list[int]] = {}
+        for partition, owner in enumerate(self._owners[topic_id]):
+            if owner is not None:
+                owned.setdefault(owner, []).append(partition)
+        subscribers = self._by_load(topic_id)
+        while True:
+            donors = [member_id for member_id in subscribers if owned.get(member_id)]
+            if not donors:
+                return moved
+            most = max(donors, key=self._load.__getitem__)
+            least = min(subscribers, key=self._load.__getitem__)
+            if self._load[most] - self._load[least] <= 1:
+                return moved
+            partition = owned[most].pop()
+            self._take(topic_id, partition)
+            self._give(topic_id, partition, least)
+            owned.setdefault(least, []).append(partition)
+            moved += 1
+
+    def _hardest_first(self) -> list[bytes]:
+        """Topics with the most partitions for each subscriber first, then those with few."""
+
+        def key(topic_id: bytes) -> tuple[float, int, bytes]:
+            count = len(self._subscribers[topic_id])
+            return (-len(self._owners[topic_id]) / count, count, topic_id)
+
+        return sorted(self._subscribers, key=key)
+
+    # -- small parts ---------------------------------------------------------------------------
+
+    def _by_load(self, topic_id: bytes) -> Sequence[str]:
+        return sorted(self._subscribers[topic_id], key=self._load.__getitem__)
+
+    def _unassigned(self) -> Iterator[tuple[bytes, int]]:
+        for topic_id, owners in self._owners.items():
+            for partition, owner in enumerate(owners):
+                if owner is None:
+                    yield topic_id, partition
+
+    def _give(self, topic_id: bytes, partition: int, member_id: str) -> None:
+        self._owners[topic_id][partition] = member_id
+        self._load[member_id] += 1
+
+    def _take(self, topic_id: bytes, partition: int) -> None:
+        owner = self._owners[topic_id][partition]
+        if owner is not None:
+            self._load[owner] -= 1
+        self._owners[topic_id][partition] = None

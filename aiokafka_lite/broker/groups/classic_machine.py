@@ -1,0 +1,462 @@
+"""The requests and timers of one classic group; group_state.py has the states they act on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from aiokafka_lite.broker.groups.classic_members import Member
+from aiokafka_lite.broker.groups.classic_state import (
+    COMPLETING,
+    DEAD,
+    EMPTY,
+    PREPARING,
+    STABLE,
+    RebalancingGroup,
+    Timer,
+)
+from aiokafka_lite.broker.groups.values import (
+    CONSUMER_PROTOCOL_TYPE,
+    NO_ASSIGNMENT,
+    NO_LEADER,
+    NO_MEMBER_ID,
+    Effects,
+    ErrorType,
+    Join,
+    Joined,
+    Leaver,
+    Sync,
+    Synced,
+    Ticket,
+    Write,
+)
+from aiokafka_lite.errors import (
+    CoordinatorNotAvailableError,
+    FencedInstanceIdError,
+    GroupIdNotFound,
+    GroupMaxSizeReachedError,
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
+    MemberIdRequired,
+    NoError,
+    NonEmptyGroup,
+    NotCoordinatorError,
+    RebalanceInProgressError,
+    UnknownError,
+    UnknownMemberIdError,
+)
+
+
+class ClassicGroup(RebalancingGroup):
+    """The machine of one group: give it requests and the time, do what the effects say."""
+
+    # -- what others may ask -------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is EMPTY
+
+    @property
+    def is_consumer_group(self) -> bool:
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    def supports(self, protocol_type: str, names: Sequence[str]) -> bool:
+        """Say whether a member with these protocols could join now."""
+        if self.state is EMPTY:
+            return bool(protocol_type and names)
+        return protocol_type == self.protocol_type and self.members.support_any(names)
+
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, now: float
+    ) -> ErrorType:
+        """Say whether offsets may be committed so; a member's commit keeps its session alive."""
+        if self.state is DEAD:
+            return CoordinatorNotAvailableError
+        if generation < 0 and self.state is EMPTY:
+            return NoError  # from an administrator, or a consumer that only stores offsets here
+        if generation < 0 and not member_id and instance_id is None:
+            return UnknownMemberIdError
+        error = self._check_member(member_id, instance_id, generation)
+        if error is NoError and self.state is COMPLETING:
+            return RebalanceInProgressError
+        if error is NoError:
+            self._restart_session(self.members[member_id], now)
+        return error
+
+    def check_transactional_commit(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorType:
+        """Say whether a member may commit offsets in a transaction, also during a rebalance."""
+        if self.state is DEAD:
+            return CoordinatorNotAvailableError
+        return self._check_member(member_id, instance_id, generation)
+
+    def check_delete(self) -> ErrorType:
+        """Say whether the group may be deleted now."""
+        if self.state is DEAD:
+            return GroupIdNotFound
+        return NoError if self.state is EMPTY else NonEmptyGroup
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def join(self, call: Join, ticket: Ticket, now: float) -> Effects:
+        """Answer or park a JoinGroup request."""
+        effects = Effects()
+
+        def refuse(error: ErrorType, member_id: str) -> Effects:
+            effects.replies.append((ticket, Joined(error, member_id=member_id)))
+            return effects
+
+        if self.state is DEAD:
+            return refuse(CoordinatorNotAvailableError, call.member_id)
+        if not self._has_room_for(call.member_id):
+            self._remove(call.member_id, effects)
+            return refuse(GroupMaxSizeReachedError, NO_MEMBER_ID)
+        if not self.supports(call.protocol_type, [name for name, _ in call.protocols]):
+            return refuse(InconsistentGroupProtocolError, call.member_id)
+        if call.member_id in self._pending_ids:
+            if call.instance_id is not None:  # pending ids are never given to static members
+                return refuse(UnknownError, NO_MEMBER_ID)
+            self._add_member(call, call.member_id, ticket, now, effects)
+        elif call.member_id:
+            error = self.members.identify(call.member_id, call.instance_id)
+            if error is not NoError:
+                return refuse(error, call.member_id)
+            self._rejoin(call, self.members[call.member_id], ticket, now, effects)
+        else:
+            self._join_unknown(call, ticket, now, effects)
+        return effects
+
+    def sync(self, call: Sync, ticket: Ticket, now: float) -> Effects:
+        """Answer or park a SyncGroup request; the leader's brings the assignment."""
+        effects = Effects()
+        error = self._check_member(call.member_id, call.instance_id, call.generation)
+        if error is NoError and not self._agrees(call):
+            error = InconsistentGroupProtocolError
+        if error is NoError and self.state is PREPARING:
+            error = RebalanceInProgressError
+        if error is not NoError:
+            effects.replies.append((ticket, Synced(error)))
+            return effects
+        member = self.members[call.member_id]
+        self._unsynced_ids.pop(call.member_id, None)
+        if not self._unsynced_ids:
+            self._timers.pop(Timer.SYNC, None)
+        if self.state is STABLE:
+            self._answer_sync(ticket, member.assignment, effects)
+            return effects
+        self._reply_sync(member, Synced(RebalanceInProgressError), effects)  # an older one of its
+        member.sync_ticket = ticket
+        if call.member_id == self.members.leader_id:
+            assignments = {
+                m.member_id: call.assignments.get(m.member_id, NO_ASSIGNMENT) for m in self.members
+            }
+            generation = self.generation
+
+            def done(error: ErrorType, now: float) -> Effects:
+                return self._assignment_written(generation, assignments, error, now)
+
+            effects.write = Write(assignments, done)
+        return effects
+
+    def heartbeat(
+        self, member_id: str, instance_id: str | None, generation: int, now: float
+    ) -> ErrorType:
+        """Keep a member's session alive; REBALANCE_IN_PROGRESS asks it to join again."""
+        error = self._check_member(member_id, instance_id, generation)
+        if error is NoError:
+            self._restart_session(self.members[member_id], now)
+            if self.state is PREPARING:
+                return RebalanceInProgressError
+        return error
+
+    def leave(self, leavers: Sequence[Leaver], now: float) -> tuple[list[ErrorType], Effects]:
+        """Remove members, named by id, or static ones by instance id; one error type for each."""
+        effects = Effects()
+        if self.state is DEAD:
+            return [CoordinatorNotAvailableError] * len(leavers), effects
+        errors = [self._leave_one(leaver, effects) for leaver in leavers]
+        if NoError in errors:
+            if self.state in (STABLE, COMPLETING):
+                self._prepare_rebalance(now, effects)
+            elif self.state is PREPARING:
+                self._maybe_complete_join(now, effects)
+        return errors, effects
+
+    # -- what the driver reports ---------------------------------------------------------------
+
+    def expire(self, now: float) -> Effects:
+        """Act on the earliest timer if it is due; call again while ``next_deadline`` has passed."""
+        effects = Effects()
+        due = min(self._timers.items(), key=lambda item: item[1], default=None)
+        if due is None or due[1] > now:
+            return effects
+        timer = due[0]
+        del self._timers[timer]
+        if timer is Timer.JOIN:
+            self._join_time_is_up(now, effects)
+        elif timer is Timer.SYNC:
+            self._sync_time_is_up(now, effects)
+        else:
+            self._session_has_expired(timer, now, effects)
+        return effects
+
+    def has_session(self, member_id: str) -> bool:
+        """Say whether a member, or one that is still to come back with its id, is timed."""
+        return member_id in self._timers
+
+    def expire_session(self, member_id: str, now: float) -> Effects:
+        """Act as if the session of a member had run out at this moment."""
+        effects = Effects()
+        self._timers.pop(member_id)
+        self._session_has_expired(member_id, now, effects)
+        return effects
+
+    def _assignment_written(
+        self, generation: int, assignments: Mapping[str, bytes], error: ErrorType, now: float
+    ) -> Effects:
+        effects = Effects()
+        if self.state is COMPLETING and generation == self.generation:
+            if error is NoError:
+                self._hand_out(assignments, now, effects)
+            else:
+                self._prepare_rebalance(now, effects, cause=error)
+        return effects
+
+    def restore(
+        self,
+        members: Sequence[Member],
+        *,
+        generation: int,
+        protocol_type: str | None,
+        protocol: str | None,
+        leader_id: str | None,
+        state_since_ms: int,
+    ) -> None:
+        """Take over what the log says; for a machine that has not been used yet."""
+        for member in members:
+            self.members.add(member)
+        if leader_id is not None and leader_id in self.members:
+            self.members.leader_id = leader_id
+        self.generation = generation
+        self.protocol_type = protocol_type
+        self.protocol = protocol
+        self.state = STABLE if members else EMPTY
+        self.state_since_ms = state_since_ms
+
+    def restored(self, now: float) -> Effects:
+        """Start the sessions of members that came from the log, once it has been read."""
+        effects = Effects()
+        for member in self.members:
+            self._restart_session(member, now)
+        if len(self.members) > self._settings.max_size:  # the limit was lowered since
+            self._prepare_rebalance(now, effects)
+        return effects
+
+    def rebalance(self, now: float) -> Effects:
+        """Have the members join again, for a reason that lies outside of the group."""
+        effects = Effects()
+        self._rebalance(now, effects)
+        return effects
+
+    def die(self, error: ErrorType = NotCoordinatorError) -> Effects:
+        """End the group; every parked request is answered with the error. Idempotent."""
+        effects = Effects()
+        if self.state is DEAD:
+            return effects
+        self._transition(DEAD)
+        self._timers.clear()
+        self._pending_ids.clear()
+        for member in self.members:
+            self._reply_join(member, Joined(error, member_id=member.member_id), effects)
+            self._reply_sync(member, Synced(error), effects)
+        return effects
+
+    # -- joining -------------------------------------------------------------------------------
+
+    def _join_unknown(self, call: Join, ticket: Ticket, now: float, effects: Effects) -> None:
+        """Give a member without an id one, or take a static one back."""
+        prefix = call.client_id if call.instance_id is None else call.instance_id
+        member_id = f"{prefix}-{self._new_suffix()}"
+        old_id = self.members.static_member_id(call.instance_id)
+        if old_id is not None:
+            self._replace_static(call, self.members[old_id], member_id, ticket, now, effects)
+        elif call.instance_id is None and call.needs_known_member_id:
+            # A client that gives up and tries again would leave a ghost behind: it has to prove
+            # that it got the answer before it counts (KIP-394).
+            self._pending_ids[member_id] = None
+            self._timers[member_id] = now + call.session_timeout_ms / 1000
+            effects.replies.append((ticket, Joined(MemberIdRequired, member_id=member_id)))
+        else:
+            self._add_member(call, member_id, ticket, now, effects)
+
+    def _rejoin(
+        self, call: Join, member: Member, ticket: Ticket, now: float, effects: Effects
+    ) -> None:
+        is_leader = member.member_id == self.members.leader_id
+        is_unchanged = member.protocols == call.protocols
+        # In CompletingRebalance the answer may have been lost; a stable follower may ask again.
+        # The leader of a stable group wants a rebalance, for reasons that only it knows.
+        if is_unchanged and (self.state is COMPLETING or (self.state is STABLE and not is_leader)):
+            effects.replies.append((ticket, self._joined(member)))
+            return
+        self._park_join(call, member, ticket, effects)
+        self._rebalance(now, effects)
+
+    def _add_member(
+        self, call: Join, member_id: str, ticket: Ticket, now: float, effects: Effects
+    ) -> None:
+        member = Member(
+            member_id,
+            call.instance_id,
+            call.client_id,
+            call.client_host,
+            call.session_timeout_ms,
+            call.rebalance_timeout_ms,
+            call.protocols,
+            is_new=True,
+            join_ticket=ticket,
+        )
+        if not self.members:
+            self.protocol_type = call.protocol_type
+        self.members.add(member)
+        self._pending_ids.pop(member_id, None)
+        if self.state is PREPARING and self._is_initial_rebalance:
+            self._has_newcomer = True
+        self._timers[member_id] = now + self._settings.new_member_join_timeout_ms / 1000
+        self._rebalance(now, effects)
+
+    def _park_join(self, call: Join, member: Member, ticket: Ticket, effects: Effects) -> None:
+        """Take over what a known member says now, and keep its request."""
+        self._reply_join(
+            member, Joined(RebalanceInProgressError, member_id=member.member_id), effects
+        )
+        member.protocols = call.protocols
+        member.session_timeout_ms = call.session_timeout_ms
+        member.rebalance_timeout_ms = call.rebalance_timeout_ms
+        member.join_ticket = ticket
+
+    def _has_room_for(self, member_id: str) -> bool:
+        """Say whether one more may join, or this one join again (group.max.size)."""
+        if self.state is EMPTY:
+            return True
+        member = self.members.get(member_id)
+        if self.state is PREPARING:
+            # Counting those who wait, not those who are members, sheds the latest ones of a group
+            # that is too large because the limit was lowered.
+            is_waiting = member is not None and member.is_awaiting_join
+            return is_waiting or self.members.awaiting_join_count < self._settings.max_size
+        return member is not None or len(self.members) < self._settings.max_size
+
+    # -- static members (KIP-345) --------------------------------------------------------------
+
+    def _replace_static(
+        self, call: Join, old: Member, new_id: str, ticket: Ticket, now: float, effects: Effects
+    ) -> None:
+        """Let a static member come back under a new id, and fence the old one."""
+        self._reply_join(old, Joined(FencedInstanceIdError, member_id=old.member_id), effects)
+        self._reply_sync(old, Synced(FencedInstanceIdError), effects)
+        new = Member(
+            new_id,
+            old.instance_id,
+            old.client_id,
+            old.client_host,
+            call.session_timeout_ms,
+            call.rebalance_timeout_ms,
+            call.protocols,
+            assignment=old.assignment,
+            join_ticket=ticket,
+        )
+        leader_before = self.members.leader_id
+        self._swap(old, new, now)
+        if self.state is STABLE and self.members.select_protocol() == self.protocol:
+
+            def done(error: ErrorType, now: float) -> Effects:
+                return self._replacement_written(old, new, call, leader_before, error, now)
+
+            effects.write = Write({m.member_id: m.assignment for m in self.members}, done)
+        elif self.state is COMPLETING:
+            # The leader may be assigning to the old id at this moment: start over.
+            self._prepare_rebalance(now, effects)
+        else:
+            self._rebalance(now, effects)
+
+    def _replacement_written(
+        self,
+        old: Member,
+        new: Member,
+        call: Join,
+        leader_before: str | None,
+        error: ErrorType,
+        now: float,
+    ) -> Effects:
+        effects = Effects()
+        if error is not NoError:
+            self._reply_join(new, Joined(error), effects)
+            self._swap(new, old, now)
+        elif call.can_skip_assignment:
+            is_leader = new.member_id == self.members.leader_id
+            self._reply_join(new, self._joined(new, skip_assignment=is_leader), effects)
+        else:
+            # Told its own new id, a leader would assign again. The old id makes it a follower.
+            self._reply_join(
+                new, self._joined(new, leader=leader_before or NO_LEADER, members=()), effects
+            )
+        return effects
+
+    def _swap(self, old: Member, new: Member, now: float) -> None:
+        self.members.replace(old.member_id, new)
+        self._timers.pop(old.member_id, None)
+        if old.member_id in self._unsynced_ids:
+            del self._unsynced_ids[old.member_id]
+            self._unsynced_ids[new.member_id] = None
+        self._restart_session(new, now)
+
+    # -- leaving -------------------------------------------------------------------------------
+
+    def _leave_one(self, leaver: Leaver, effects: Effects) -> ErrorType:
+        member_id = leaver.member_id
+        if not member_id:
+            static_id = self.members.static_member_id(leaver.instance_id)
+            if static_id is None:
+                return UnknownMemberIdError
+            member_id = static_id
+        elif member_id not in self._pending_ids:
+            error = self.members.identify(member_id, leaver.instance_id)
+            if error is not NoError:
+                return error
+        self._remove(member_id, effects)
+        return NoError
+
+    def _session_has_expired(self, member_id: str, now: float, effects: Effects) -> None:
+        member = self.members.get(member_id)
+        if member is not None and member.proves_life_by_waiting:
+            return  # its session starts again when its request is answered
+        self._remove(member_id, effects)
+        if self.state in (STABLE, COMPLETING) and member is not None:
+            self._rebalance(now, effects)
+        elif self.state is PREPARING and self._have_all_joined:
+            self._complete_join(now, effects)
+
+    def _sync_time_is_up(self, now: float, effects: Effects) -> None:
+        if not self._unsynced_ids:
+            return  # the last of them has left meanwhile
+        for member_id in tuple(self._unsynced_ids):
+            self._remove(member_id, effects)
+        self._prepare_rebalance(now, effects)
+
+    # -- checks --------------------------------------------------------------------------------
+
+    def _check_member(self, member_id: str, instance_id: str | None, generation: int) -> ErrorType:
+        if self.state is DEAD:
+            return CoordinatorNotAvailableError
+        error = self.members.identify(member_id, instance_id)
+        if error is NoError and generation != self.generation:
+            return IllegalGenerationError
+        return error
+
+    def _agrees(self, call: Sync) -> bool:
+        """Say whether what the member thinks the protocol is, if it says so, is right (KIP-559)."""
+        return call.protocol_type in (None, self.protocol_type) and call.protocol in (
+            None,
+            self.protocol,
+        )

@@ -1,0 +1,181 @@
+"""The members of one classic group: who they are, what they support, who leads.
+
+Pure bookkeeping, no states and no timers (group_state.py has those). Members keep the order in
+which they joined, and the first of them leads, so that the same requests give the same group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from aiokafka_lite.broker.groups.values import (
+    NO_ASSIGNMENT,
+    ErrorType,
+    GroupMember,
+    Protocols,
+    Ticket,
+)
+from aiokafka_lite.errors import FencedInstanceIdError, NoError, UnknownMemberIdError
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One member of a classic group.
+
+    Attributes:
+        is_new: It joined after the latest rebalance. It may not know its id yet, so its parked
+            JoinGroup does not keep it alive for ever.
+        join_ticket: Its parked JoinGroup, if any.
+        sync_ticket: Its parked SyncGroup, if any.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = NO_ASSIGNMENT
+    is_new: bool = False
+    join_ticket: Ticket | None = None
+    sync_ticket: Ticket | None = None
+
+    @property
+    def is_static(self) -> bool:
+        return self.instance_id is not None
+
+    @property
+    def is_awaiting_join(self) -> bool:
+        return self.join_ticket is not None
+
+    @property
+    def proves_life_by_waiting(self) -> bool:
+        """A parked request stands for heartbeats, except the first join of a new member."""
+        return not self.is_new and (self.join_ticket is not None or self.sync_ticket is not None)
+
+    def metadata(self, protocol: str) -> bytes:
+        """Return what the member says about a protocol that it supports."""
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        raise ValueError(f"member {self.member_id!r} does not support protocol {protocol!r}")
+
+    def vote(self, candidates: frozenset[str]) -> str:
+        """Return the candidate that this member likes best."""
+        return next(name for name, _ in self.protocols if name in candidates)
+
+
+class Members:
+    """The members of one group, their static identities, their leader and their protocols."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Member] = {}
+        self._id_by_instance: dict[str, str] = {}
+        self.leader_id: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._by_id.values())
+
+    def __contains__(self, member_id: str) -> bool:
+        return member_id in self._by_id
+
+    def __getitem__(self, member_id: str) -> Member:
+        return self._by_id[member_id]
+
+    def get(self, member_id: str) -> Member | None:
+        return self._by_id.get(member_id)
+
+    def static_member_id(self, instance_id: str | None) -> str | None:
+        """Return the id under which a static member is known now, or None."""
+        return None if instance_id is None else self._id_by_instance.get(instance_id)
+
+    @property
+    def awaiting_join_count(self) -> int:
+        return sum(member.is_awaiting_join for member in self)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """How long a rebalance waits for the slowest member, 0 without members."""
+        return max((member.rebalance_timeout_ms for member in self), default=0)
+
+    def identify(self, member_id: str, instance_id: str | None) -> ErrorType:
+        """Say whether these ids name a member: no error, unknown, or replaced since (KIP-345)."""
+        if instance_id is not None:
+            current = self._id_by_instance.get(instance_id)
+            if current is None:
+                return UnknownMemberIdError
+            if current != member_id:
+                return FencedInstanceIdError
+        return NoError if member_id in self._by_id else UnknownMemberIdError
+
+    def add(self, member: Member) -> None:
+        """Add a member; the first one leads."""
+        if member.instance_id is not None:
+            if member.instance_id in self._id_by_instance:
+                raise ValueError(f"instance {member.instance_id!r} is already a member")
+            self._id_by_instance[member.instance_id] = member.member_id
+        self._by_id[member.member_id] = member
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+
+    def remove(self, member_id: str) -> Member | None:
+        """Remove a member, if it is one; the first of the others leads when it was the leader."""
+        member = self._by_id.pop(member_id, None)
+        if member is not None and member.instance_id is not None:
+            del self._id_by_instance[member.instance_id]
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self._by_id), None)
+        return member
+
+    def replace(self, old_id: str, new: Member) -> None:
+        """Put a static member's new incarnation in the old one's place, leadership included."""
+        self._by_id = {
+            (new.member_id if member_id == old_id else member_id): (
+                new if member_id == old_id else member
+            )
+            for member_id, member in self._by_id.items()
+        }
+        if self.leader_id == old_id:
+            self.leader_id = new.member_id
+        if new.instance_id is not None:
+            self._id_by_instance[new.instance_id] = new.member_id
+
+    def elect_joined_leader(self) -> bool:
+        """Make sure that the leader is one who has joined; False when nobody has."""
+        if self.leader_id is None:
+            return False
+        if not self._by_id[self.leader_id].is_awaiting_join:
+            joined = next((m.member_id for m in self if m.is_awaiting_join), None)
+            if joined is None:
+                return False
+            self.leader_id = joined
+        return True
+
+    def common_protocols(self) -> frozenset[str]:
+        """Return the protocols that every member supports."""
+        support = Counter(name for member in self for name in dict(member.protocols))
+        return frozenset(name for name, count in support.items() if count == len(self))
+
+    def support_any(self, names: Iterable[str]) -> bool:
+        """Say whether every member supports at least one and the same of these protocols."""
+        common = self.common_protocols()
+        return any(name in common for name in names)
+
+    def select_protocol(self) -> str:
+        """Let each member vote for its favourite among the common protocols."""
+        candidates = self.common_protocols()
+        votes = Counter(member.vote(candidates) for member in self)
+        return votes.most_common(1)[0][0]
+
+    def listing(self, protocol: str) -> tuple[GroupMember, ...]:
+        """Return the member list that the leader needs for the assignment."""
+        return tuple(
+            GroupMember(member.member_id, member.instance_id, member.metadata(protocol))
+            for member in self
+        )

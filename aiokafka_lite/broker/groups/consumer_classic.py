@@ -1,0 +1,268 @@
+"""Members that speak the classic protocol in a group of KIP-848, without I/O.
+
+They are told as little as a follower is: JoinGroup gives the epoch as a generation, SyncGroup the
+assignment that the coordinator has computed, Heartbeat says when to join again
+(Kafka: GroupMetadataManager.classicGroupJoinToConsumerGroup and its like). Errors are raised;
+each method returns the answer and a step to store.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup, Deadline, MemberTimer
+from aiokafka_lite.broker.groups.consumer_machine import ConsumerMachine
+from aiokafka_lite.broker.groups.consumer_member import (
+    NOT_OWNED,
+    UNRELEASED,
+    UNREVOKED,
+    ClassicSide,
+    ConsumerMember,
+)
+from aiokafka_lite.broker.groups.consumer_values import Step
+from aiokafka_lite.broker.groups.migration import (
+    downgraded,
+    encode_assignment,
+    owned_by,
+    read_subscription,
+    replay,
+)
+from aiokafka_lite.broker.groups.values import (
+    CONSUMER_PROTOCOL_TYPE,
+    ErrorType,
+    Join,
+    Joined,
+    Leaver,
+    Sync,
+    Synced,
+)
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
+    KafkaError,
+    MemberIdRequired,
+    NoError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+
+
+class ClassicMembers:
+    """What requests of the classic protocol do to a group of KIP-848 that has members.
+
+    Args:
+        machine: The rest of the group's machine.
+        clock: Wall time in ms.
+        new_id: Makes ids for members that bring none.
+    """
+
+    def __init__(
+        self,
+        machine: ConsumerMachine,
+        *,
+        clock: Callable[[], int],
+        new_id: Callable[[], str],
+    ) -> None:
+        self._machine = machine
+        self._topics = machine.topics
+        self._clock = clock
+        self._new_id = new_id
+
+    def join(
+        self, group: ConsumerGroup, call: Join, now: float, *, is_fresh: bool
+    ) -> tuple[Joined, Step]:
+        """Let a member join, or join again; nobody waits for anybody.
+
+        Raises:
+            InconsistentGroupProtocolError: Its protocols are not those of the other classic
+                members, or groups may not have members of both protocols.
+            KafkaError: See `ConsumerMachine.heartbeat`.
+        """
+        settings = self._machine.settings_of(group.group_id)
+        if not (settings.can_upgrade or settings.can_downgrade):
+            raise InconsistentGroupProtocolError("groups may not change between the protocols")
+        member_id = call.member_id or self._new_id()
+        self._machine.check_room(group, member_id)
+        if not _supports(group, call):
+            raise InconsistentGroupProtocolError(f"Member {member_id}'s protocols are unsupported.")
+        if not call.member_id and call.instance_id is None and call.needs_known_member_id:
+            return Joined(MemberIdRequired, member_id=member_id), Step()
+        try:
+            subscription = read_subscription(call.protocols)
+        except KafkaError as error:
+            raise InconsistentGroupProtocolError(f"no subscription: {error}") from error
+        step = Step()
+        former = group.static_member(call.instance_id)
+        member = self._member_of(group, call, member_id, step)
+        rebalance_ms = call.rebalance_timeout_ms
+        updated = dataclasses.replace(
+            member,
+            instance_id=member.instance_id if call.instance_id is None else call.instance_id,
+            rack_id=subscription.rack_id or member.rack_id,
+            rebalance_timeout_ms=member.rebalance_timeout_ms if rebalance_ms < 0 else rebalance_ms,
+            topic_names=frozenset(subscription.topics),
+            topic_regex="",
+            client_id=call.client_id,
+            client_host=call.client_host,
+            classic=ClassicSide(call.session_timeout_ms, call.protocols),
+        )
+        updated = self._machine.advance(
+            group, member, updated, owned_by(subscription, self._topics), step, now,
+            is_fresh=is_fresh,
+        )  # fmt: skip
+        is_last_to_change = former is not None and not former.is_classic
+        if is_last_to_change and self._machine.can_downgrade(
+            group, [member_id, *([] if former is None else [former.member_id])], joining=1
+        ):
+            self._downgrade(group, step)
+        else:
+            step.deadlines[MemberTimer.JOIN, member_id] = None
+            self._machine.start_session(member_id, call.session_timeout_ms, step, now)
+            sync_by = Deadline(now + rebalance_ms / 1000)
+            step.deadlines[MemberTimer.SYNC, member_id] = sync_by
+        reply = Joined(
+            generation=updated.epoch,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocol=call.protocols[0][0],
+            member_id=member_id,
+        )
+        return reply, step
+
+    def sync(self, group: ConsumerGroup, call: Sync, now: float) -> tuple[Synced, Step]:
+        """Tell a member its assignment.
+
+        Raises:
+            KafkaError: It is no such member, of another generation, or has to join again.
+        """
+        step = Step()
+        member, classic = self._identify(group, call.member_id, call.instance_id, call.generation)
+        agrees = call.protocol_type in (None, CONSUMER_PROTOCOL_TYPE)
+        if not (agrees and call.protocol in (None, classic.protocols[0][0])):
+            raise InconsistentGroupProtocolError("the protocol is not the one of the join")
+        if group.target_epoch > member.epoch and member.state is not UNREVOKED:
+            self._has_to_join(group, member, step, now)
+            return Synced(RebalanceInProgressError), step
+        step.deadlines[MemberTimer.SYNC, member.member_id] = None
+        self._machine.start_session(member.member_id, classic.session_timeout_ms, step, now)
+        reply = Synced(
+            protocol_type=call.protocol_type,
+            protocol=call.protocol,
+            assignment=encode_assignment(
+                {topic_id: held.keys() for topic_id, held in member.assigned.items()},
+                self._topics,
+                classic.protocols,
+            ),
+        )
+        return reply, step
+
+    def heartbeat(
+        self,
+        group: ConsumerGroup,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        now: float,
+    ) -> tuple[ErrorType, Step]:
+        """Keep a member's session alive; REBALANCE_IN_PROGRESS asks it to join again.
+
+        Raises:
+            KafkaError: It is no such member, or of another generation.
+        """
+        step = Step()
+        member, classic = self._identify(group, member_id, instance_id, generation)
+        self._machine.start_session(member_id, classic.session_timeout_ms, step, now)
+        must_join = (
+            member.epoch < group.target_epoch
+            or member.state is UNREVOKED
+            or (member.state is UNRELEASED and not _is_waiting(group, member))
+        )
+        if not must_join:
+            return NoError, step
+        self._has_to_join(group, member, step, now)
+        return RebalanceInProgressError, step
+
+    def leave(
+        self, group: ConsumerGroup, leavers: Sequence[Leaver]
+    ) -> tuple[list[ErrorType], Step]:
+        """Remove members of either protocol; one error type for each."""
+        errors: list[ErrorType] = []
+        leaving: dict[str, None] = {}
+        for leaver in leavers:
+            try:
+                member_id = leaver.member_id
+                if not member_id and leaver.instance_id is not None:  # by an administrator
+                    known = group.static_member(leaver.instance_id)
+                    member_id = "" if known is None else known.member_id
+                member = self._machine.identify(group, member_id, leaver.instance_id)
+            except BrokerResponseError as error:
+                errors.append(type(error))
+                continue
+            errors.append(NoError)
+            leaving[member.member_id] = None
+        return errors, self._machine.fence(group, [*leaving])
+
+    # -- small parts ---------------------------------------------------------------------------
+
+    def _member_of(
+        self, group: ConsumerGroup, call: Join, member_id: str, step: Step
+    ) -> ConsumerMember:
+        if call.instance_id is None:
+            return group.members.get(member_id, ConsumerMember(member_id))
+        if call.member_id:
+            return self._machine.identify(group, member_id, call.instance_id)
+        former = group.static_member(call.instance_id)
+        if former is None:
+            return ConsumerMember(member_id)
+        return self._machine.replace_static(group, former, member_id, step)
+
+    def _identify(
+        self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
+    ) -> tuple[ConsumerMember, ClassicSide]:
+        member = self._machine.identify(group, member_id, instance_id)
+        if member.classic is None:
+            raise UnknownMemberIdError(f"Member {member_id} does not use the classic protocol.")
+        if generation != member.epoch:
+            raise IllegalGenerationError(
+                f"The request generation id {generation} is not equal to the member epoch "
+                f"{member.epoch} of member {member_id}."
+            )
+        return member, member.classic
+
+    def _has_to_join(
+        self, group: ConsumerGroup, member: ConsumerMember, step: Step, now: float
+    ) -> None:
+        """Give a member its rebalance timeout to join again, unless it is running."""
+        timer = (MemberTimer.JOIN, member.member_id)
+        if timer not in group.deadlines:
+            step.deadlines[timer] = Deadline(now + member.rebalance_timeout_ms / 1000)
+
+    def _downgrade(self, group: ConsumerGroup, step: Step) -> None:
+        """Make the group what it is after a step's records, and a classic one."""
+        future = copy.deepcopy(group)
+        replay(future, step.records)
+        step.records += downgraded(future, (), self._topics, self._clock)
+        step.deadlines.clear()
+        step.must_rebalance = future.target_epoch < future.epoch
+
+
+def _supports(group: ConsumerGroup, call: Join) -> bool:
+    """Say whether all classic members have one of these protocols in common."""
+    members = [m.classic for m in group.members.values() if m.classic is not None]
+    support = Counter(name for member in members for name in dict(member.protocols))
+    return call.protocol_type == CONSUMER_PROTOCOL_TYPE and any(
+        support[name] == len(members) for name, _ in call.protocols
+    )
+
+
+def _is_waiting(group: ConsumerGroup, member: ConsumerMember) -> bool:
+    """Say whether others still hold something that the member is to get."""
+    return any(
+        partition not in member.assigned.get(topic_id, {})
+        and group.held_in(topic_id, partition) != NOT_OWNED
+        for topic_id, partitions in group.target_of(member).items()
+        for partition in partitions
+    )

@@ -1,0 +1,390 @@
+"""The stored state of one group of KIP-848; ``replay`` is the only code that changes it.
+
+States of the group, worked out from the rest (Kafka: ConsumerGroup.java):
+
+Empty: no members.
+Assigning: the group's epoch is newer than the target assignment: one is about to be computed.
+Reconciling: some member has not got to the target assignment yet.
+Stable: every member has what the target gives it.
+Dead: deleted; only ever seen in answers.
+
+The group's epoch grows with every change that may need a new assignment: members, subscriptions,
+topics. consumer_machine.py has the requests, consumer_member.py a member's way to its target.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from aiokafka_lite.broker.groups.assignors import Assignment
+from aiokafka_lite.broker.groups.consumer_member import (
+    LEAVING,
+    NOT_OWNED,
+    ClassicSide,
+    ConsumerMember,
+    MemberState,
+    PartitionEpochs,
+)
+from aiokafka_lite.broker.groups.values import ErrorType
+from aiokafka_lite.errors import (
+    IllegalGenerationError,
+    NoError,
+    NonEmptyGroup,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+    UnsupportedVersionError,
+)
+from aiokafka_lite.protocol.messages.consumer_group_records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    ConsumerGroupValue,
+    TopicPartitions,
+)
+
+FIRST_EPOCH: Final = 1
+
+
+class ConsumerGroupState(enum.Enum):
+    """The states, under the names that clients are told."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class MemberTimer(enum.Enum):
+    """What a member is timed for."""
+
+    SESSION = enum.auto()  # to be heard of
+    REBALANCE = enum.auto()  # to give up partitions
+    JOIN = enum.auto()  # a classic member, to join again
+    SYNC = enum.auto()  # a classic member, to fetch its assignment
+
+
+class Deadline(NamedTuple):
+    """When a member's time is up, in the driver's seconds.
+
+    Attributes:
+        epoch: The time only counts while the member is in this epoch; None for any.
+    """
+
+    at: float
+    epoch: int | None = None
+
+
+class ResolvedRegex(NamedTuple):
+    """The topics that a regular expression matches.
+
+    Attributes:
+        version: Of the metadata that was searched.
+        timestamp_ms: When.
+    """
+
+    topics: frozenset[str]
+    version: int
+    timestamp_ms: int
+
+
+class ConsumerGroup:
+    """What the log says about one group, and what follows from it directly.
+
+    Attributes:
+        deadlines: The members' timers. Not in the log: the driver writes them.
+        metadata_version: Of the topics that ``metadata_hash`` has been compared with; likewise.
+    """
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = FIRST_EPOCH
+        self.metadata_hash = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.target_epoch = FIRST_EPOCH
+        self.target_timestamp_ms = 0
+        self.targets: dict[str, Assignment] = {}
+        self.regexes: dict[str, ResolvedRegex] = {}
+        # Brokers before 4.1 wrote a record that is to be removed when there is an occasion.
+        self.has_partition_metadata_record = False
+        self.deadlines: dict[tuple[MemberTimer, str], Deadline] = {}
+        self.metadata_version: int | None = None
+        # What follows from the members, for speed.
+        self._static_ids: dict[str, str] = {}
+        self._held_in: dict[tuple[bytes, int], int] = {}
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.target_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(member.is_reconciled_to(self.target_epoch) for member in self.members.values()):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    def next_deadline(self) -> float | None:
+        """Return when the first member's time is up, None without timers."""
+        return min((deadline.at for deadline in self.deadlines.values()), default=None)
+
+    def check_commit(
+        self,
+        member_id: str,
+        epoch: int,
+        partitions: Iterable[tuple[bytes, int]],
+        *,
+        knows_epochs: bool = True,
+    ) -> ErrorType:
+        """Say whether offsets may be committed so.
+
+        In an older epoch than its own a member may still commit for what it has had since then
+        (KIP-1251): a commit may have been on its way when the epoch changed.
+
+        Args:
+            member_id: Who commits, "" for no member.
+            epoch: The epoch it believes in, negative for no member.
+            partitions: The topic ids and partitions.
+            knows_epochs: The request is of a version that was made for such groups.
+        """
+        if epoch < 0 and not self.members:
+            return NoError
+        member = self.members.get(member_id)
+        if member is None:
+            return UnknownMemberIdError
+        if not member.is_classic and not knows_epochs:
+            return UnsupportedVersionError
+        if epoch == member.epoch:
+            return NoError
+        stale: ErrorType = IllegalGenerationError if member.is_classic else StaleMemberEpochError
+        if epoch > member.epoch:
+            return stale
+        for tp in partitions:
+            since = member.epoch_of(*tp)
+            if since is None or epoch < since:
+                return stale
+        return NoError
+
+    def check_delete(self) -> ErrorType:
+        """Say whether the group may be deleted now."""
+        return NonEmptyGroup if self.members else NoError
+
+    def has_session(self, member_id: str) -> bool:
+        """Say whether a member is timed."""
+        return member_id in self.members
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> ErrorType:
+        """Say whether committed offsets may be fetched so; without a member anybody may."""
+        if member_id is None and epoch < 0:
+            return NoError
+        member = self.members.get(member_id or "")
+        if member is None:
+            return UnknownMemberIdError
+        if epoch != member.epoch:
+            return IllegalGenerationError if member.is_classic else StaleMemberEpochError
+        return NoError
+
+    def static_member(self, instance_id: str | None) -> ConsumerMember | None:
+        """Return the member of that instance id, also while it is away for a moment."""
+        member_id = None if instance_id is None else self._static_ids.get(instance_id)
+        return None if member_id is None else self.members[member_id]
+
+    def held_in(self, topic_id: bytes, partition: int) -> int:
+        """Return the epoch of the member that has a partition, or has still to give it up."""
+        return self._held_in.get((topic_id, partition), NOT_OWNED)
+
+    def target_of(self, member: ConsumerMember) -> Assignment:
+        """Return what a member is to have; a static one has what its former self had."""
+        known = self.static_member(member.instance_id)
+        return self.targets.get(member.member_id if known is None else known.member_id, {})
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return any(topic in self.topics_of(member) for member in self.members.values())
+
+    def topics_of(self, member: ConsumerMember) -> frozenset[str]:
+        """Return the names of the topics that a member subscribes to, whether they exist or not."""
+        resolved = self.regexes.get(member.topic_regex or "")
+        return member.topic_names if resolved is None else member.topic_names | resolved.topics
+
+    def topics_of_all(
+        self,
+        *,
+        without: Iterable[str] = (),
+        changed: ConsumerMember | None = None,
+        regexes: Mapping[str, ResolvedRegex] | None = None,
+    ) -> frozenset[str]:
+        """Return the topics of all members, or what they would be after a change.
+
+        Args:
+            without: Ids of members that leave.
+            changed: A member as it will be.
+            regexes: What regular expressions will match.
+        """
+        gone = {*without}
+        members = [member for member in self.members.values() if member.member_id not in gone]
+        if changed is not None:
+            members = [m for m in members if m.member_id != changed.member_id] + [changed]
+        resolved = self.regexes if regexes is None else regexes
+        names = {name for member in members for name in member.topic_names}
+        for regex in {member.topic_regex for member in members if member.topic_regex}:
+            if regex in resolved:
+                names |= resolved[regex].topics
+        return frozenset(names)
+
+    def regex_users(self) -> Counter[str]:
+        """Return how many members use each regular expression."""
+        return Counter(m.topic_regex for m in self.members.values() if m.topic_regex)
+
+    # -- the log -------------------------------------------------------------------------------
+
+    def replay(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
+        """Apply one record about this group."""
+        match key, value:
+            case ConsumerGroupMetadataKey(), ConsumerGroupMetadataValue():
+                self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+            case ConsumerGroupPartitionMetadataKey(), _:
+                self.has_partition_metadata_record = value is not None
+            case ConsumerGroupMemberMetadataKey(), ConsumerGroupMemberMetadataValue():
+                self._replay_member(key.member_id, value)
+            case ConsumerGroupMemberMetadataKey(), None:
+                self._remove(key.member_id)
+            case (
+                ConsumerGroupTargetAssignmentMetadataKey(),
+                ConsumerGroupTargetAssignmentMetadataValue(),
+            ):
+                self.target_epoch = value.assignment_epoch
+                self.target_timestamp_ms = value.assignment_timestamp
+            case ConsumerGroupTargetAssignmentMetadataKey(), None:
+                self.target_epoch, self.target_timestamp_ms = -1, 0
+            case (
+                ConsumerGroupTargetAssignmentMemberKey(),
+                ConsumerGroupTargetAssignmentMemberValue(),
+            ):
+                self.targets[key.member_id] = {
+                    topic.topic_id: frozenset(topic.partitions) for topic in value.topic_partitions
+                }
+            case ConsumerGroupTargetAssignmentMemberKey(), None:
+                self.targets.pop(key.member_id, None)
+            case (
+                ConsumerGroupCurrentMemberAssignmentKey(),
+                ConsumerGroupCurrentMemberAssignmentValue(),
+            ):
+                self._replay_assignment(key.member_id, value)
+            case ConsumerGroupCurrentMemberAssignmentKey(), None:
+                self._end_assignment(key.member_id)
+            case ConsumerGroupRegularExpressionKey(), ConsumerGroupRegularExpressionValue():
+                self.regexes[key.regular_expression] = ResolvedRegex(
+                    frozenset(value.topics), value.version, value.timestamp
+                )
+            case ConsumerGroupRegularExpressionKey(), None:
+                self.regexes.pop(key.regular_expression, None)
+            case _:
+                raise TypeError(f"a {type(key).__name__} with a {type(value).__name__}")
+
+    def _replay_member(self, member_id: str, value: ConsumerGroupMemberMetadataValue) -> None:
+        known = self.members.get(member_id, ConsumerMember(member_id))
+        classic = value.classic_member_metadata
+        self._put(
+            dataclasses.replace(
+                known,
+                instance_id=value.instance_id,
+                rack_id=value.rack_id,
+                client_id=value.client_id,
+                client_host=value.client_host,
+                topic_names=frozenset(value.subscribed_topic_names),
+                topic_regex=value.subscribed_topic_regex,
+                rebalance_timeout_ms=value.rebalance_timeout_ms,
+                server_assignor=value.server_assignor,
+                classic=None
+                if classic is None
+                else ClassicSide(
+                    classic.session_timeout_ms,
+                    tuple((one.name, one.metadata) for one in classic.supported_protocols),
+                ),
+            )
+        )
+
+    def _replay_assignment(
+        self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue
+    ) -> None:
+        known = self.members.get(member_id, ConsumerMember(member_id))
+        self._put(
+            dataclasses.replace(
+                known,
+                epoch=value.member_epoch,
+                previous_epoch=value.previous_member_epoch,
+                state=MemberState.of(value.state),
+                assigned=_with_epochs(value.assigned_partitions, value.member_epoch),
+                pending_revocation=_with_epochs(
+                    value.partitions_pending_revocation, value.member_epoch
+                ),
+            )
+        )
+
+    def _end_assignment(self, member_id: str) -> None:
+        known = self.members.get(member_id)
+        if known is not None:
+            self._put(
+                dataclasses.replace(
+                    known, epoch=LEAVING, previous_epoch=-1, assigned={}, pending_revocation={}
+                )
+            )
+
+    def _put(self, member: ConsumerMember) -> None:
+        self._release(self.members.get(member.member_id))
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self._static_ids[member.instance_id] = member.member_id
+        for tp in _partitions(member):
+            # Of two that claim it the one in the newer epoch has it.
+            self._held_in[tp] = max(member.epoch, self._held_in.get(tp, member.epoch))
+
+    def _remove(self, member_id: str) -> None:
+        member = self.members.pop(member_id, None)
+        self._release(member)
+        instance_id = None if member is None else member.instance_id
+        # A successor may have taken the instance id over already.
+        if instance_id is not None and self._static_ids.get(instance_id) == member_id:
+            del self._static_ids[instance_id]
+
+    def _release(self, member: ConsumerMember | None) -> None:
+        if member is not None:
+            for tp in _partitions(member):
+                if self._held_in.get(tp) == member.epoch:
+                    del self._held_in[tp]
+
+
+def _partitions(member: ConsumerMember) -> Iterable[tuple[bytes, int]]:
+    for held in (member.assigned, member.pending_revocation):
+        for topic_id, partitions in held.items():
+            for partition in partitions:
+                yield topic_id, partition
+
+
+def _with_epochs(topics: Iterable[TopicPartitions], member_epoch: int) -> PartitionEpochs:
+    """Read partitions; brokers before 4.3 did not write in which epoch the member got them."""
+    found: dict[bytes, Mapping[int, int]] = {}
+    for topic in topics:
+        epochs = topic.assignment_epochs
+        if epochs is None or len(epochs) != len(topic.partitions):
+            epochs = [max(member_epoch, 0)] * len(topic.partitions)
+        found[topic.topic_id] = dict(zip(topic.partitions, epochs, strict=True))
+    return found

@@ -1,0 +1,486 @@
+"""The requests of groups of KIP-848, without I/O (Kafka: GroupMetadataManager.java).
+
+Each method looks at a group and returns a ``Step``: records to store, timers to set. It changes
+nothing; the group changes when the driver has stored the records and replays them.
+
+One heartbeat does all that there is to do, in this order: take over what the member says, bump
+the group's epoch if that or the topics call for it, compute a target assignment for the new epoch,
+and lead this one member a step nearer to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from aiokafka_lite.broker.groups import re2
+from aiokafka_lite.broker.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, GroupSpec, MemberSpec
+from aiokafka_lite.broker.groups.consumer_group import (
+    ConsumerGroup,
+    Deadline,
+    MemberTimer,
+    ResolvedRegex,
+)
+from aiokafka_lite.broker.groups.consumer_member import (
+    JOINING,
+    LEAVING_FOR_NOW,
+    UNREVOKED,
+    ConsumerMember,
+    Owned,
+    PartitionEpochs,
+    Target,
+    reconcile,
+)
+from aiokafka_lite.broker.groups.consumer_records import (
+    assignment_record,
+    epoch_record,
+    member_record,
+    member_tombstones,
+    partition_metadata_tombstone,
+    regex_record,
+    regex_tombstone,
+    target_epoch_record,
+    target_record,
+)
+from aiokafka_lite.broker.groups.consumer_values import (
+    Beat,
+    BeatReply,
+    ConsumerSettings,
+    Step,
+)
+from aiokafka_lite.broker.groups.migration import downgraded
+from aiokafka_lite.broker.groups.topic_hash import Topics, metadata_hash, topic_ids
+from aiokafka_lite.errors import (
+    FencedInstanceIdError,
+    FencedMemberEpochError,
+    GroupMaxSizeReachedError,
+    InvalidRegularExpressionError,
+    UnknownMemberIdError,
+    UnreleasedInstanceIdError,
+)
+
+REGEX_REFRESH_AT_MOST_EVERY_MS: Final = 10_000
+
+
+class ConsumerMachine:
+    """What members' requests do to a group.
+
+    Args:
+        settings: Returns the settings of such a group, which may change.
+        topics: What exists.
+        clock: Wall time in ms, for what is stored.
+        new_id: Makes ids for members that bring none (before v1).
+    """
+
+    def __init__(
+        self,
+        settings: Callable[[str], ConsumerSettings],
+        topics: Topics,
+        *,
+        clock: Callable[[], int],
+        new_id: Callable[[], str],
+    ) -> None:
+        self.settings_of = settings
+        self.topics = topics
+        self._clock = clock
+        self._new_id = new_id
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def heartbeat(
+        self, group: ConsumerGroup, beat: Beat, now: float, *, is_fresh: bool
+    ) -> tuple[BeatReply, Step]:
+        """Let a member join (epoch 0) or stay.
+
+        Args:
+            group: As it is stored, or a new one if the member joins.
+            beat: The request.
+            now: The driver's time.
+            is_fresh: The group's stored hash is of the topics as they are now.
+
+        Raises:
+            GroupMaxSizeReachedError: It would be one too many.
+            UnknownMemberIdError: It is no member, or no longer.
+            FencedMemberEpochError: It is not in the epoch that it thinks it is in.
+            FencedInstanceIdError: Another member has its instance id.
+            UnreleasedInstanceIdError: The same, and it wants to join.
+            InvalidRegularExpressionError: Its regular expression is none.
+        """
+        step = Step()
+        self.check_room(group, beat.member_id)
+        member_id = beat.member_id or self._new_id()
+        member = self._member_of(group, beat, member_id, step)
+        updated = dataclasses.replace(
+            member,
+            instance_id=member.instance_id if beat.instance_id is None else beat.instance_id,
+            rack_id=member.rack_id if beat.rack_id is None else beat.rack_id,
+            rebalance_timeout_ms=member.rebalance_timeout_ms
+            if beat.rebalance_timeout_ms == -1
+            else beat.rebalance_timeout_ms,
+            server_assignor=member.server_assignor
+            if beat.server_assignor is None
+            else beat.server_assignor,
+            topic_names=member.topic_names
+            if beat.topic_names is None
+            else frozenset(beat.topic_names),
+            topic_regex=member.topic_regex if beat.topic_regex is None else beat.topic_regex,
+            client_id=beat.client_id,
+            client_host=beat.client_host,
+            classic=None,
+        )
+        updated = self.advance(group, member, updated, beat.owned, step, now, is_fresh=is_fresh)
+        settings = self.settings_of(group.group_id)
+        self.start_session(member_id, settings.session_timeout_ms, step, now)
+        tells_all = beat.epoch == JOINING or beat.says_all or member.assigned != updated.assigned
+        reply = BeatReply(
+            member_id,
+            updated.epoch,
+            settings.heartbeat_interval_ms,
+            partitions_of(updated.assigned) if tells_all else None,
+        )
+        return reply, step
+
+    def leave(self, group: ConsumerGroup, beat: Beat) -> tuple[BeatReply, Step]:
+        """Let a member leave; a static one with the epoch -2 keeps its place for a session.
+
+        Raises:
+            UnknownMemberIdError: It is no member.
+            FencedInstanceIdError: Another member has its instance id.
+        """
+        reply = BeatReply(beat.member_id, beat.epoch)
+        member = self.identify(group, beat.member_id, beat.instance_id)
+        if beat.instance_id is not None and beat.epoch == LEAVING_FOR_NOW:
+            return reply, Step([assignment_record(group.group_id, member.left_for_now())])
+        return reply, self.fence(group, [member.member_id])
+
+    def fence(self, group: ConsumerGroup, member_ids: Sequence[str]) -> Step:
+        """Remove members; when only classic ones are left, the group becomes a classic one."""
+        step = Step()
+        if self.can_downgrade(group, member_ids):
+            step.records = downgraded(group, member_ids, self.topics, self._clock)
+            step.must_rebalance = True
+            return step
+        for member_id in member_ids:
+            step.records += member_tombstones(group.group_id, member_id)
+            step.stop_timers(member_id)
+        if not member_ids:
+            return step
+        left = [m for m in group.members.values() if m.member_id not in member_ids]
+        unused = group.regex_users().keys() - {member.topic_regex for member in left}
+        step.records += [regex_tombstone(group.group_id, regex) for regex in sorted(unused)]
+        new_hash = metadata_hash(self.topics, group.topics_of_all(without=member_ids))
+        step.records.append(epoch_record(group.group_id, group.epoch + 1, new_hash))
+        return step
+
+    def can_downgrade(
+        self, group: ConsumerGroup, leaving: Sequence[str], *, joining: int = 0
+    ) -> bool:
+        """Say whether a group becomes a classic one when members leave, and a classic one joins.
+
+        One without members stays what it is.
+        """
+        left = [member for member in group.members.values() if member.member_id not in leaving]
+        settings = self.settings_of(group.group_id)
+        return (
+            settings.can_downgrade
+            and 0 < len(left) + joining <= settings.classic_max_size
+            and all(member.is_classic for member in left)
+        )
+
+    def expire(
+        self, group: ConsumerGroup, timer: MemberTimer, member_id: str, deadline: Deadline
+    ) -> Step:
+        """Remove a member whose time is up."""
+        member = group.members.get(member_id)
+        if member is None or deadline.epoch not in (None, member.epoch):
+            return Step()
+        return self.fence(group, [member_id])
+
+    def restored(self, group: ConsumerGroup, now: float) -> Step:
+        """Start the timers of a group that has just been read from the log."""
+        step = Step()
+        settings = self.settings_of(group.group_id)
+        for member in group.members.values():
+            self.start_session(member.member_id, settings.session_timeout_ms, step, now)
+            self._time_revocation(member, step, now)
+        return step
+
+    def resolve(self, group: ConsumerGroup, regexes: Iterable[str]) -> Step:
+        """Find the topics that regular expressions match."""
+        step = Step()
+        users = group.regex_users()
+        resolved = dict(group.regexes)
+        found_at_ms, version = self._clock(), self.topics.version
+        has_changed = False
+        for regex in sorted(regexes):
+            if not users[regex]:
+                continue
+            pattern = re2.compile(regex)
+            topics = frozenset(name for name in self.topics.names() if pattern.matches(name))
+            known = group.regexes.get(regex)
+            has_changed |= topics != (known.topics if known is not None else frozenset())
+            resolved[regex] = ResolvedRegex(topics, version, found_at_ms)
+            step.records.append(regex_record(group.group_id, regex, resolved[regex]))
+        new_hash = metadata_hash(self.topics, group.topics_of_all(regexes=resolved))
+        if has_changed or new_hash != group.metadata_hash:
+            step.records.append(epoch_record(group.group_id, group.epoch + 1, new_hash))
+            step.metadata_version = version
+        return step
+
+    # -- the steps of a heartbeat --------------------------------------------------------------
+
+    def advance(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        updated: ConsumerMember,
+        owned: Owned,
+        step: Step,
+        now: float,
+        *,
+        is_fresh: bool,
+    ) -> ConsumerMember:
+        """Take over what a member says and lead it a step nearer to its target."""
+        group_epoch, has_new_subscription = self.take_over(
+            group, member, updated, step, is_fresh=is_fresh
+        )
+        target_epoch, partitions = self._target(group, group_epoch, updated, step)
+        target = Target(
+            target_epoch,
+            partitions,
+            topic_ids(self.topics, group.topics_of(updated)),
+            group.held_in,
+        )
+        reconciled = reconcile(updated, target, owned, has_new_subscription=has_new_subscription)
+        if reconciled != updated:
+            step.records.append(assignment_record(group.group_id, reconciled))
+            self._time_revocation(reconciled, step, now)
+        return reconciled
+
+    def take_over(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        updated: ConsumerMember,
+        step: Step,
+        *,
+        is_fresh: bool,
+    ) -> tuple[int, bool]:
+        """Store what a member says; returns the group's epoch then, and if it subscribes anew."""
+        if updated != member:
+            step.records.append(member_record(group.group_id, updated))
+        has_new_names = updated.topic_names != member.topic_names
+        has_new_regex = updated.topic_regex != member.topic_regex
+        is_resolved = self._take_over_regex(group, member, updated, step)
+        epoch = group.epoch
+        must_bump = has_new_names or (has_new_regex and is_resolved)
+        if must_bump or not is_fresh:
+            former = group.static_member(updated.instance_id)
+            names = group.topics_of_all(
+                without=() if former is None else [former.member_id], changed=updated
+            )
+            new_hash = metadata_hash(self.topics, names)
+            if must_bump or new_hash != group.metadata_hash:
+                epoch += 1
+                step.records.append(epoch_record(group.group_id, epoch, new_hash))
+            step.metadata_version = self.topics.version
+            if group.has_partition_metadata_record:
+                step.records.append(partition_metadata_tombstone(group.group_id))
+        return epoch, has_new_names or has_new_regex
+
+    def _take_over_regex(
+        self, group: ConsumerGroup, member: ConsumerMember, updated: ConsumerMember, step: Step
+    ) -> bool:
+        """See to regular expressions; returns whether the member's is known to match what."""
+        users = group.regex_users()
+        old, new = member.topic_regex or "", updated.topic_regex or ""
+        is_resolved = must_refresh = False
+        if updated.topic_regex != member.topic_regex:
+            if old and users[old] == 1:
+                step.records.append(regex_tombstone(group.group_id, old))
+            if new and not users[new]:
+                _check_regex(new)
+                must_refresh = True
+            else:
+                is_resolved = new in group.regexes if new else bool(old)
+        if not must_refresh and not users:
+            return is_resolved
+        resolved = next(iter(group.regexes.values()), None)
+        now_ms = self._clock()
+        if resolved is not None:
+            if now_ms <= resolved.timestamp_ms + REGEX_REFRESH_AT_MOST_EVERY_MS:
+                return is_resolved
+            # Versions count from the broker's start: a later one is of an earlier life.
+            is_recent = self.topics.created_version <= resolved.version <= self.topics.version
+            must_refresh |= not is_recent
+            age_ms = now_ms - resolved.timestamp_ms
+            settings = self.settings_of(group.group_id)
+            must_refresh |= age_ms > settings.regex_refresh_interval_ms
+        in_use = {regex for regex, count in users.items() if regex != old or count > 1}
+        in_use |= {new} - {""}
+        if must_refresh or len(in_use) != len(group.regexes):
+            step.regexes = frozenset(in_use)
+        return is_resolved
+
+    def _target(
+        self, group: ConsumerGroup, epoch: int, updated: ConsumerMember, step: Step
+    ) -> tuple[int, dict[bytes, frozenset[int]]]:
+        """Return the target's epoch and the member's part, computing a new one if it is time."""
+        interval_ms = self.settings_of(group.group_id).assignment_interval_ms
+        now_ms = self._clock()
+        is_too_early = (
+            group.target_timestamp_ms > 0
+            and interval_ms > 0
+            and now_ms < group.target_timestamp_ms + interval_ms
+        )
+        if group.target_epoch >= epoch or is_too_early:
+            return group.target_epoch, dict(group.target_of(updated))
+        former = group.static_member(updated.instance_id)
+        members = {**group.members, updated.member_id: updated}
+        if former is not None and former.member_id != updated.member_id:
+            del members[former.member_id]
+        specs = {
+            member_id: MemberSpec(
+                topic_ids(self.topics, group.topics_of(member)),
+                group.target_of(member),
+                member.instance_id,
+            )
+            for member_id, member in members.items()
+        }
+        counts = {}
+        for topic_id in frozenset[bytes]().union(*(spec.topic_ids for spec in specs.values())):
+            topic = self.topics.by_id(topic_id)
+            if topic is not None:
+                counts[topic_id] = topic.partition_count
+        assign = ASSIGNORS[preferred_assignor(members.values())]
+        assigned = assign(GroupSpec(specs, counts))
+        for member_id in members:
+            if group.targets.get(member_id) != assigned[member_id]:
+                step.records.append(target_record(group.group_id, member_id, assigned[member_id]))
+        step.records.append(target_epoch_record(group.group_id, epoch, now_ms))
+        return epoch, dict(assigned[updated.member_id])
+
+    # -- members -------------------------------------------------------------------------------
+
+    def check_room(self, group: ConsumerGroup, member_id: str) -> None:
+        """Refuse one member too many."""
+        max_size = self.settings_of(group.group_id).max_size
+        if len(group.members) >= max_size and member_id not in group.members:
+            raise GroupMaxSizeReachedError(
+                f"The consumer group has reached its maximum capacity of {max_size} members."
+            )
+
+    def identify(
+        self, group: ConsumerGroup, member_id: str, instance_id: str | None
+    ) -> ConsumerMember:
+        """Return the member of these ids; a static one must be the latest of its instance id."""
+        if instance_id is None:
+            member = group.members.get(member_id)
+            if member is None:
+                raise UnknownMemberIdError(
+                    f"Member {member_id} is not a member of group {group.group_id}."
+                )
+            return member
+        member = group.static_member(instance_id)
+        if member is None:
+            raise UnknownMemberIdError(f"Instance id {instance_id} is unknown.")
+        if member.member_id != member_id:
+            raise FencedInstanceIdError(
+                f"Static member {member_id} with instance id {instance_id} was fenced by member "
+                f"{member.member_id}."
+            )
+        return member
+
+    def replace_static(
+        self, group: ConsumerGroup, former: ConsumerMember, member_id: str, step: Step
+    ) -> ConsumerMember:
+        """Put a static member that has come back under another id in its own former place."""
+        member = former.under_new_id(member_id)
+        step.records += member_tombstones(group.group_id, former.member_id)
+        step.stop_timers(former.member_id)
+        step.records += [
+            member_record(group.group_id, member),
+            target_record(group.group_id, member_id, group.targets.get(former.member_id, {})),
+            assignment_record(group.group_id, member),
+        ]
+        return member
+
+    def start_session(self, member_id: str, timeout_ms: int, step: Step, now: float) -> None:
+        """Give a member its time to be heard of again."""
+        step.deadlines[MemberTimer.SESSION, member_id] = Deadline(now + timeout_ms / 1000)
+
+    def _member_of(
+        self, group: ConsumerGroup, beat: Beat, member_id: str, step: Step
+    ) -> ConsumerMember:
+        if beat.epoch != JOINING:
+            member = self.identify(group, member_id, beat.instance_id)
+            _check_epoch(member, beat)
+            return member
+        if beat.instance_id is None:
+            return group.members.get(member_id, ConsumerMember(member_id))
+        former = group.static_member(beat.instance_id)
+        if former is None:
+            return group.members.get(member_id, ConsumerMember(member_id))
+        if not former.is_classic and former.epoch != LEAVING_FOR_NOW:
+            raise UnreleasedInstanceIdError(
+                f"Static member {member_id} with instance id {beat.instance_id} cannot join the "
+                f"group because the instance id is owned by {former.member_id} member."
+            )
+        return self.replace_static(group, former, member_id, step)
+
+    def _time_revocation(self, member: ConsumerMember, step: Step, now: float) -> None:
+        """Start the rebalance timeout of a member that has to give up partitions, or stop it."""
+        if member.is_classic:
+            return
+        timer = (MemberTimer.REBALANCE, member.member_id)
+        step.deadlines[timer] = None
+        if member.state is UNREVOKED:
+            due = now + member.rebalance_timeout_ms / 1000
+            step.deadlines[timer] = Deadline(due, member.epoch)
+
+
+def partitions_of(assigned: PartitionEpochs) -> dict[bytes, Sequence[int]]:
+    """Return the partitions without their epochs, in order."""
+    return {topic_id: sorted(held) for topic_id, held in assigned.items()}
+
+
+def preferred_assignor(members: Iterable[ConsumerMember]) -> str:
+    """Return the assignor that most members ask for, the default if none does."""
+    votes = Counter(m.server_assignor for m in members if m.server_assignor)
+    return votes.most_common(1)[0][0] if votes else DEFAULT_ASSIGNOR
+
+
+def _check_epoch(member: ConsumerMember, beat: Beat) -> None:
+    """Refuse an epoch that the member is not in, or was not in when the answer got lost."""
+    if beat.epoch == member.epoch:
+        return
+    if beat.epoch < member.epoch:
+        is_repeated = beat.epoch == member.previous_epoch and _is_subset(beat.owned, member)
+        if is_repeated:
+            return
+    relation = "greater" if beat.epoch > member.epoch else "smaller"
+    raise FencedMemberEpochError(
+        f"The consumer group member has a {relation} member epoch ({beat.epoch}) than the one "
+        f"known by the group coordinator ({member.epoch}). The member must abandon all its "
+        f"partitions and rejoin."
+    )
+
+
+def _is_subset(owned: Owned, member: ConsumerMember) -> bool:
+    return owned is not None and all(
+        partition in member.assigned.get(topic_id, {})
+        for topic_id, partitions in owned.items()
+        for partition in partitions
+    )
+
+
+def _check_regex(regex: str) -> None:
+    try:
+        re2.compile(regex)
+    except re2.RegexError as error:
+        raise InvalidRegularExpressionError(
+            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: "
+            f"{error.description}."
+        ) from None

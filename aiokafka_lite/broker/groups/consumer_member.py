@@ -1,0 +1,245 @@
+"""One member of a group of KIP-848, and how it gets from one assignment to the next.
+
+States of a member (Kafka: MemberState.java, CurrentAssignmentBuilder.java):
+
+STABLE: it has what the target assignment gives it, in the epoch of that assignment.
+UNREVOKED_PARTITIONS: it was told to give partitions up, and has not said that it did. It stays in
+    its epoch; nobody gets those partitions meanwhile. It has its rebalance timeout to do so.
+UNRELEASED_PARTITIONS: it is in the epoch of the target assignment, but others still have to give
+    up some of what it is to get.
+UNKNOWN: a newer broker wrote something else. The member must join again.
+
+A member leaves with the epoch -1; a static one that will come back with -2, which keeps its place.
+``reconcile`` is a function of a member and the target: what it returns is stored, then replayed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Collection, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from aiokafka_lite.broker.groups.assignors import Assignment
+from aiokafka_lite.broker.groups.values import Protocols
+from aiokafka_lite.errors import FencedMemberEpochError
+
+# The epochs with a meaning of their own.
+JOINING: Final = 0
+LEAVING: Final = -1
+LEAVING_FOR_NOW: Final = -2
+NOT_OWNED: Final = -1
+
+# Partitions by topic id, each with the epoch in which the member got it (KIP-1251).
+PartitionEpochs: TypeAlias = Mapping[bytes, Mapping[int, int]]
+# Partitions that a member says it owns, None when it did not say.
+Owned: TypeAlias = "Mapping[bytes, Collection[int]] | None"
+
+
+class MemberState(enum.IntEnum):
+    """What a member is doing; the values are those of the log."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    UNRELEASED_PARTITIONS = 2
+    UNKNOWN = 127
+
+    @classmethod
+    def of(cls, value: int) -> MemberState:
+        return cls(value) if value in _KNOWN_STATES else cls.UNKNOWN
+
+
+_KNOWN_STATES: Final = frozenset(int(state) for state in MemberState)
+STABLE: Final = MemberState.STABLE
+UNREVOKED: Final = MemberState.UNREVOKED_PARTITIONS
+UNRELEASED: Final = MemberState.UNRELEASED_PARTITIONS
+UNKNOWN: Final = MemberState.UNKNOWN
+
+LEGAL_TRANSITIONS: Final[Mapping[MemberState, frozenset[MemberState]]] = {
+    STABLE: frozenset({STABLE, UNREVOKED, UNRELEASED}),
+    UNREVOKED: frozenset({STABLE, UNREVOKED, UNRELEASED}),
+    UNRELEASED: frozenset({STABLE, UNREVOKED, UNRELEASED}),
+    UNKNOWN: frozenset({STABLE, UNRELEASED}),
+}
+
+
+@dataclass(frozen=True)
+class ClassicSide:
+    """What only a member has that speaks the classic protocol in a group of the new one."""
+
+    session_timeout_ms: int
+    protocols: Protocols
+
+
+@dataclass(frozen=True)
+class ConsumerMember:
+    """One member; a new one replaces it whenever something changes.
+
+    Attributes:
+        epoch: The epoch of the assignment that it has.
+        topic_regex: "" or None for none (clients send either).
+        assigned: What it may consume.
+        pending_revocation: What it was told to give up.
+        classic: None for a member of the consumer protocol.
+    """
+
+    member_id: str
+    epoch: int = JOINING
+    previous_epoch: int = -1
+    state: MemberState = STABLE
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    client_id: str = ""
+    client_host: str = ""
+    topic_names: frozenset[str] = frozenset()
+    topic_regex: str | None = ""
+    server_assignor: str | None = None
+    assigned: PartitionEpochs = field(default_factory=dict)
+    pending_revocation: PartitionEpochs = field(default_factory=dict)
+    classic: ClassicSide | None = None
+
+    @property
+    def is_classic(self) -> bool:
+        return self.classic is not None
+
+    def is_reconciled_to(self, target_epoch: int) -> bool:
+        return self.state is STABLE and self.epoch == target_epoch
+
+    def epoch_of(self, topic_id: bytes, partition: int) -> int | None:
+        """Return in which epoch it got a partition that it has, or has still to give up."""
+        found = self.assigned.get(topic_id, {}).get(partition)
+        if found is None:
+            found = self.pending_revocation.get(topic_id, {}).get(partition)
+        return found
+
+    def left_for_now(self) -> ConsumerMember:
+        """Return what stays of a static member that will come back."""
+        kept = {topic: dict.fromkeys(held, 0) for topic, held in self.assigned.items()}
+        return dataclasses.replace(
+            self, epoch=LEAVING_FOR_NOW, assigned=kept, pending_revocation={}
+        )
+
+    def under_new_id(self, member_id: str) -> ConsumerMember:
+        """Return a static member that has come back under another id."""
+        return dataclasses.replace(self, member_id=member_id, epoch=0, previous_epoch=0)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a member is to have in the end.
+
+    Attributes:
+        topic_ids: The topics that it subscribes to, as far as they exist.
+        held_in: Returns the epoch in which somebody holds a partition, or NOT_OWNED.
+    """
+
+    epoch: int
+    partitions: Assignment
+    topic_ids: Set[bytes]
+    held_in: Callable[[bytes, int], int]
+
+
+def reconcile(
+    member: ConsumerMember, target: Target, owned: Owned, *, has_new_subscription: bool
+) -> ConsumerMember:
+    """Return the member's next step towards the target, or the member itself if there is none.
+
+    Args:
+        member: As it is stored.
+        target: Where it has to get.
+        owned: What it says it owns.
+        has_new_subscription: It has just changed what it subscribes to.
+
+    Raises:
+        FencedMemberEpochError: A newer broker wrote its state, and it still owns partitions.
+    """
+    if not has_new_subscription and member.is_reconciled_to(target.epoch):
+        return member
+    if member.state is STABLE and member.epoch == target.epoch:
+        return _without_unsubscribed(member, target, owned)
+    if member.state is UNREVOKED and _owns_any(owned, member.pending_revocation):
+        return _without_unsubscribed(member, target, owned) if has_new_subscription else member
+    epoch = member.epoch
+    if member.state is UNKNOWN:
+        if owned is None or owned:
+            raise FencedMemberEpochError(
+                "The consumer group member is in a unknown state. "
+                "The member must abandon all its partitions and rejoin."
+            )
+        epoch = target.epoch
+    return _next(member, epoch, target, owned)
+
+
+def _next(member: ConsumerMember, epoch: int, target: Target, owned: Owned) -> ConsumerMember:
+    """Revoke first: a member gets nothing new, and no new epoch, while it has too much."""
+    kept: dict[bytes, Mapping[int, int]] = {}
+    to_revoke: dict[bytes, Mapping[int, int]] = {}
+    to_add: dict[bytes, list[int]] = {}
+    is_waiting = False
+    for topic_id in sorted({*target.partitions, *member.assigned}):
+        wanted: Set[int] = target.partitions.get(topic_id, frozenset())
+        if topic_id not in target.topic_ids:
+            wanted = frozenset()
+        held = member.assigned.get(topic_id, {})
+        own_revoked = member.pending_revocation.get(topic_id, {})
+        keeping = {p: since for p, since in held.items() if p in wanted}
+        leaving = {p: since for p, since in held.items() if p not in wanted}
+        missing = sorted(wanted - keeping.keys())
+        free = [p for p in missing if target.held_in(topic_id, p) == NOT_OWNED or p in own_revoked]
+        is_waiting = is_waiting or len(free) < len(missing)
+        for partitions, part in ((kept, keeping), (to_revoke, leaving)):
+            if part:
+                partitions[topic_id] = part
+        if free:
+            to_add[topic_id] = free
+    if to_revoke and _owns_any(owned, to_revoke):
+        return _moved(member, UNREVOKED, epoch, kept, to_revoke)
+    for topic_id, free in to_add.items():
+        kept[topic_id] = {**kept.get(topic_id, {}), **dict.fromkeys(free, target.epoch)}
+    return _moved(member, UNRELEASED if is_waiting else STABLE, target.epoch, kept, {})
+
+
+def _without_unsubscribed(member: ConsumerMember, target: Target, owned: Owned) -> ConsumerMember:
+    """Have the member give up topics that it subscribes to no more, before any new target."""
+    gone = {t: held for t, held in member.assigned.items() if t not in target.topic_ids}
+    if not gone:
+        return member
+    kept = {t: held for t, held in member.assigned.items() if t in target.topic_ids}
+    to_revoke = {t: dict(held) for t, held in member.pending_revocation.items()}
+    for topic_id, held in gone.items():
+        to_revoke.setdefault(topic_id, {}).update(held)
+    if _owns_any(owned, to_revoke):
+        return _moved(member, UNREVOKED, member.epoch, kept, to_revoke)
+    return _moved(member, member.state, member.epoch, kept, member.pending_revocation)
+
+
+def _moved(
+    member: ConsumerMember,
+    state: MemberState,
+    epoch: int,
+    assigned: PartitionEpochs,
+    pending_revocation: PartitionEpochs,
+) -> ConsumerMember:
+    if state not in LEGAL_TRANSITIONS[member.state]:
+        raise AssertionError(f"{member.member_id!r}: {member.state} may not become {state}")
+    return dataclasses.replace(
+        member,
+        state=state,
+        epoch=epoch,
+        previous_epoch=member.epoch,
+        assigned=assigned,
+        pending_revocation=pending_revocation,
+    )
+
+
+def _owns_any(owned: Owned, partitions: PartitionEpochs) -> bool:
+    """Say whether a member may still own some of these: it does until it says otherwise."""
+    if owned is None:
+        return True
+    return any(
+        partition in partitions.get(topic_id, {})
+        for topic_id, held in owned.items()
+        for partition in held
+    )

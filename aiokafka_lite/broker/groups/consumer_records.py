@@ -1,0 +1,176 @@
+"""The records that a group of KIP-848 is stored as (Kafka: GroupCoordinatorRecordHelpers.java)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aiokafka_lite.broker.groups.assignors import Assignment
+from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup, ResolvedRegex
+from aiokafka_lite.broker.groups.consumer_member import ConsumerMember, PartitionEpochs
+from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
+from aiokafka_lite.broker.groups.topic_hash import java_order
+from aiokafka_lite.protocol.messages.consumer_group_records import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    TopicPartition,
+    TopicPartitions,
+)
+
+
+def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
+    """Store a group's epoch."""
+    return CoordinatorRecord(
+        ConsumerGroupMetadataKey(group_id=group_id),
+        ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
+    )
+
+
+def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
+    """Remove what brokers before 4.1 wrote."""
+    return CoordinatorRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
+
+
+def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
+    """Store who a member is and what it subscribes to."""
+    classic = member.classic
+    return CoordinatorRecord(
+        ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id),
+        ConsumerGroupMemberMetadataValue(
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=sorted(member.topic_names, key=java_order),
+            subscribed_topic_regex=member.topic_regex,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            server_assignor=member.server_assignor,
+            classic_member_metadata=None
+            if classic is None
+            else ClassicMemberMetadata(
+                session_timeout_ms=classic.session_timeout_ms,
+                supported_protocols=[
+                    ClassicProtocol(name=name, metadata=metadata)
+                    for name, metadata in classic.protocols
+                ],
+            ),
+        ),
+    )
+
+
+def target_record(group_id: str, member_id: str, target: Assignment) -> CoordinatorRecord:
+    """Store what a member is to have."""
+    return CoordinatorRecord(
+        ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
+        ConsumerGroupTargetAssignmentMemberValue(
+            topic_partitions=[
+                TopicPartition(topic_id=topic_id, partitions=sorted(partitions))
+                for topic_id, partitions in target.items()
+            ]
+        ),
+    )
+
+
+def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
+    """Store for which epoch the target assignment was made."""
+    return CoordinatorRecord(
+        ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
+        ConsumerGroupTargetAssignmentMetadataValue(
+            assignment_epoch=epoch, assignment_timestamp=timestamp_ms
+        ),
+    )
+
+
+def assignment_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
+    """Store how far a member has got."""
+    return CoordinatorRecord(
+        ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id),
+        ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=member.epoch,
+            previous_member_epoch=member.previous_epoch,
+            state=member.state.value,
+            assigned_partitions=_topic_partitions(member.assigned),
+            partitions_pending_revocation=_topic_partitions(member.pending_revocation),
+        ),
+    )
+
+
+def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> CoordinatorRecord:
+    """Store what a regular expression matches."""
+    return CoordinatorRecord(
+        ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex),
+        ConsumerGroupRegularExpressionValue(
+            topics=sorted(resolved.topics, key=java_order),
+            version=resolved.version,
+            timestamp=resolved.timestamp_ms,
+        ),
+    )
+
+
+def regex_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
+    """Forget a regular expression that nobody uses."""
+    key = ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
+    return CoordinatorRecord(key, None)
+
+
+def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
+    """Remove a member, the latest record first."""
+    ids = {"group_id": group_id, "member_id": member_id}
+    return [
+        CoordinatorRecord(ConsumerGroupCurrentMemberAssignmentKey(**ids), None),
+        CoordinatorRecord(ConsumerGroupTargetAssignmentMemberKey(**ids), None),
+        CoordinatorRecord(ConsumerGroupMemberMetadataKey(**ids), None),
+    ]
+
+
+def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
+    """Remove a group with everything that was stored of it, in Kafka's order."""
+    group_id, members = group.group_id, group.members
+    keys: list[ConsumerGroupKey] = [
+        *(
+            ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
+            for member_id in members
+        ),
+        *(
+            ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+            for member_id in members
+        ),
+        ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
+        *(
+            ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
+            for member_id in members
+        ),
+        *(
+            ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
+            for regex in group.regexes
+        ),
+        ConsumerGroupPartitionMetadataKey(group_id=group_id),
+        ConsumerGroupMetadataKey(group_id=group_id),
+    ]
+    return [CoordinatorRecord(key, None) for key in keys]
+
+
+def _topic_partitions(assigned: PartitionEpochs) -> list[TopicPartitions]:
+    return [_of_topic(topic_id, held.items()) for topic_id, held in assigned.items()]
+
+
+def _of_topic(topic_id: bytes, held: Iterable[tuple[int, int]]) -> TopicPartitions:
+    in_order = sorted(held)
+    return TopicPartitions(
+        topic_id=topic_id,
+        partitions=[partition for partition, _ in in_order],
+        assignment_epochs=[epoch for _, epoch in in_order],
+    )

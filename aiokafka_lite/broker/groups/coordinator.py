@@ -1,0 +1,511 @@
+"""The group coordinator: answers for the groups of its partitions, and keeps in the log what
+must outlive them.
+
+The machines of groups know no I/O. The drivers give them requests and the loop's time; this class
+finds the group, appends what machines and the offset manager want stored, and lets groups come and
+go with the partitions of the offsets topic. There are two kinds of methods, as in Kafka: those
+that answer requests, which append records; and ``_replay``, which alone changes what the records
+stand for, after an append and when a partition is loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from aiokafka_lite.broker.groups.classic_driver import ClassicDriver
+from aiokafka_lite.broker.groups.classic_machine import ClassicGroup
+from aiokafka_lite.broker.groups.consumer_driver import ConsumerDriver, Group
+from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
+from aiokafka_lite.broker.groups.consumer_records import group_tombstones
+from aiokafka_lite.broker.groups.consumer_values import Beat, BeatReply
+from aiokafka_lite.broker.groups.coordinator_log import (
+    OFFSETS_TOPIC,
+    CoordinatorLog,
+    CoordinatorRecord,
+    LogEntry,
+    RecordValue,
+    TransactionEnd,
+    created_record,
+    restore_group,
+)
+from aiokafka_lite.broker.groups.loading import CoordinatedPartitions
+from aiokafka_lite.broker.groups.offset_expiry import end_of, expired
+from aiokafka_lite.broker.groups.offsets import CommittedOffset, OffsetManager, OffsetToCommit
+from aiokafka_lite.broker.groups.services import CoordinatorServices
+from aiokafka_lite.broker.groups.subscription import consumed_of
+from aiokafka_lite.broker.groups.timers import GroupTimers
+from aiokafka_lite.broker.groups.transactions import TransactionalOffsets
+from aiokafka_lite.broker.groups.values import (
+    ErrorType,
+    Join,
+    Joined,
+    Leaver,
+    Sync,
+    Synced,
+)
+from aiokafka_lite.broker.log.maintenance import Steps
+from aiokafka_lite.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    GroupIdNotFound,
+    GroupSubscribedToTopicError,
+    InvalidGroupIdError,
+    InvalidSessionTimeoutError,
+    KafkaError,
+    NoError,
+    NonEmptyGroup,
+    NotCoordinatorError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from aiokafka_lite.protocol.messages.consumer_group_records import (
+    ConsumerGroupKey,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupValue,
+)
+from aiokafka_lite.protocol.messages.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from aiokafka_lite.structs import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class GroupCoordinator:
+    """The groups that this node coordinates. One writer: this class, on the broker's event loop.
+
+    It serves the groups of those partitions of the offsets topic that it was elected for.
+    """
+
+    def __init__(self, services: CoordinatorServices) -> None:
+        self._services = services
+        self._settings = services.group_settings
+        self.offsets = OffsetManager(
+            clock=services.clock, metadata_max_bytes=self._settings.offset_metadata_max_bytes
+        )
+        self._log = CoordinatorLog(
+            lambda index: services.partition(OFFSETS_TOPIC, index),
+            partition_count=services.offsets_topic_partitions,
+            clock=services.clock,
+        )
+        self._groups: dict[str, Group] = {}
+        self._timers: GroupTimers[Group] = GroupTimers(self._expire)
+        self._classic = ClassicDriver(
+            self._settings,
+            clock=services.clock,
+            rng=services.rng,
+            write=self._write,
+            arm=self._timers.arm,
+        )
+        self._consumers = ConsumerDriver(
+            services.consumer_group_settings,
+            services.group_topics,
+            self._groups,
+            clock=services.clock,
+            rng=services.rng,
+            append=self._append,
+            arm=self._timers.arm,
+            became_classic=self._became_classic,
+        )
+        self._partitions = CoordinatedPartitions(
+            self._log,
+            services.scope,
+            replay=self._replay,
+            loaded=self._restart_sessions,
+            unload=self._unload,
+        )
+        self.transactional = TransactionalOffsets(
+            self._groups,
+            self.offsets,
+            self._log,
+            services.group_topics,
+            check=self._check,
+            append=self._append,
+        )
+        self._is_open = True
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def elect(self, partition: int) -> None:
+        """Coordinate the groups of a partition of the offsets topic, which this node leads now.
+
+        Its log is replayed first, in a task of the scope; until then requests for its groups are
+        refused with COORDINATOR_LOAD_IN_PROGRESS. Harmless if this node coordinates them already.
+        """
+        self._partitions.elect([partition])
+
+    def resign(self, partition: int) -> None:
+        """Coordinate the groups of a partition no longer: another node leads it.
+
+        Parked requests are answered NOT_COORDINATOR, as is everything asked from now on; groups,
+        offsets and timers are forgotten, the log is left as it is.
+        """
+        self._partitions.resign(partition)
+
+    async def until_loaded(self) -> None:
+        """Wait until every partition has been read; raises what the reading raised."""
+        await self._partitions.until_loaded()
+
+    async def close(self) -> None:
+        """Answer everything parked with NOT_COORDINATOR and refuse what comes; idempotent."""
+        self._is_open = False
+        for group in tuple(self._groups.values()):
+            self._forget(group, NotCoordinatorError)
+        self._timers.close()
+
+    def _unload(self, partition: int) -> None:
+        for group_id in self._ids_in(partition, self._groups):
+            self._forget(self._groups.pop(group_id), NotCoordinatorError)
+        for group_id in self._ids_in(partition, self.offsets.group_ids()):
+            self.offsets.unload(group_id)
+        self.offsets.unload_pending(partition)
+
+    def _restart_sessions(self, partition: int) -> None:
+        for group_id in self._ids_in(partition, self._groups):
+            group = self._groups[group_id]
+            if isinstance(group, ConsumerGroup):
+                self._consumers.restored(group)
+            else:
+                self._classic.act(group, group.restored(self._now()))
+
+    def _forget(self, group: Group, error: ErrorType) -> None:
+        """Answer what a group has parked, and stop its timers."""
+        if isinstance(group, ClassicGroup):
+            self._classic.act(group, group.die(error))
+        self._timers.cancel(group.group_id)
+
+    def _ids_in(self, partition: int, group_ids: Iterable[str]) -> list[str]:
+        return [one for one in group_ids if self._log.partition_for(one) == partition]
+
+    # -- membership ----------------------------------------------------------------------------
+
+    async def join(self, group_id: str, call: Join) -> Joined:
+        """Answer a JoinGroup request, once the rebalance that it takes part in has got so far.
+
+        Cancelled while parked, the request is forgotten; the member is not: it may join again.
+        """
+        error = self._check(group_id)
+        if error is NoError and not self._settings.allows_session(call.session_timeout_ms):
+            error = InvalidSessionTimeoutError
+        if error is not NoError:
+            return Joined(error, member_id=call.member_id)
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            return self._consumers.join(group, call)
+        if not isinstance(group, ClassicGroup):
+            if call.member_id:
+                return Joined(UnknownMemberIdError, member_id=call.member_id)
+            classic = self._classic.new_group(group_id)
+            tombstones = [] if group is None else group_tombstones(group)
+            error = self._append(group_id, [*tombstones, created_record(classic)])
+            if error is not NoError:
+                return Joined(error)
+            group = self._groups[group_id] = classic
+        return await self._classic.join(group, call)
+
+    async def sync(self, group_id: str, call: Sync) -> Synced:
+        """Answer a SyncGroup request, once the leader has sent the assignment."""
+        error = self._check(group_id)
+        if error is not NoError:
+            return Synced(error)
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._consumers.sync(group, call)
+        if group is None:
+            return Synced(UnknownMemberIdError)
+        return await self._classic.sync(group, call)
+
+    def heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorType:
+        """Keep a member's session alive."""
+        error = self._check(group_id)
+        if error is CoordinatorLoadInProgressError:
+            return NoError  # its session has not been started yet, so it cannot end
+        if error is not NoError:
+            return error
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._consumers.classic_heartbeat(group, member_id, instance_id, generation)
+        if group is None:
+            return UnknownMemberIdError
+        return group.heartbeat(member_id, instance_id, generation, self._now())
+
+    def leave(
+        self, group_id: str, leavers: Sequence[Leaver]
+    ) -> tuple[ErrorType, Sequence[ErrorType]]:
+        """Remove members; returns an error for all, or none and one error type for each."""
+        error = self._check(group_id)
+        if error is not NoError:
+            return error, ()
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._consumers.leave(group, leavers)
+        if group is None:
+            return NoError, [UnknownMemberIdError] * len(leavers)
+        errors, effects = group.leave(leavers, self._now())
+        self._classic.act(group, effects)
+        return NoError, errors
+
+    def consumer_heartbeat(self, group_id: str, beat: Beat) -> BeatReply:
+        """Answer a ConsumerGroupHeartbeat request (KIP-848): joining, staying, leaving.
+
+        Raises:
+            KafkaError: What the member is to be told; see `ConsumerMachine`.
+        """
+        error = self._check(group_id)
+        if error is not NoError:
+            raise error(error.description)
+        return self._consumers.heartbeat(group_id, beat)
+
+    def expire_session(self, group_id: str, member_id: str) -> None:
+        """Do what happens when a member's session runs out, now; for tests of consumers.
+
+        Raises:
+            NotCoordinatorError: Another node coordinates the group.
+            CoordinatorLoadInProgressError: The group may not have been loaded yet.
+            GroupIdNotFound: There is no such group.
+            UnknownMemberIdError: The group has no such member.
+        """
+        error = self._check(group_id)
+        if error is not NoError:
+            raise error(f"group {group_id!r} is not served here now")
+        group = self._groups.get(group_id)
+        if group is None:
+            raise GroupIdNotFound(f"there is no group {group_id!r}")
+        if not group.has_session(member_id):
+            raise UnknownMemberIdError(f"group {group_id!r} has no member {member_id!r}")
+        if isinstance(group, ConsumerGroup):
+            self._consumers.expire_session(group, member_id)
+        else:
+            self._classic.act(group, group.expire_session(member_id, self._now()))
+
+    # -- committed offsets ---------------------------------------------------------------------
+
+    def commit(
+        self,
+        group_id: str,
+        offsets: Sequence[OffsetToCommit],
+        *,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        retention_ms: int = -1,
+        unknown_group: ErrorType = GroupIdNotFound,
+        knows_epochs: bool = True,
+    ) -> list[ErrorType]:
+        """Commit offsets and return one error type for each; they are in the log then.
+
+        Args:
+            group_id: The group; without members anyone may commit for it, and thereby create it.
+            offsets: What to commit; topics and partitions have been checked.
+            member_id: Who commits, "" for no member.
+            instance_id: Its static identity, if any.
+            generation: The generation or epoch it believes in, negative for no member.
+            retention_ms: How long to keep them, -1 for the broker's rule.
+            unknown_group: What a member of a group that does not exist is told.
+            knows_epochs: The request is of a version made for groups of KIP-848.
+        """
+        error = self.availability(group_id)
+        group = self._groups.get(group_id)
+        if error is NoError:
+            if isinstance(group, ConsumerGroup):
+                partitions = [(item.topic_id, item.tp.partition) for item in offsets]
+                error = group.check_commit(
+                    member_id, generation, partitions, knows_epochs=knows_epochs
+                )
+            elif group is not None:
+                error = group.check_commit(member_id, instance_id, generation, self._now())
+            elif generation >= 0:
+                error = unknown_group
+        if error is not NoError:
+            return [error] * len(offsets)
+        errors, records = self.offsets.commit(group_id, offsets, retention_ms)
+        error = self._append(group_id, records)
+        return errors if error is NoError else [error] * len(offsets)
+
+    def committed(self, group_id: str, tp: TopicPartition, topic_id: bytes) -> CommittedOffset:
+        """Return what a group has committed; ask ``availability`` first."""
+        return self.offsets.fetch(group_id, tp, topic_id)
+
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorType:
+        """Say whether committed offsets may be fetched so (KIP-848)."""
+        error = self.availability(group_id)
+        group = self._consumers.stored(group_id)
+        if error is not NoError or group is None:
+            return error
+        return group.check_fetch(member_id, epoch)
+
+    def delete_offsets(
+        self, group_id: str, tps: Sequence[TopicPartition]
+    ) -> tuple[ErrorType, Sequence[ErrorType]]:
+        """Forget offsets of topics that the group does not consume now."""
+        error = self._check(group_id)
+        group = self._groups.get(group_id)
+        if error is NoError and group is None:
+            error = GroupIdNotFound
+        if error is not NoError or group is None:
+            return error, ()
+        if isinstance(group, ClassicGroup) and not (group.is_empty or group.is_consumer_group):
+            return NonEmptyGroup, ()
+        consumed = consumed_of(group, (tp.topic for tp in tps))
+        records = self.offsets.delete(group_id, [tp for tp in tps if tp.topic not in consumed])
+        error = self._append(group_id, records)
+        if error is not NoError:
+            return error, ()
+        return NoError, [
+            GroupSubscribedToTopicError if tp.topic in consumed else NoError for tp in tps
+        ]
+
+    def topic_deleted(self, topic: str, topic_id: bytes) -> None:
+        """Forget what was committed for a topic that exists no more."""
+        for group_id, records in self.offsets.delete_topic(topic, topic_id).items():
+            self._append(group_id, records)
+
+    def expire_offsets(self, retention_ms: int) -> Steps:
+        """Forget offsets that have lapsed, and empty groups without any; a group a step."""
+        now_ms = self._services.clock()
+        for group_id, group in tuple(self._groups.items()):
+            if self.availability(group_id) is NoError and self._groups.get(group_id) is group:
+                lapsed = list(expired(group, group_id, self.offsets, now_ms, retention_ms))
+                self._append(group_id, self.offsets.delete(group_id, lapsed))
+                is_needed = self.offsets.has_offsets(group_id) or self.offsets.has_pending(group_id)
+                if group.is_empty and not is_needed:
+                    self._append(group_id, end_of(group))
+            yield
+
+    # -- administration ------------------------------------------------------------------------
+
+    @property
+    def groups(self) -> Mapping[str, Group]:
+        """The groups that have been loaded, by id."""
+        return self._groups
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether some groups may be missing from ``groups`` yet."""
+        return self._partitions.is_loading
+
+    @property
+    def parked_count(self) -> int:
+        """Requests that wait for a rebalance."""
+        return self._classic.parked_count
+
+    def partition_for(self, group_id: str) -> int:
+        """Return the partition of the offsets topic whose leader coordinates the group."""
+        return self._log.partition_for(group_id)
+
+    def availability(self, group_id: str) -> ErrorType:
+        """Say whether this coordinator can answer for a group now."""
+        if not self._is_open:
+            return CoordinatorNotAvailableError
+        return self.availability_of(self._log.partition_for(group_id))
+
+    def availability_of(self, partition: int) -> ErrorType:
+        """Say whether this coordinator can answer for the groups of a partition now."""
+        return self._partitions.availability(partition)
+
+    def delete(self, group_id: str) -> ErrorType:
+        """Delete an empty group with all its offsets."""
+        error = self.availability(group_id)
+        if error is not NoError:
+            return error
+        group = self._groups.get(group_id)
+        if group is None:
+            return GroupIdNotFound
+        error = group.check_delete()
+        if error is not NoError:
+            return error
+        return self._append(group_id, [*self.offsets.delete_group(group_id), *end_of(group)])
+
+    # -- the log -------------------------------------------------------------------------------
+
+    def _append(self, group_id: str, records: Sequence[CoordinatorRecord]) -> ErrorType:
+        """Append records, then replay them."""
+        error = self._write(group_id, records)
+        if error is NoError:
+            for record in records:
+                self._replay(record)
+        return error
+
+    def _write(self, group_id: str, records: Sequence[CoordinatorRecord]) -> ErrorType:
+        """Append records; what could not be written is as if it had never been asked for."""
+        if not records:
+            return NoError
+        try:
+            self._log.append(group_id, records)
+        except (KafkaError, OSError) as error:
+            # Kafka tells clients to look for another coordinator when its disk fails.
+            log.error("cannot store %d records of group %r: %s", len(records), group_id, error)
+            return NotCoordinatorError
+        return NoError
+
+    def _replay(self, record: LogEntry) -> None:
+        """Apply one record; the only code that changes offsets, and that loads and ends groups."""
+        if isinstance(record, TransactionEnd):
+            self.transactional.end(*record)
+            return
+        key, value, producer = record
+        if isinstance(key, OffsetCommitKey):
+            if not (value is None or isinstance(value, OffsetCommitValue)):
+                raise TypeError(f"an offset key with {type(value).__name__}")
+            if value is not None and key.group not in self._groups:
+                # A group that only stores offsets here.
+                self._groups[key.group] = self._classic.new_group(key.group)
+            self.offsets.replay(key, value, self.transactional.opened(key.group, producer))
+        elif isinstance(key, GroupMetadataKey):
+            self._replay_classic(key, value)
+        elif not isinstance(value, (OffsetCommitValue, GroupMetadataValue)):
+            self._replay_consumer(key, value)
+
+    def _replay_classic(self, key: GroupMetadataKey, value: RecordValue) -> None:
+        if value is None:
+            self._end(key.group)
+            return
+        if not isinstance(value, GroupMetadataValue):
+            raise TypeError(f"a group key with {type(value).__name__}")
+        group = self._groups[key.group] = self._classic.new_group(key.group)
+        restore_group(group, value)
+
+    def _replay_consumer(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
+        group = self._groups.get(key.group_id)
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return  # compaction may leave tombstones of what it has removed
+            group = self._groups[key.group_id] = ConsumerGroup(key.group_id)
+        if value is None and isinstance(key, ConsumerGroupMetadataKey):
+            self._end(key.group_id)
+        else:
+            group.replay(key, value)
+
+    def _end(self, group_id: str) -> None:
+        group = self._groups.pop(group_id, None)
+        if group is not None:
+            # A group ends with members only when it goes on by the other protocol.
+            error = UnknownMemberIdError if group.is_empty else RebalanceInProgressError
+            self._forget(group, error)
+
+    def _became_classic(self, group: ClassicGroup, must_rebalance: bool) -> None:
+        self._classic.act(group, group.restored(self._now()))
+        if must_rebalance:
+            self._classic.act(group, group.rebalance(self._now()))
+
+    def _expire(self, group: Group, now: float) -> None:
+        if isinstance(group, ConsumerGroup):
+            self._consumers.expire(group, now)
+        else:
+            self._classic.act(group, group.expire(now))
+
+    # -- small parts ---------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _check(self, group_id: str) -> ErrorType:
+        """Refuse the empty id, which only offset requests may use (as Kafka has it)."""
+        return self.availability(group_id) if group_id else InvalidGroupIdError

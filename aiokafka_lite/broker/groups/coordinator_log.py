@@ -1,0 +1,298 @@
+"""The records of ``__consumer_offsets``: which partition, which bytes, written and read back.
+
+Keys begin with the type of the record, values with the version of their layout, both int16
+(Kafka: GroupCoordinatorRecordSerde.java). The bytes are those that Kafka writes, so that its own
+tools print our log and a log of Kafka's can be loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+
+from aiokafka_lite.broker.groups.classic_members import Member
+from aiokafka_lite.broker.transactions.values import NO_PRODUCER, ProducerIdentity
+from aiokafka_lite.errors import KafkaProtocolError
+from aiokafka_lite.protocol.messages.consumer_group_records import (
+    VALUE_OF,
+    ConsumerGroupKey,
+    ConsumerGroupValue,
+)
+from aiokafka_lite.protocol.messages.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_key,
+    decode_versioned,
+    encode_key,
+    encode_versioned,
+)
+from aiokafka_lite.records import BatchHeader, ControlType, RecordSet, build_batch, iter_batches
+from aiokafka_lite.records.transactions import end_marker
+
+if TYPE_CHECKING:
+    from aiokafka_lite.broker.groups.classic_machine import ClassicGroup
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+READ_BYTES: Final = 1 << 20
+RECORDS_AT_ONCE: Final = 100  # replayed in less than a millisecond
+
+# Versions of the layouts of values, written at the front of the value.
+OFFSET_COMMIT_VERSION: Final = 4
+OFFSET_COMMIT_VERSION_WITH_EXPIRY: Final = 1  # the only one that has the field
+GROUP_METADATA_VERSION: Final = 3
+CONSUMER_GROUP_VERSION: Final = 0
+
+RecordKey: TypeAlias = "OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey"
+RecordValue: TypeAlias = "OffsetCommitValue | GroupMetadataValue | ConsumerGroupValue | None"
+
+
+class CoordinatorRecord(NamedTuple):
+    """One record of the log; a value of None is a tombstone.
+
+    Attributes:
+        producer: Whose transaction it is a part of; only offsets are committed so.
+    """
+
+    key: RecordKey
+    value: RecordValue
+    producer: ProducerIdentity = NO_PRODUCER
+
+
+class TransactionEnd(NamedTuple):
+    """A marker in the log: it decides what a transaction has committed before it."""
+
+    partition: int
+    producer_id: int
+    is_commit: bool
+
+
+LogEntry: TypeAlias = "CoordinatorRecord | TransactionEnd"
+
+
+class OffsetsLog(Protocol):
+    """What the coordinator needs of a partition's log."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    def append(self, batch: bytes) -> object: ...
+
+    def read(self, offset: int, max_bytes: int) -> memoryview | bytes: ...
+
+
+def java_hash(text: str) -> int:
+    """Return Java's String.hashCode(): over UTF-16 units, signed 32 bits."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for index in range(0, len(units), 2):
+        value = (value * 31 + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def partition_for(group_id: str, partition_count: int) -> int:
+    """Return the partition of a group, as Kafka's Utils.abs has it: of -2**31 there is no abs."""
+    value = java_hash(group_id)
+    return 0 if value == -(1 << 31) else abs(value) % partition_count
+
+
+def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+    """Return the key's and the value's bytes, None for a tombstone's value."""
+    key = encode_key(record.key)
+    value = record.value
+    if value is None:
+        return key, None
+    if isinstance(value, GroupMetadataValue):
+        version = GROUP_METADATA_VERSION
+    elif not isinstance(value, OffsetCommitValue):
+        version = CONSUMER_GROUP_VERSION
+    elif value.expire_timestamp >= 0:
+        version = OFFSET_COMMIT_VERSION_WITH_EXPIRY
+    else:
+        version = OFFSET_COMMIT_VERSION
+    return key, encode_versioned(value, version)
+
+
+def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
+    """Return a record of the log; None for a type that a newer Kafka may have written.
+
+    Raises:
+        KafkaError: The bytes are not what their type and version say.
+    """
+    if key is None:
+        raise KafkaProtocolError(f"a record of {OFFSETS_TOPIC} has no key")
+    decoded = decode_key(key)
+    if decoded is None:
+        return None
+    if value is None:
+        return CoordinatorRecord(decoded, None)
+    if isinstance(decoded, OffsetCommitKey):
+        return CoordinatorRecord(decoded, decode_versioned(OffsetCommitValue, value))
+    if isinstance(decoded, GroupMetadataKey):
+        return CoordinatorRecord(decoded, decode_versioned(GroupMetadataValue, value))
+    return CoordinatorRecord(decoded, decode_versioned(VALUE_OF[type(decoded)], value))
+
+
+def metadata_record(group: ClassicGroup, assignments: Mapping[str, bytes]) -> CoordinatorRecord:
+    """Return the record that stores a group with these members' assignments."""
+    members = []
+    for member_id, assignment in assignments.items():
+        member = group.members[member_id]
+        members.append(
+            MemberMetadata(
+                member_id=member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout=member.rebalance_timeout_ms,
+                session_timeout=member.session_timeout_ms,
+                subscription=member.metadata(group.protocol or ""),
+                assignment=assignment,
+            )
+        )
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation,
+        protocol=group.protocol,
+        leader=group.members.leader_id,
+        current_state_timestamp=group.state_since_ms,
+        members=members,
+    )
+    return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
+
+
+def created_record(group: ClassicGroup) -> CoordinatorRecord:
+    """Return the record that lets a group exist whose first rebalance has not ended yet."""
+    value = GroupMetadataValue(
+        protocol_type="",
+        generation=0,
+        protocol=None,
+        leader=None,
+        current_state_timestamp=group.state_since_ms,
+        members=[],
+    )
+    return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
+
+
+def group_tombstone(group_id: str) -> CoordinatorRecord:
+    """Return the record that ends a group."""
+    return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
+
+
+def restore_group(group: ClassicGroup, value: GroupMetadataValue) -> None:
+    """Bring an unused machine to the state that a record has stored."""
+    members = [
+        Member(
+            stored.member_id,
+            stored.group_instance_id,
+            stored.client_id,
+            stored.client_host,
+            stored.session_timeout,
+            # Before version 1 of the layout there was no rebalance timeout.
+            stored.session_timeout if stored.rebalance_timeout < 0 else stored.rebalance_timeout,
+            # Only what the chosen protocol says is stored; the others are unknown until it rejoins.
+            ((value.protocol or "", stored.subscription),),
+            assignment=stored.assignment,
+        )
+        for stored in value.members
+    ]
+    group.restore(
+        members,
+        generation=value.generation,
+        protocol_type=value.protocol_type or None,
+        protocol=value.protocol,
+        leader_id=value.leader,
+        state_since_ms=value.current_state_timestamp,
+    )
+
+
+class CoordinatorLog:
+    """``__consumer_offsets`` as this broker holds it.
+
+    Args:
+        open_partition: Gives the log of one partition, making the topic if need be.
+        partition_count: Of the topic.
+        clock: Wall time in ms, for the records' timestamps.
+    """
+
+    def __init__(
+        self,
+        open_partition: Callable[[int], OffsetsLog],
+        *,
+        partition_count: int,
+        clock: Callable[[], int],
+    ) -> None:
+        self._open_partition = open_partition
+        self._clock = clock
+        self.partition_count = partition_count
+
+    def partition_for(self, group_id: str) -> int:
+        """Return the partition that a group's records go to, whose leader coordinates it."""
+        return partition_for(group_id, self.partition_count)
+
+    def append(self, group_id: str, records: Sequence[CoordinatorRecord]) -> None:
+        """Append records as one batch: all of them are there after a crash, or none.
+
+        Raises:
+            KafkaError: The log did not take them.
+            OSError: The disk did not take them.
+        """
+        now_ms = self._clock()
+        producer = records[0].producer
+        batch = build_batch(
+            ((now_ms, *encode_record(record), ()) for record in records),
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            is_transactional=producer != NO_PRODUCER,
+        )
+        self._open_partition(self.partition_for(group_id)).append(batch)
+
+    def is_empty(self, partition: int) -> bool:
+        """Say whether there is nothing to load."""
+        log = self._open_partition(partition)
+        return log.log_start_offset >= log.high_watermark
+
+    def read(self, partition: int) -> Iterator[list[LogEntry]]:
+        """Read a partition from its start, some records at a time.
+
+        Raises:
+            KafkaError: The log is damaged, or holds what is no record of this topic.
+        """
+        log = self._open_partition(partition)
+        offset = log.log_start_offset
+        while offset < log.high_watermark:
+            start, entries = offset, list[LogEntry]()
+            chunk = memoryview(log.read(offset, READ_BYTES))
+            for header, batch in iter_batches(chunk, check_crcs=False):
+                for entry in _entries(partition, header, batch):
+                    entries.append(entry)
+                    if len(entries) == RECORDS_AT_ONCE:
+                        yield entries
+                        entries = []
+                offset = max(offset, header.last_offset + 1)
+            yield entries
+            if offset == start:
+                raise KafkaProtocolError(f"{OFFSETS_TOPIC}-{partition} ends before offset {offset}")
+
+
+def _entries(partition: int, header: BatchHeader, batch: memoryview) -> Iterator[LogEntry]:
+    if header.is_control:
+        marker = end_marker(header, batch)
+        if marker is not None:
+            is_commit = marker.type is ControlType.COMMIT
+            yield TransactionEnd(partition, header.producer_id, is_commit)
+        return
+    producer = NO_PRODUCER
+    if header.is_transactional:
+        producer = ProducerIdentity(header.producer_id, header.producer_epoch)
+    records = RecordSet(OFFSETS_TOPIC, partition, batch, fetch_offset=header.base_offset)
+    while taken := records.take(RECORDS_AT_ONCE):
+        for record in taken:
+            decoded = decode_record(record.key, record.value)
+            if decoded is not None:
+                yield decoded._replace(producer=producer)

@@ -1,0 +1,200 @@
+"""Groups with members that change from one protocol to the other (KIP-848, online migration).
+
+A classic group becomes one of KIP-848 when the first member of the consumer protocol joins; the
+others go on speaking the classic protocol. It becomes a classic group again when the last member
+of the consumer protocol leaves. What members wrote for each other, subscriptions and assignments,
+is read and written here for the coordinator (Kafka: ConsumerGroup.fromClassicGroup,
+ClassicGroup.fromConsumerGroup).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from aiokafka_lite.broker.groups.assignors import Assignment
+from aiokafka_lite.broker.groups.classic_machine import ClassicGroup
+from aiokafka_lite.broker.groups.classic_members import Member, Members
+from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
+from aiokafka_lite.broker.groups.consumer_member import ClassicSide, ConsumerMember
+from aiokafka_lite.broker.groups.consumer_records import (
+    assignment_record,
+    epoch_record,
+    group_tombstones,
+    member_record,
+    target_epoch_record,
+    target_record,
+)
+from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord, group_tombstone
+from aiokafka_lite.broker.groups.topic_hash import Topics, metadata_hash
+from aiokafka_lite.broker.groups.values import CONSUMER_PROTOCOL_TYPE, Protocols
+from aiokafka_lite.errors import GroupIdNotFound, KafkaError
+from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
+from aiokafka_lite.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
+)
+from aiokafka_lite.protocol.messages.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+
+
+def read_subscription(protocols: Protocols) -> ConsumerProtocolSubscription:
+    """Read what a member wrote about itself, by its favourite protocol.
+
+    Raises:
+        KafkaError: It is no subscription.
+    """
+    return decode_versioned(ConsumerProtocolSubscription, protocols[0][1])
+
+
+def owned_by(
+    subscription: ConsumerProtocolSubscription, topics: Topics
+) -> dict[bytes, Collection[int]]:
+    """Return the partitions that a member says it owns, as far as they exist."""
+    owned = (
+        (topics.by_name(item.topic), item.partitions) for item in subscription.owned_partitions
+    )
+    return {topic.topic_id: partitions for topic, partitions in owned if topic is not None}
+
+
+def encode_assignment(
+    partitions: Mapping[bytes, Collection[int]], topics: Topics, protocols: Protocols
+) -> bytes:
+    """Write an assignment as a leader would, in the version that the member itself uses."""
+    found = ((topics.by_id(topic_id), held) for topic_id, held in partitions.items())
+    assignment = ConsumerProtocolAssignment(
+        assigned_partitions=[
+            TopicPartition(topic=topic.name, partitions=sorted(held))
+            for topic, held in found
+            if topic is not None
+        ],
+        user_data=None,
+    )
+    version = int.from_bytes(protocols[0][1][:2], "big")
+    newest = ConsumerProtocolAssignment.versions.last
+    return encode_versioned(assignment, min(version, newest))
+
+
+def upgraded(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
+    """Return what a classic group becomes, and the records that make it so.
+
+    Raises:
+        GroupIdNotFound: Its members speak of something else than topics and partitions.
+    """
+    try:
+        members = [_upgraded_member(group, member, topics) for member in group.members]
+    except (KafkaError, ValueError) as error:
+        raise GroupIdNotFound(
+            f"Cannot upgrade classic group {group.group_id} to consumer group because the embedded "
+            f"consumer protocol is malformed."
+        ) from error
+    group_id, epoch = group.group_id, group.generation
+    names = frozenset().union(*(member.topic_names for member in members))
+    new = [
+        *(member_record(group_id, member) for member in members),
+        epoch_record(group_id, epoch, metadata_hash(topics, names)),
+        *(target_record(group_id, m.member_id, _without_epochs(m)) for m in members),
+        target_epoch_record(group_id, epoch, 0),
+        *(assignment_record(group_id, member) for member in members),
+    ]
+    upgrade = ConsumerGroup(group_id)
+    replay(upgrade, new)
+    return upgrade, [group_tombstone(group_id), *new]
+
+
+def _upgraded_member(group: ClassicGroup, member: Member, topics: Topics) -> ConsumerMember:
+    metadata = dict(member.protocols).get(group.protocol or "", member.protocols[0][1])
+    subscription = decode_versioned(ConsumerProtocolSubscription, metadata)
+    assigned: dict[bytes, Mapping[int, int]] = {}
+    if member.assignment:
+        assignment = decode_versioned(ConsumerProtocolAssignment, member.assignment)
+        if assignment.user_data:
+            raise GroupIdNotFound(
+                f"Cannot upgrade classic group {group.group_id} to consumer group because an "
+                f"unsupported custom assignor is in use. Please refer to the documentation or "
+                f"switch to a default assignor before re-attempting the upgrade."
+            )
+        for item in assignment.assigned_partitions:
+            topic = topics.by_name(item.topic)
+            if topic is not None:
+                assigned[topic.topic_id] = dict.fromkeys(item.partitions, group.generation)
+    return ConsumerMember(
+        member.member_id,
+        epoch=group.generation,
+        previous_epoch=group.generation,
+        instance_id=member.instance_id,
+        rack_id=subscription.rack_id or None,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topic_names=frozenset(subscription.topics),
+        assigned=assigned,
+        classic=ClassicSide(member.session_timeout_ms, member.protocols),
+    )
+
+
+def downgraded(
+    group: ConsumerGroup, leaving: Collection[str], topics: Topics, clock: Callable[[], int]
+) -> list[CoordinatorRecord]:
+    """Return the records that make a group a classic one, of all members but those who leave.
+
+    All who stay speak the classic protocol.
+    """
+    members = Members()
+    for member in group.members.values():
+        if member.member_id not in leaving and member.classic is not None:
+            members.add(
+                Member(
+                    member.member_id,
+                    member.instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.classic.session_timeout_ms,
+                    member.rebalance_timeout_ms,
+                    member.classic.protocols,
+                    assignment=encode_assignment(
+                        group.target_of(member), topics, member.classic.protocols
+                    ),
+                )
+            )
+    protocol = members.select_protocol()
+    value = GroupMetadataValue(
+        protocol_type=CONSUMER_PROTOCOL_TYPE,
+        generation=group.epoch,
+        protocol=protocol,
+        leader=members.leader_id,
+        current_state_timestamp=clock(),
+        members=[
+            MemberMetadata(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout=member.rebalance_timeout_ms,
+                session_timeout=member.session_timeout_ms,
+                subscription=member.metadata(protocol),
+                assignment=member.assignment,
+            )
+            for member in members
+        ],
+    )
+    record = CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
+    return [*group_tombstones(group), record]
+
+
+def replay(group: ConsumerGroup, records: Collection[CoordinatorRecord]) -> None:
+    """Apply records to a group that is not the stored one, to see what it will be."""
+    for key, value, _ in records:
+        if isinstance(key, OffsetCommitKey | GroupMetadataKey):
+            continue
+        if not isinstance(value, OffsetCommitValue | GroupMetadataValue):
+            group.replay(key, value)
+
+
+def _without_epochs(member: ConsumerMember) -> Assignment:
+    return {topic_id: frozenset(held) for topic_id, held in member.assigned.items()}

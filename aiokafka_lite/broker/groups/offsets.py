@@ -1,0 +1,239 @@
+"""Committed offsets: a cache whose only source is the log.
+
+A commit becomes records of ``__consumer_offsets``; ``replay`` of such a record, after it has been
+appended or while the log is read at the start, is the only code that changes the cache; fetches
+read the cache. So what a client was told is committed is what a restart brings back
+(Kafka: OffsetMetadataManager.java). The methods that answer requests change nothing: they return
+the answer and the records to append, and GroupCoordinator appends and replays them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
+from aiokafka_lite.broker.groups.pending import OpenTransaction, PendingOffsets, Target
+from aiokafka_lite.broker.groups.values import ErrorType
+from aiokafka_lite.errors import NoError, OffsetMetadataTooLargeError
+from aiokafka_lite.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
+from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.structs import TopicPartition
+
+NO_OFFSET: Final = -1
+NO_LEADER_EPOCH: Final = -1
+NO_EXPIRY: Final = -1
+
+
+class CommittedOffset(NamedTuple):
+    """What a group has committed for one partition.
+
+    Attributes:
+        offset: The next offset to consume.
+        leader_epoch: Epoch of the last consumed record, -1 if the client did not say.
+        metadata: Whatever the client wants to keep.
+        commit_timestamp_ms: When it was committed.
+        expire_timestamp_ms: When it lapses, -1 for the broker's rule (old clients may ask).
+        topic_id: Of which incarnation of the topic, zero if the client did not say (KIP-848).
+    """
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int = NO_EXPIRY
+    topic_id: bytes = ZERO_UUID
+
+
+NOTHING_COMMITTED: Final = CommittedOffset(NO_OFFSET, NO_LEADER_EPOCH, "", NO_EXPIRY)
+
+
+@dataclass(frozen=True)
+class OffsetToCommit:
+    """One partition of an OffsetCommit request whose topic and partition exist."""
+
+    tp: TopicPartition
+    topic_id: bytes
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+
+
+class OffsetManager:
+    """The offsets of every group that this broker coordinates."""
+
+    def __init__(self, *, clock: Callable[[], int], metadata_max_bytes: int) -> None:
+        self._clock = clock
+        self._metadata_max_bytes = metadata_max_bytes
+        # group -> topic -> partition. Written by replay and unload only.
+        self._cache: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
+        # What open transactions commit. Written by replay, end_transaction and unload only.
+        self._pending = PendingOffsets[CommittedOffset]()
+
+    # -- requests: (answer, records to append) -------------------------------------------------
+
+    def commit(
+        self, group_id: str, offsets: Sequence[OffsetToCommit], retention_ms: int = -1
+    ) -> tuple[list[ErrorType], list[CoordinatorRecord]]:
+        """Return for each partition whether it is accepted, and the records that commit them.
+
+        Args:
+            group_id: The group; that it may commit has been checked.
+            offsets: What to commit.
+            retention_ms: How long the client wants it kept (v2 to v4), -1 for the broker's rule.
+        """
+        now_ms = self._clock()
+        expire_ms = NO_EXPIRY if retention_ms < 0 else now_ms + retention_ms
+        errors: list[ErrorType] = []
+        records = []
+        for item in offsets:
+            metadata = item.metadata or ""
+            if _java_length(metadata) > self._metadata_max_bytes:
+                errors.append(OffsetMetadataTooLargeError)
+                continue
+            errors.append(NoError)
+            value = OffsetCommitValue(
+                offset=item.offset,
+                leader_epoch=item.leader_epoch,
+                metadata=metadata,
+                commit_timestamp=now_ms,
+                expire_timestamp=expire_ms,
+                topic_id=item.topic_id,
+            )
+            records.append(CoordinatorRecord(offset_key(group_id, item.tp), value))
+        return errors, records
+
+    def delete(self, group_id: str, tps: Iterable[TopicPartition]) -> list[CoordinatorRecord]:
+        """Return tombstones for those of the partitions that have an offset."""
+        committed = self._cache.get(group_id, {})
+        return [
+            CoordinatorRecord(offset_key(group_id, tp), None)
+            for tp in tps
+            if tp.partition in committed.get(tp.topic, {}) or self.is_unstable(group_id, tp)
+        ]
+
+    def delete_group(self, group_id: str) -> list[CoordinatorRecord]:
+        """Return tombstones for everything that a group has committed."""
+        pending = self._pending.of_group(group_id)
+        return self.delete(group_id, dict.fromkeys([*self.partitions(group_id), *pending]))
+
+    def delete_topic(self, topic: str, topic_id: bytes) -> dict[str, list[CoordinatorRecord]]:
+        """Return, by group, tombstones for a topic that exists no more.
+
+        What was committed for another incarnation of the same name is kept.
+        """
+        doomed: dict[str, list[CoordinatorRecord]] = {}
+        for group_id, topics in self._cache.items():
+            for partition, committed in topics.get(topic, {}).items():
+                if not _are_different_topics(committed.topic_id, topic_id):
+                    key = offset_key(group_id, TopicPartition(topic, partition))
+                    doomed.setdefault(group_id, []).append(CoordinatorRecord(key, None))
+        for group_id, tp in self._pending.of_topic(topic):
+            tombstone = CoordinatorRecord(offset_key(group_id, tp), None)
+            if tombstone not in doomed.setdefault(group_id, []):
+                doomed[group_id].append(tombstone)
+        return doomed
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def fetch(
+        self, group_id: str, tp: TopicPartition, topic_id: bytes = ZERO_UUID
+    ) -> CommittedOffset:
+        """Return what the group has committed; NOTHING_COMMITTED, too, if for another topic id."""
+        committed = self._cache.get(group_id, {}).get(tp.topic, {}).get(tp.partition)
+        if committed is None or _are_different_topics(committed.topic_id, topic_id):
+            return NOTHING_COMMITTED
+        return committed
+
+    def is_unstable(self, group_id: str, tp: TopicPartition) -> bool:
+        """Say whether an open transaction commits the offset, so that it may be another soon."""
+        return self._pending.has(Target(group_id, tp))
+
+    def fetch_all(self, group_id: str) -> Mapping[str, Mapping[int, CommittedOffset]]:
+        """Return everything that a group has committed, by topic and partition."""
+        return self._cache.get(group_id, {})
+
+    def partitions(self, group_id: str) -> Iterator[TopicPartition]:
+        """Give the partitions for which a group has committed."""
+        for topic, partitions in self._cache.get(group_id, {}).items():
+            for partition in partitions:
+                yield TopicPartition(topic, partition)
+
+    def group_ids(self) -> Iterable[str]:
+        """Give the groups that have committed anything."""
+        return self._cache.keys()
+
+    def has_offsets(self, group_id: str) -> bool:
+        return group_id in self._cache
+
+    def has_pending(self, group_id: str) -> bool:
+        """Say whether open transactions commit offsets of a group."""
+        return next(self._pending.of_group(group_id), None) is not None
+
+    # -- the log -------------------------------------------------------------------------------
+
+    def replay(
+        self,
+        key: OffsetCommitKey,
+        value: OffsetCommitValue | None,
+        transaction: OpenTransaction | None = None,
+    ) -> None:
+        """Apply one record of the log to the cache; None is a tombstone."""
+        target = Target(key.group, TopicPartition(key.topic, key.partition))
+        if value is not None:
+            committed = CommittedOffset(
+                value.offset,
+                value.leader_epoch,
+                value.metadata,
+                value.commit_timestamp,
+                value.expire_timestamp,
+                value.topic_id,
+            )
+            if transaction is not None:
+                self._pending.note(transaction, target, committed)
+                return
+            self._pending.supersede(target)
+            self._store(target, committed)
+            return
+        self._pending.forget(target)
+        topics = self._cache.get(key.group, {})
+        partitions = topics.get(key.topic, {})
+        if partitions.pop(key.partition, None) is None:
+            return
+        if not partitions:
+            del topics[key.topic]
+        if not topics:
+            del self._cache[key.group]
+
+    def _store(self, target: Target, committed: CommittedOffset) -> None:
+        topics = self._cache.setdefault(target.group_id, {})
+        topics.setdefault(target.tp.topic, {})[target.tp.partition] = committed
+
+    def end_transaction(self, partition: int, producer_id: int, *, is_commit: bool) -> None:
+        """Apply a marker in a partition of the offsets topic."""
+        transaction = OpenTransaction(partition, producer_id)
+        self._pending.end(transaction, self._store if is_commit else None)
+
+    def unload(self, group_id: str) -> None:
+        """Forget a group that another broker coordinates now; its log stays."""
+        self._cache.pop(group_id, None)
+
+    def unload_pending(self, partition: int) -> None:
+        """Forget what transactions commit in a partition of the offsets topic."""
+        self._pending.unload(partition)
+
+
+def offset_key(group_id: str, tp: TopicPartition) -> OffsetCommitKey:
+    """Return the key of the records about one partition's offset."""
+    return OffsetCommitKey(group=group_id, topic=tp.topic, partition=tp.partition)
+
+
+def _are_different_topics(one: bytes, other: bytes) -> bool:
+    """Say whether both ids are known and differ (a topic deleted and made again)."""
+    return ZERO_UUID not in (one, other) and one != other
+
+
+def _java_length(text: str) -> int:
+    """Return the length as Java counts it, in UTF-16 units."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2

@@ -1,0 +1,99 @@
+"""What the coordinator needs to know about topics, and the hash that tells when that changed.
+
+A group stores the hash of the topics that it consumes; when another comes out, partitions or
+racks have changed, and the group needs a new assignment (KIP-1101, Kafka: Utils.java).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from aiokafka_lite.broker.groups.xxh3 import xxh3_64
+
+_HASH_FORMAT: Final = 0
+_TOPIC: Final = struct.Struct("<bQQ")
+_INT32: Final = struct.Struct("<i")
+_INT64: Final = struct.Struct("<q")
+
+
+class TopicFacts(NamedTuple):
+    """A topic that exists.
+
+    Attributes:
+        racks: For each partition the racks of its replicas, as far as these have one.
+    """
+
+    name: str
+    topic_id: bytes
+    racks: Sequence[Sequence[str]]
+
+    @property
+    def partition_count(self) -> int:
+        return len(self.racks)
+
+
+class Topics(Protocol):
+    """The topics of the cluster.
+
+    Attributes:
+        version: Another one whenever a topic is made, grows or is deleted.
+        created_version: The version in which the latest topic was made.
+    """
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def created_version(self) -> int: ...
+
+    def names(self) -> Collection[str]: ...
+
+    def by_name(self, name: str) -> TopicFacts | None: ...
+
+    def by_id(self, topic_id: bytes) -> TopicFacts | None: ...
+
+
+def topic_ids(topics: Topics, names: Iterable[str]) -> frozenset[bytes]:
+    """Return the ids of those of the topics that exist."""
+    found = (topics.by_name(name) for name in names)
+    return frozenset(topic.topic_id for topic in found if topic is not None)
+
+
+def metadata_hash(topics: Topics, names: Iterable[str]) -> int:
+    """Return the hash of the topics that exist, signed as Java has it; 0 for none."""
+    found = (topics.by_name(name) for name in sorted(names, key=java_order))
+    hashes = [_topic_hash(topic) for topic in found if topic is not None]
+    if not hashes:
+        return 0
+    return _signed(xxh3_64(b"".join(value.to_bytes(8, "little") for value in hashes)))
+
+
+def java_order(text: str) -> bytes:
+    """Return what sorts as Java's String.compareTo does, by UTF-16 units."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def _topic_hash(topic: TopicFacts) -> int:
+    high, low = struct.unpack(">QQ", topic.topic_id)
+    parts = [
+        _TOPIC.pack(_HASH_FORMAT, high, low),
+        _java_string(topic.name),
+        _INT32.pack(topic.partition_count),
+    ]
+    for partition, racks in enumerate(topic.racks):
+        parts.append(_INT32.pack(partition))
+        for rack in sorted(racks, key=java_order):
+            parts += [_INT32.pack(len(java_order(rack)) // 2), _java_string(rack)]
+    return xxh3_64(b"".join(parts))
+
+
+def _java_string(text: str) -> bytes:
+    """Return what hash4j hashes of a string: its UTF-16 units, then how many there are."""
+    units = text.encode("utf-16-le", "surrogatepass")
+    return units + _INT32.pack(len(units) // 2)
+
+
+def _signed(value: int) -> int:
+    (signed,) = _INT64.unpack(value.to_bytes(8, "little"))
+    return int(signed)

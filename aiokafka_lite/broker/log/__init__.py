@@ -1,0 +1,1 @@
+"""A partition's log: segments in memory or files, and what keeps them small and whole."""

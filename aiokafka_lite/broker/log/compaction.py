@@ -1,0 +1,328 @@
+"""Compaction: of each key only the newest record is kept.
+
+Reference: org.apache.kafka.storage.internals.log.Cleaner and LogCleanerManager. A pass goes twice
+over the log. First it notes the newest offset of each key in what no pass has seen yet. Then it
+writes all segments up to there anew, without records that are not the newest of their key; the
+last segment, open transactions and what is younger than min.compaction.lag.ms are left alone.
+
+- Offsets do not change; batches that have nothing left go. Two stay as empty batches: the last of
+  each producer, which tells its sequence number, and the last of the pass.
+- A tombstone (no value) goes when delete.retention.ms have passed since the pass that first saw
+  it; until when is written into its batch (KIP-534).
+- Records of aborted transactions go at once. A marker stays as long as records of its transaction
+  do, and then as long as a tombstone.
+
+The last segment being exempt, logs in memory are compacted earlier than Kafka's would be: their
+first segments are small.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from aiokafka_lite.broker.configs.topic_config import TopicConfig
+from aiokafka_lite.broker.log.maintenance import Steps
+from aiokafka_lite.broker.log.partition_log import PartitionLog
+from aiokafka_lite.broker.log.segment import NO_TIMESTAMP, Segment, newest_timestamp
+from aiokafka_lite.broker.log.transactions import AbortedTransaction
+from aiokafka_lite.broker.topics import Topic
+from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.records import BatchHeader, ControlType, decode_all, iter_batches, read_header
+from aiokafka_lite.records.filtering import filter_batch
+from aiokafka_lite.records.transactions import end_marker
+
+logger = logging.getLogger(__name__)
+
+# Of one pass; a log with more is compacted by several, each from where the last one ended.
+MAX_KEYS: Final = 1 << 20
+
+
+class Cleanable(NamedTuple):
+    """What a pass would do.
+
+    Attributes:
+        segments: The ones to write anew, from the log's first.
+        dirty_start: Before it every key was compacted already.
+        end: Where the last of the segments ends.
+        dirty_ratio: How much of their bytes no pass has seen.
+        is_overdue: Some of it is older than max.compaction.lag.ms.
+    """
+
+    segments: Sequence[Segment]
+    dirty_start: int
+    end: int
+    dirty_ratio: float
+    is_overdue: bool
+
+
+def cleanable(log: PartitionLog, config: TopicConfig, now_ms: int) -> Cleanable | None:
+    """Return what a pass over a log would do, None if nothing."""
+    segments = log.segments
+    bound = min(log.last_stable_offset, log.high_watermark)
+    dirty_start = max(log.clean_end, log.log_start_offset)
+    count = dirty_bytes = clean_bytes = 0
+    is_overdue = False
+    for segment, later in itertools.pairwise(segments):
+        if later.base_offset > bound:
+            break
+        if later.base_offset > dirty_start:
+            if _is_too_young(segment, config, now_ms):
+                break
+            dirty_bytes += segment.size
+            is_overdue = is_overdue or _is_overdue(segment, config, now_ms)
+        else:
+            clean_bytes += segment.size
+        count += 1
+    if not dirty_bytes:
+        return None
+    return Cleanable(
+        segments=segments[:count],
+        dirty_start=dirty_start,
+        end=segments[count].base_offset,
+        dirty_ratio=dirty_bytes / (dirty_bytes + clean_bytes),
+        is_overdue=is_overdue,
+    )
+
+
+def _is_too_young(segment: Segment, config: TopicConfig, now_ms: int) -> bool:
+    lag_ms = config.min_compaction_lag_ms
+    return lag_ms > 0 and now_ms - segment.index.newest_timestamp < lag_ms
+
+
+def _is_overdue(segment: Segment, config: TopicConfig, now_ms: int) -> bool:
+    first = segment.index.first_timestamp
+    return first > 0 and now_ms - first > config.max_compaction_lag_ms
+
+
+def compact_all(topics: Iterable[Topic], now_ms: int) -> Steps:
+    """Compact the logs of all compacted topics for which it is worth it.
+
+    A log in which something cannot be read, or whose disk fails, is left alone from then on.
+    """
+    for topic in tuple(topics):
+        for partition in topic.partitions if topic.config.is_compacted else ():
+            if partition.log.is_uncleanable:
+                continue
+            try:
+                yield from compact(partition.log, topic.config, now_ms)
+            except (KafkaError, OSError) as error:
+                partition.log.is_uncleanable = True
+                logger.error("%s-%d is not compacted: %s", topic.name, partition.index, error)
+            yield
+
+
+def compact(log: PartitionLog, config: TopicConfig, now_ms: int) -> Steps:
+    """Compact a log, if it is worth it, a batch a step."""
+    plan = cleanable(log, config, now_ms)
+    if plan is None or not (plan.is_overdue or plan.dirty_ratio > config.min_cleanable_dirty_ratio):
+        return
+    keys = _NewestOffsets(plan.dirty_start)
+    yield from keys.read(plan.segments, plan.end, log.producers.transactions.snapshot())
+    cleaning = _Cleaning(log, keys, plan.end, now_ms, config.delete_retention_ms)
+    seen = [segment for segment in plan.segments if segment.base_offset < keys.end]
+    for group in _groups(seen, config.segment_bytes):
+        if not (yield from cleaning.clean(group)):
+            return  # the log was changed under our hands: there is another pass soon
+    log.cleaned_to(keys.end)
+
+
+def _groups(segments: Iterable[Segment], segment_bytes: int) -> Iterator[list[Segment]]:
+    """Yield neighbours that fit into one segment together."""
+    group: list[Segment] = []
+    size = 0
+    for segment in segments:
+        if group and size + segment.size > segment_bytes:
+            yield group
+            group, size = [], 0
+        group.append(segment)
+        size += segment.size
+    if group:
+        yield group
+
+
+class _Transactions:
+    """Which batches belong to aborted transactions, and which markers nobody needs any more.
+
+    Batches have to be shown in the order of their offsets. Reference: CleanedTransactionMetadata.
+    """
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._to_come = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
+        # Whether batches of the transaction were seen, by producer.
+        self._aborted: dict[int, bool] = {}
+        self._committed: set[int] = set()
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Say whether a batch of records belongs to an aborted transaction."""
+        self._begin_up_to(header.last_offset)
+        if not header.is_transactional:
+            return False
+        if header.producer_id in self._aborted:
+            self._aborted[header.producer_id] = True
+            return True
+        self._committed.add(header.producer_id)
+        return False
+
+    def is_needless(self, header: BatchHeader, batch: memoryview) -> bool:
+        """Say whether a control batch marks the end of a transaction that has no batches left."""
+        self._begin_up_to(header.last_offset)
+        if not header.count:
+            return True
+        marker = end_marker(header, batch)
+        if marker is None:
+            return False
+        if marker.type is ControlType.ABORT:
+            return not self._aborted.pop(header.producer_id, False)
+        was_seen = header.producer_id in self._committed
+        self._committed.discard(header.producer_id)
+        return not was_seen
+
+    def _begin_up_to(self, offset: int) -> None:
+        while self._to_come and self._to_come[-1].first_offset <= offset:
+            self._aborted.setdefault(self._to_come.pop().producer_id, False)
+
+
+class _NewestOffsets:
+    """The newest offset of each key, from an offset on.
+
+    Attributes:
+        end: Behind the last record that was looked at.
+    """
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+        self._offsets: dict[bytes, int] = {}
+        self.end = start
+
+    def read(
+        self, segments: Sequence[Segment], end: int, aborted: Iterable[AbortedTransaction]
+    ) -> Steps:
+        """Look at all records from `start` to `end`, or at as many as there is room for."""
+        transactions = _Transactions(each for each in aborted if each.last_offset >= self._start)
+        for header, batch in _batches(segments):
+            if header.last_offset < self._start:
+                continue
+            if len(self._offsets) + header.count > MAX_KEYS and self._offsets:
+                return
+            if header.is_control:
+                transactions.is_needless(header, batch)
+            elif not transactions.is_aborted(header):
+                for record in decode_all(batch):
+                    if record.key is not None and record.offset >= self._start:
+                        self._offsets[record.key] = record.offset
+            self.end = header.last_offset + 1
+            yield
+        self.end = end
+
+    def is_superseded(self, key: bytes | None, offset: int) -> bool:
+        """Say whether a record has no key, or there is a newer one of the same."""
+        return key is None or self._offsets.get(key, offset) > offset
+
+
+class _Cleaning:
+    """The second half of a pass: segments are written anew."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        keys: _NewestOffsets,
+        end: int,
+        now_ms: int,
+        delete_retention_ms: int,
+    ) -> None:
+        self._log = log
+        self._keys = keys
+        self._end = end
+        self._now_ms = now_ms
+        self._delete_retention_ms = delete_retention_ms
+        self._transactions = _Transactions(log.producers.transactions.snapshot())
+        self._markers_gone: set[int] = set()
+
+    def clean(self, group: Sequence[Segment]) -> Generator[None, None, bool]:
+        """Replace segments by one with what is to be kept; return whether the log let it."""
+        cleaned = self._log.new_cleaned(
+            group[0].base_offset, sum(segment.size for segment in group)
+        )
+        is_used = False
+        try:
+            is_changed = len(group) > 1
+            for header, batch in _batches(group):
+                kept = self._cleaned(header, batch)
+                if kept is not None:
+                    cleaned.append(header.base_offset, _newest_timestamp(kept), kept)
+                is_changed = is_changed or kept is not batch
+                yield
+            if not is_changed:
+                return True
+            is_used = bool(cleaned.size)
+            replacement = cleaned if is_used else None
+            if not self._log.replace_segments(group, replacement, self._markers_gone):
+                is_used = False
+                return False
+            self._markers_gone = set()
+            return True
+        finally:
+            if not is_used:
+                cleaned.delete()
+
+    def _cleaned(self, header: BatchHeader, batch: memoryview) -> memoryview | None:
+        """Return what is left of a batch, the batch itself if that is all."""
+        kept, is_horizon_due, newest = self._kept_records(header, batch)
+        horizon_ms = None
+        if is_horizon_due and any(kept) and header.delete_horizon_ms is None:
+            horizon_ms = self._now_ms + self._delete_retention_ms
+        if all(kept) and horizon_ms is None and (kept or self._must_stay(header)):
+            return batch
+        if header.is_control and not any(kept):
+            self._markers_gone.add(header.last_offset)
+        if not any(kept):
+            if not self._must_stay(header):
+                return None
+            newest = header.max_timestamp
+        return memoryview(
+            filter_batch(header, batch, kept, max_timestamp=newest, delete_horizon_ms=horizon_ms)
+        )
+
+    def _must_stay(self, header: BatchHeader) -> bool:
+        """Say whether at least an empty batch must be left."""
+        if header.producer_id >= 0 and self._log.producers.is_last_of_producer(header):
+            return True
+        return header.last_offset + 1 == self._end
+
+    def _kept_records(self, header: BatchHeader, batch: memoryview) -> tuple[list[bool], bool, int]:
+        """Return which records stay, whether any only for some time, and their newest timestamp."""
+        horizon_ms = header.delete_horizon_ms
+        is_over = horizon_ms is not None and horizon_ms <= self._now_ms
+        if header.is_control:
+            is_needless = self._transactions.is_needless(header, batch)
+            return [not (is_needless and is_over)] * header.count, is_needless, header.max_timestamp
+        if self._transactions.is_aborted(header):
+            return [False] * header.count, False, header.max_timestamp
+        kept, has_tombstones, newest = [], False, NO_TIMESTAMP
+        for record in decode_all(batch):
+            is_tombstone = record.value is None
+            is_kept = (
+                not (
+                    self._keys.is_superseded(record.key, record.offset)
+                    or (is_tombstone and is_over)
+                )
+                or record.offset >= self._keys.end
+            )
+            kept.append(is_kept)
+            if is_kept:
+                has_tombstones = has_tombstones or is_tombstone
+                newest = max(newest, record.timestamp)
+        return kept, has_tombstones, newest
+
+
+def _batches(segments: Iterable[Segment]) -> Iterator[tuple[BatchHeader, memoryview]]:
+    for segment in segments:
+        yield from iter_batches(segment.view(0, segment.size), check_crcs=False)
+
+
+def _newest_timestamp(batch: memoryview) -> int:
+    header = read_header(batch, 0)
+    return NO_TIMESTAMP if header is None else newest_timestamp(header)

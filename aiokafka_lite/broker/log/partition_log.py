@@ -1,0 +1,484 @@
+"""One partition's log: batches by offset, kept as the producers built them.
+
+Only a batch's base offset and leader epoch are written over, both of which lie outside its
+checksum. A log has no event loop and no locks: all its methods are called from the broker's loop,
+and none waits for anything but the page cache.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Container, Sequence
+from typing import Final, NamedTuple
+
+from aiokafka_lite._compat import Buffer
+from aiokafka_lite.broker.configs.topic_config import TopicConfig
+from aiokafka_lite.broker.log.epochs import EpochEnd, LeaderEpochs
+from aiokafka_lite.broker.log.producers import ProducerStates
+from aiokafka_lite.broker.log.segment import Segment
+from aiokafka_lite.broker.log.storage import LogState, LogStore
+from aiokafka_lite.errors import OffsetOutOfRangeError
+from aiokafka_lite.records import BatchHeader, decode_all, iter_batches, patch_batch
+
+NO_TIMESTAMP: Final = -1
+NEVER_MS: Final = 2**63 - 1
+
+
+class AppendResult(NamedTuple):
+    """What became of one batch.
+
+    Attributes:
+        log_append_time_ms: The broker's time, -1 where the producer's timestamps are kept.
+        is_duplicate: The batch was in the log already; the offsets are those it has there.
+    """
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    is_duplicate: bool
+
+
+class TimedOffset(NamedTuple):
+    """A record's place and time."""
+
+    offset: int
+    timestamp: int
+
+
+class PartitionLog:
+    """The segments of a partition, its leader epochs and its producers' newest batches.
+
+    Args:
+        store: Where segments come from: memory or a folder.
+        run_slowly: Runs work that blocks on the disk, in order, without holding up the loop.
+    """
+
+    def __init__(
+        self, store: LogStore, *, run_slowly: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self._store = store
+        self._run_slowly = run_slowly
+        loaded = store.load()
+        self._segments: list[Segment] = list(loaded.segments)
+        self._base_offsets = [segment.base_offset for segment in self._segments]
+        self._start_offset = loaded.log_start_offset
+        self._end_offset = loaded.log_end_offset
+        self.epochs: LeaderEpochs = loaded.epochs
+        self.producers: ProducerStates = loaded.producers
+        self.was_clean = loaded.was_clean
+        self._is_saved = loaded.was_clean
+        self._states = itertools.count()
+        self._clean_end = loaded.clean_end
+        # Before this offset compaction may have left gaps between batches.
+        self._gaps_end = loaded.gaps_end
+        self.is_uncleanable = False  # compaction failed; written by it only
+        self._segment_ms = NEVER_MS
+        # The timestamp that starts a new segment.
+        self._roll_at_ms = NEVER_MS
+        # The newest timestamp up to each segment but the last; None until it is asked for.
+        self._newest_timestamps: list[int] | None = None
+
+    def configure(self, config: TopicConfig) -> None:
+        """Roll segments by a topic's configuration from now on."""
+        self._store.segment_bytes, self._segment_ms = config.segment_bytes, config.segment_ms
+        self._reckon_roll()
+
+    def _reckon_roll(self) -> None:
+        first = self._segments[-1].index.first_timestamp if self._segments else NO_TIMESTAMP
+        self._roll_at_ms = NEVER_MS if first < 0 else first + self._segment_ms + 1
+
+    # Offsets
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self._start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset the next record gets."""
+        return self._end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset up to which records are on all replicas in sync: with one replica, all."""
+        return self._end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset before which no transaction is open."""
+        unstable = self.producers.transactions.first_unstable_offset
+        return self._end_offset if unstable is None else max(unstable, self._start_offset)
+
+    @property
+    def size(self) -> int:
+        """Bytes in all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def clean_end(self) -> int:
+        """Compaction has seen everything before this offset."""
+        return self._clean_end
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """The segments, oldest first; only the last one grows. A live view: do not change it."""
+        return self._segments
+
+    # Writing
+
+    def append(
+        self,
+        header: BatchHeader,
+        batch: Buffer,
+        *,
+        leader_epoch: int,
+        append_time_ms: int | None = None,
+    ) -> AppendResult:
+        """Append one batch.
+
+        Args:
+            header: The header of `batch`, which the caller has validated.
+            batch: A whole batch; when its memory is writable it is patched in place.
+            leader_epoch: Goes into the batch.
+            append_time_ms: Replaces the records' timestamps (message.timestamp.type), if given.
+
+        Raises:
+            InvalidProducerEpoch: See `ProducerStates.check`.
+            OutOfOrderSequenceNumber: See `ProducerStates.check`.
+            InvalidTxnState: See `ProducerStates.check`.
+            KafkaStorageError: The disk is full or broken; nothing was appended.
+        """
+        has_producer = header.producer_id >= 0
+        if has_producer and not header.is_control:
+            known = self.producers.duplicate_of(header)
+            if known is not None:
+                return AppendResult(known.base_offset, known.last_offset, NO_TIMESTAMP, True)
+            self.producers.check(header)
+        base_offset = self._end_offset
+        writable = _writable(batch)
+        patch_batch(
+            writable,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            append_time_ms=append_time_ms,
+        )
+        newest = header.max_timestamp if append_time_ms is None else append_time_ms
+        self._segment_for(len(writable), newest).append(base_offset, newest, writable)
+        self._end_offset = base_offset + header.last_offset_delta + 1
+        self._is_saved = False
+        self.epochs.begin(leader_epoch, base_offset)
+        if has_producer:
+            self.producers.note(header, base_offset, writable)
+        stamp = NO_TIMESTAMP if append_time_ms is None else append_time_ms
+        return AppendResult(base_offset, self._end_offset - 1, stamp, False)
+
+    def _segment_for(self, size: int, newest: int) -> Segment:
+        if self._segments:
+            last = self._segments[-1]
+            if newest < self._roll_at_ms and last.has_room(size):
+                return last
+            self._seal(last)
+        segment = self._store.new_segment(self._end_offset, size, len(self._segments))
+        self._roll_at_ms = NEVER_MS if newest < 0 else newest + self._segment_ms + 1
+        self._segments.append(segment)
+        self._base_offsets.append(segment.base_offset)
+        return segment
+
+    def _seal(self, last: Segment) -> None:
+        last.seal()
+        if self._newest_timestamps is not None:
+            before = self._newest_timestamps[-1] if self._newest_timestamps else NO_TIMESTAMP
+            self._newest_timestamps.append(max(before, last.index.newest_timestamp))
+        state = self.state()
+        self._run_slowly(last.checkpoint)
+        self._run_slowly(lambda: self._store.save(state))
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """Note that a leader took over at the end of the log."""
+        self.epochs.begin(leader_epoch, self._end_offset)
+
+    def delete_before(self, offset: int) -> int:
+        """Make an offset the first that can be read (DeleteRecords); return the first there is.
+
+        Raises:
+            OffsetOutOfRangeError: The offset lies behind the high watermark.
+        """
+        if offset > self.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"cannot delete up to {offset}: the log ends at {self.high_watermark}"
+            )
+        if offset > self._start_offset:
+            # The last segment stays, as in Kafka, which would have to roll it first.
+            keep = max(bisect_right(self._base_offsets, offset) - 1, 0)
+            self._start_at(offset, keep)
+        return self._start_offset
+
+    def expire_segments(self, count: int) -> None:
+        """Delete the oldest segments (retention); without any left, the log starts at its end."""
+        is_all = count >= len(self._segments)
+        self._start_at(
+            self._end_offset if is_all else max(self._base_offsets[count], self._start_offset),
+            count,
+        )
+
+    def _start_at(self, offset: int, segments_gone: int) -> None:
+        gone = self._segments[:segments_gone]
+        del self._segments[:segments_gone], self._base_offsets[:segments_gone]
+        self._start_offset = offset
+        self._newest_timestamps = None
+        self.epochs.trim_before(offset)
+        self.producers.transactions.trim_before(offset)
+        # In this order: without the state, a log without segments would start over at 0.
+        self._save_slowly()
+        for segment in gone:
+            self._run_slowly(segment.delete)
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop the batch that holds an offset and all behind it, as a follower that diverged does.
+
+        Leader epochs and producers are then as they were there. It is done when this returns:
+        views handed out stay valid, a process killed right after has the shorter log.
+
+        Returns:
+            The new log end offset: at most `offset`, except that the log start offset stays.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        if offset >= self._end_offset:
+            return self._end_offset
+        number, row = self._locate(max(offset, self._start_offset))
+        cut = self._segments[number] if row else None
+        keep = number + (cut is not None)
+        gone = self._segments[keep:]
+        del self._segments[keep:], self._base_offsets[keep:]
+        self._end_offset = self._start_offset
+        if self._segments:
+            last_row = row - 1 if cut else len(self._segments[-1].index) - 1
+            last = self._segments[-1].header(last_row)
+            self._end_offset = max(last.last_offset + 1, self._start_offset)
+        self._clean_end = min(self._clean_end, self._end_offset)
+        self.epochs.truncate(self._end_offset)
+        self._forget_producers_behind(cut, row)
+        # Recovery reads what a state does not know from the batches: it may be behind the log,
+        # but must never tell of batches that are gone. Files go newest first: no hole is left.
+        self._store.save(self.state())
+        for segment in reversed(gone):
+            segment.delete()
+        if cut is not None:
+            cut.truncate(row)
+        self._is_saved = True
+        self._newest_timestamps = None
+        self._reckon_roll()
+        return self._end_offset
+
+    def _forget_producers_behind(self, cut: Segment | None, row: int) -> None:
+        affected = self.producers.truncate(self._end_offset)
+        if not affected:
+            return
+        for segment in self._segments:
+            end = segment.index.span(row)[0] if segment is cut else segment.size
+            for header, batch in iter_batches(segment.view(0, end), check_crcs=False):
+                if header.producer_id in affected:
+                    self.producers.note(header, header.base_offset, batch)
+
+    # Compaction
+
+    def new_cleaned(self, base_offset: int, max_bytes: int) -> Segment:
+        """Return an empty segment for `replace_segments`; `delete` it if it is not used."""
+        return self._store.new_cleaned(base_offset, max_bytes)
+
+    def replace_segments(
+        self, old: Sequence[Segment], cleaned: Segment | None, markers_gone: Container[int]
+    ) -> bool:
+        """Put one segment in the place of several, or none; views of those stay valid.
+
+        Args:
+            old: Neighbours, not the last one of the log.
+            cleaned: What is left of them, from the first one's base offset on.
+            markers_gone: Offsets of markers that are not in it any more.
+
+        Returns:
+            Whether it was done: the log may have been cut or deleted in the meantime.
+        """
+        first = self._segment_row(old[0].base_offset)
+        behind = first + len(old)
+        if self._segments[first:behind] != [*old] or behind >= len(self._segments):
+            return False
+        end_offset = self._base_offsets[behind]
+        self._segments[first:behind] = [] if cleaned is None else [cleaned]
+        self._base_offsets = [segment.base_offset for segment in self._segments]
+        self._newest_timestamps = None
+        self._gaps_end = max(self._gaps_end, end_offset)
+        self.producers.transactions.forget_markers(markers_gone)
+        # First of all: a state that does not know of gaps or of markers gone misleads readers.
+        self._save_slowly()
+        if cleaned is None:
+            for segment in old:
+                self._run_slowly(segment.delete)
+        else:
+            cleaned.seal()
+            cleaned.replace(old, end_offset)
+            self._run_slowly(cleaned.settle)
+        return True
+
+    def cleaned_to(self, offset: int) -> None:
+        """Note that compaction has seen everything before an offset."""
+        self._clean_end = min(offset, self._end_offset)
+        self._save_slowly()
+
+    def _save_slowly(self) -> None:
+        state = self.state()
+        self._run_slowly(lambda: self._store.save(state))
+        self._is_saved = False
+
+    # Reading
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        at_least_one: bool = True,
+        end_offset: int | None = None,
+    ) -> memoryview:
+        """Return whole batches from the one that holds `offset` on, without copying them.
+
+        Args:
+            offset: Where to start; the first batch may begin before it.
+            max_bytes: What the batches together may have.
+            at_least_one: Return the first batch even if it is larger than that (KIP-74).
+            end_offset: Read as if the log ended here, at the start of a batch.
+
+        Returns:
+            Read-only bytes of one segment: there may be more behind them, also within
+            `max_bytes`. Empty at the end of the log.
+
+        Raises:
+            OffsetOutOfRangeError: The offset is not in the log, nor its end.
+        """
+        log_end = self._end_offset if end_offset is None else end_offset
+        self._require_in_range(offset, log_end)
+        if offset == log_end:
+            return memoryview(b"")
+        number, row = self._locate(offset)
+        segment = self._segments[number]
+        start, end_of_first = segment.index.span(row)
+        end = segment.index.end_within(row, max_bytes)
+        if end <= start:
+            if not at_least_one:
+                return memoryview(b"")
+            end = end_of_first
+        return segment.view(start, max(min(end, segment.index.end_before(log_end)), start))
+
+    def bytes_from(self, offset: int, limit: int, end_offset: int | None = None) -> int:
+        """Return how many bytes lie behind an offset, counting no further than `limit`."""
+        log_end = self._end_offset if end_offset is None else end_offset
+        self._require_in_range(offset, log_end)
+        if offset == log_end:
+            return 0
+        number, row = self._locate(offset)
+        segment = self._segments[number]
+        available = max(segment.index.end_before(log_end) - segment.index.span(row)[0], 0)
+        for later in self._segments[number + 1 :]:
+            if available >= limit or later.base_offset >= log_end:
+                break
+            available += later.index.end_before(log_end)
+        return min(available, limit)
+
+    def _require_in_range(self, offset: int, end_offset: int) -> None:
+        if not self._start_offset <= offset <= end_offset:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} is not in {self._start_offset} to {end_offset}"
+            )
+
+    def _locate(self, offset: int) -> tuple[int, int]:
+        """Return segment and row of the batch that holds an offset, or of the next behind it."""
+        number = self._segment_row(offset)
+        row = self._segments[number].index.row_of(offset)
+        if offset < self._gaps_end and self._segments[number].header(row).last_offset < offset:
+            row += 1
+            if row == len(self._segments[number].index):
+                number, row = number + 1, 0
+        return number, row
+
+    def _segment_row(self, offset: int) -> int:
+        return max(bisect_right(self._base_offsets, offset) - 1, 0)
+
+    # Times and epochs
+
+    def offset_at_time(self, timestamp: int) -> TimedOffset | None:
+        """Return the first record that is not older than a timestamp, None when all are."""
+        for segment in self._segments[self._first_segment_reaching(timestamp) :]:
+            row = segment.index.first_row_reaching(timestamp)
+            if row is None:
+                continue
+            for later in range(
+                max(row, segment.index.row_of(self._start_offset)), len(segment.index)
+            ):
+                found = self._first_record(segment, later, timestamp)
+                if found is not None:
+                    return found  # at the first try, unless what is so new was deleted
+        return None
+
+    def _first_segment_reaching(self, timestamp: int) -> int:
+        if self._newest_timestamps is None:
+            newest = (segment.index.newest_timestamp for segment in self._segments[:-1])
+            self._newest_timestamps = list(itertools.accumulate(newest, max))
+        return bisect_left(self._newest_timestamps, timestamp)
+
+    def offset_of_newest(self) -> TimedOffset | None:
+        """Return the first record that has the newest timestamp of the log (KIP-734)."""
+        newest = max((s.index.newest_timestamp for s in self._segments), default=NO_TIMESTAMP)
+        return None if newest == NO_TIMESTAMP else self.offset_at_time(newest)
+
+    def _first_record(self, segment: Segment, row: int, timestamp: int) -> TimedOffset | None:
+        if segment.header(row).max_timestamp < timestamp:
+            return None
+        for record in decode_all(segment.view(*segment.index.span(row))):
+            if record.timestamp >= timestamp and record.offset >= self._start_offset:
+                return TimedOffset(record.offset, record.timestamp)
+        return None
+
+    def end_of_epoch(self, epoch: int) -> EpochEnd:
+        """Return where a leader epoch ended (KIP-320)."""
+        return self.epochs.end_of(epoch, self._end_offset)
+
+    # The end
+
+    def state(self) -> LogState:
+        """Return what has to be stored besides the batches, as of now."""
+        return LogState(
+            log_start_offset=self._start_offset,
+            log_end_offset=self._end_offset,
+            epochs=self.epochs.entries,
+            producers=self.producers.snapshot(),
+            aborted=self.producers.transactions.snapshot(),
+            clean_end=self._clean_end,
+            gaps_end=self._gaps_end,
+            serial=next(self._states),
+        )
+
+    def close(self) -> None:
+        """Make everything durable and let go of files. Blocks on the disk. Idempotent."""
+        for segment in self._segments:
+            segment.close()
+        if not self._is_saved:
+            self._store.save(self.state())
+            self._is_saved = True
+
+    def delete(self) -> None:
+        """Drop all that is stored; views handed out stay valid."""
+        for segment in self._segments:
+            self._run_slowly(segment.delete)
+        self._segments, self._base_offsets = [], []
+        self._newest_timestamps = None
+        self._start_offset = self._end_offset
+        self._is_saved = True
+
+
+def _writable(batch: Buffer) -> memoryview:
+    view = memoryview(batch)
+    return memoryview(bytearray(view)) if view.readonly else view

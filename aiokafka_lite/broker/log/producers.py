@@ -1,0 +1,331 @@
+"""What a partition remembers of producers: to append batches once, transactions whole (KIP-98).
+
+Reference: org.apache.kafka.storage.internals.log.{ProducerStateManager, ProducerAppendInfo}. A
+producer numbers its records per partition; the last five batches of each are kept because a
+producer may have that many in flight. Batches that a coordinator writes for a producer (offsets,
+markers) have no numbers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+from aiokafka_lite.broker.log.transactions import AbortedTransaction, LogTransactions
+from aiokafka_lite.errors import (
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequenceNumber,
+    TransactionCoordinatorFenced,
+)
+from aiokafka_lite.records import BatchHeader, ControlType
+from aiokafka_lite.records.transactions import EndMarker, end_marker
+
+BATCHES_KEPT: Final = 5
+# Sequence numbers are int32 and start over at 0.
+_SEQUENCES: Final = 2**31
+NO_SEQUENCE: Final = -1
+NO_EPOCH: Final = -1
+NO_TIMESTAMP: Final = -1
+NO_OFFSET: Final = -1
+LAST_EPOCH: Final = 2**15 - 1
+# From this version of the protocol on every transaction has an epoch of its own (KIP-890).
+FIRST_VERSION_WITH_EPOCHS: Final = 2
+
+
+class AppendedBatch(NamedTuple):
+    """A batch of a producer that is in the log."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+StoredProducer: TypeAlias = "tuple[int, int, list[AppendedBatch], int, int, int, int]"
+
+
+@dataclass
+class _Producer:
+    epoch: int
+    batches: deque[AppendedBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    coordinator_epoch: int = NO_EPOCH
+    last_timestamp: int = NO_TIMESTAMP
+    last_offset: int = NO_OFFSET
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+
+class ProducerDescription(NamedTuple):
+    """A producer, as DescribeProducers tells of it."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start_offset: int
+
+
+class _Unverified(NamedTuple):
+    """The first batch of a transaction that has been asked about and is not in the log yet."""
+
+    epoch: int
+    lowest_sequence: int
+    has_epochs: bool
+
+
+def last_sequence_of(header: BatchHeader) -> int:
+    """Return the sequence number of the last record of a batch."""
+    return (header.base_sequence + header.last_offset_delta) % _SEQUENCES
+
+
+class ProducerStates:
+    """The newest batches of each producer. `note` is the only method that adds to them."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, _Producer] = {}
+        self._unverified: dict[int, _Unverified] = {}
+        self.transactions = LogTransactions()
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Say whether a producer of that epoch has records here that are not decided."""
+        producer = self._producers.get(producer_id)
+        return (
+            producer is not None
+            and producer.epoch == epoch
+            and self.transactions.first_offset_of(producer_id) is not None
+        )
+
+    def verifying(self, header: BatchHeader, *, has_epochs: bool) -> None:
+        """Note that a coordinator is asked about a transaction of which nothing is here yet.
+
+        Until its first batch is in the log, none may overtake that: a batch sent behind it does
+        not get in because the question about it was answered first.
+
+        Args:
+            header: Of the batch to be appended.
+            has_epochs: The transaction has an epoch of its own, so its numbers begin with 0.
+        """
+        known = self._unverified.get(header.producer_id)
+        lowest = header.base_sequence
+        if known is not None and known.epoch == header.producer_epoch:
+            lowest = min(lowest, known.lowest_sequence)
+        elif known is not None and known.epoch > header.producer_epoch:
+            return
+        self._unverified[header.producer_id] = _Unverified(
+            header.producer_epoch, lowest, has_epochs
+        )
+
+    def duplicate_of(self, header: BatchHeader) -> AppendedBatch | None:
+        """Return the batch in the log that this one repeats, if there is one."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            return None
+        wanted = (header.base_sequence, last_sequence_of(header))
+        for batch in producer.batches:
+            if (batch.first_sequence, batch.last_sequence) == wanted:
+                return batch
+        return None
+
+    def check(self, header: BatchHeader) -> None:
+        """Check that a batch follows the producer's last one, and belongs to its transaction.
+
+        Raises:
+            InvalidProducerEpoch: A newer instance of the producer has written already.
+            OutOfOrderSequenceNumber: A batch before this one is missing.
+            InvalidTxnState: The producer's transaction is open, and the batch is not part of it.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is not None and header.producer_epoch < producer.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {header.producer_id} has epoch {producer.epoch}, "
+                f"the batch comes from epoch {header.producer_epoch}"
+            )
+        if header.base_sequence != NO_SEQUENCE:
+            self._check_sequence(header, producer)
+        if not header.is_transactional and self._is_open(header.producer_id):
+            raise InvalidTxnState(
+                f"producer {header.producer_id} has a transaction open: "
+                f"a batch that is no part of it must wait"
+            )
+
+    def _is_open(self, producer_id: int) -> bool:
+        return self.transactions.first_offset_of(producer_id) is not None
+
+    def _check_sequence(self, header: BatchHeader, producer: _Producer | None) -> None:
+        first = header.base_sequence
+        unverified = self._unverified.get(header.producer_id)
+        if unverified is not None:
+            has_batches = producer is not None and producer.batches
+            if unverified.has_epochs and first != 0 and not has_batches:
+                raise OutOfOrderSequenceNumber(
+                    f"producer {header.producer_id} begins its transaction with sequence number "
+                    f"{first}, expected was 0"
+                )
+            if first > unverified.lowest_sequence:
+                raise OutOfOrderSequenceNumber(
+                    f"producer {header.producer_id} sent sequence number {first} before "
+                    f"{unverified.lowest_sequence}"
+                )
+        if producer is None:
+            return  # the first of this producer here, or all of it was deleted: any is right
+        expected = 0
+        if header.producer_epoch == producer.epoch:
+            expected = (producer.last_sequence + 1) % _SEQUENCES
+        if first != expected:
+            raise OutOfOrderSequenceNumber(
+                f"producer {header.producer_id} sent sequence number {first}, "
+                f"expected was {expected}"
+            )
+
+    def check_marker(
+        self, header: BatchHeader, coordinator_epoch: int, transaction_version: int
+    ) -> None:
+        """Check that a marker may end a producer's transaction.
+
+        Args:
+            header: Of the control batch.
+            coordinator_epoch: Of whoever wants it written.
+            transaction_version: From version 2 on markers have a higher epoch than the records
+                before them (KIP-1228); one with the same is taken when it is repeated.
+
+        Raises:
+            InvalidProducerEpoch: The marker comes from an earlier epoch.
+            TransactionCoordinatorFenced: A newer coordinator has written a marker already.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return
+        epoch = header.producer_epoch
+        is_repeated = epoch == producer.epoch and (
+            epoch == LAST_EPOCH or not self._is_open(header.producer_id)
+        )
+        is_too_old = epoch < producer.epoch
+        if transaction_version >= FIRST_VERSION_WITH_EPOCHS and not is_repeated:
+            is_too_old = epoch <= producer.epoch
+        if is_too_old:
+            raise InvalidProducerEpoch(
+                f"producer {header.producer_id} has epoch {producer.epoch}, "
+                f"the marker is of epoch {epoch}"
+            )
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"a coordinator of epoch {producer.coordinator_epoch} wrote for producer "
+                f"{header.producer_id}, the marker comes from epoch {coordinator_epoch}"
+            )
+
+    def note(self, header: BatchHeader, base_offset: int, batch: memoryview) -> None:
+        """Remember a batch that was appended at an offset."""
+        marker = end_marker(header, batch) if header.is_control else None
+        if header.is_control and marker is None:
+            return
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            producer = self._producers[header.producer_id] = _Producer(header.producer_epoch)
+        elif producer.epoch != header.producer_epoch:
+            producer.epoch = header.producer_epoch
+            producer.batches.clear()
+        producer.last_timestamp = header.max_timestamp
+        producer.last_offset = base_offset + header.last_offset_delta
+        if marker is not None:
+            self._note_marker(header.producer_id, producer, marker)
+            return
+        if header.is_transactional and not self._is_open(header.producer_id):
+            self._unverified.pop(header.producer_id, None)
+            self.transactions.begin(header.producer_id, base_offset)
+        if header.base_sequence != NO_SEQUENCE:
+            producer.batches.append(
+                AppendedBatch(
+                    first_sequence=header.base_sequence,
+                    last_sequence=last_sequence_of(header),
+                    base_offset=base_offset,
+                    last_offset=producer.last_offset,
+                    timestamp=header.max_timestamp,
+                )
+            )
+
+    def _note_marker(self, producer_id: int, producer: _Producer, marker: EndMarker) -> None:
+        producer.coordinator_epoch = marker.coordinator_epoch
+        self._unverified.pop(producer_id, None)
+        self.transactions.end(
+            producer_id, producer.last_offset, is_abort=marker.type == ControlType.ABORT
+        )
+
+    def is_last_of_producer(self, header: BatchHeader) -> bool:
+        """Say whether compaction must leave a batch, be it empty, to tell of its producer.
+
+        Reference: org.apache.kafka.storage.internals.log.Cleaner, LastRecord.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return False
+        if producer.batches:
+            return header.last_offset == producer.batches[-1].last_offset
+        return header.is_control and header.producer_epoch == producer.epoch
+
+    def truncate(self, end_offset: int) -> set[int]:
+        """Forget producers that have batches at or behind the new end of the log.
+
+        Returns:
+            Their ids: `note` what is left of them in the log, oldest first.
+        """
+        affected = {
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if producer.last_offset >= end_offset
+        }
+        for producer_id in affected:
+            del self._producers[producer_id]
+        self.transactions.forget(affected)
+        self.transactions.truncate(end_offset)
+        return affected
+
+    def describe(self) -> Iterator[ProducerDescription]:
+        """Give what is known of each producer."""
+        for producer_id, producer in self._producers.items():
+            first_offset = self.transactions.first_offset_of(producer_id)
+            yield ProducerDescription(
+                producer_id=producer_id,
+                epoch=producer.epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.last_timestamp,
+                coordinator_epoch=producer.coordinator_epoch,
+                transaction_start_offset=NO_OFFSET if first_offset is None else first_offset,
+            )
+
+    def snapshot(self) -> list[StoredProducer]:
+        """Return what `restore` wants of every producer, for a file."""
+        described = {each.producer_id: each for each in self.describe()}
+        return [
+            (
+                producer_id,
+                producer.epoch,
+                list(producer.batches),
+                producer.coordinator_epoch,
+                producer.last_timestamp,
+                producer.last_offset,
+                described[producer_id].transaction_start_offset,
+            )
+            for producer_id, producer in self._producers.items()
+        ]
+
+    def restore(
+        self,
+        producers: Iterable[StoredProducer],
+        aborted: Iterable[AbortedTransaction] = (),
+    ) -> None:
+        """Take over what `snapshot` returned, here and of the transactions."""
+        for producer_id, epoch, batches, coordinator_epoch, timestamp, offset, first in producers:
+            kept = deque((AppendedBatch(*batch) for batch in batches), maxlen=BATCHES_KEPT)
+            self._producers[producer_id] = _Producer(
+                epoch, kept, coordinator_epoch, timestamp, offset
+            )
+            if first != NO_OFFSET:
+                self.transactions.begin(producer_id, first)
+        self.transactions.restore(aborted)

@@ -1,0 +1,381 @@
+"""Segments: the pieces a partition's log is made of, in memory or in files.
+
+A segment only grows. What `view` hands out stays valid and unchanged for as long as someone
+holds it, also after the segment is sealed, closed or deleted; responses are sent from it without
+a copy.
+
+File work is done inline where it is one write or read of what the page cache holds; whoever
+seals or loads segments moves that work off the event loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import struct
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from aiokafka_lite.broker.log.files import replace_file, sync_folder
+from aiokafka_lite.broker.log.index import BatchIndex
+from aiokafka_lite.broker.log.memory import anonymous_memory
+from aiokafka_lite.errors import CorruptRecordException, KafkaStorageError
+from aiokafka_lite.records import BatchHeader, read_header
+
+NO_TIMESTAMP: Final = -1
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+# Reads from here on are views of the file. A smaller one is copied: that costs less than to map it.
+MAP_FROM_BYTES: Final = 64 << 10
+# Files of compaction: being written; whole, and about to take the place of others.
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+_cleaned_numbers = itertools.count()
+
+# A magic number whose bytes tell the machine's byte order, and the segment's size at that time.
+_INDEX_HEADER: Final = struct.Struct("=IQ")
+_INDEX_MAGIC: Final = 0x616B6C01
+
+
+class Replacement(NamedTuple):
+    """What a cleaned segment takes the place of."""
+
+    old: Sequence[Segment]
+    end_offset: int
+
+
+class Segment(ABC):
+    """Batches from `base_offset` on, one after the other as the producers built them."""
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self.index = BatchIndex()
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self.index.end_position
+
+    def append(self, base_offset: int, max_timestamp: int, batch: memoryview) -> None:
+        """Write one finished batch at the end."""
+        self._write(batch)
+        self.index.add(base_offset, len(batch), max_timestamp)
+
+    def header(self, row: int) -> BatchHeader:
+        """Return the header of the batch in a row of the index."""
+        header = read_header(self.view(*self.index.span(row)), 0)
+        if header is None:
+            raise CorruptRecordException(f"the batch in row {row} has another size than it had")
+        return header
+
+    @abstractmethod
+    def has_room(self, size: int) -> bool:
+        """Say whether a batch of this size may still be appended."""
+
+    @abstractmethod
+    def view(self, start: int, end: int) -> memoryview:
+        """Return bytes that were written, read-only."""
+
+    @abstractmethod
+    def truncate(self, row: int) -> None:
+        """Drop the batch in a row of the index and all behind it, at once."""
+
+    @abstractmethod
+    def seal(self) -> None:
+        """Accept no more batches."""
+
+    @abstractmethod
+    def checkpoint(self) -> None:
+        """Make what was written durable. Blocks on the disk; may run in another thread."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Make what was written durable and let go of files. Blocks on the disk."""
+
+    @abstractmethod
+    def delete(self) -> None:
+        """Drop the segment for good."""
+
+    @abstractmethod
+    def replace(self, old: Sequence[Segment], end_offset: int) -> None:
+        """Take the place of segments before `end_offset`, the first of which began where this does.
+
+        From then on they are gone for everyone but those who hold views. A crash leaves either
+        them or this one. It is not done before `settle`, which any change to this segment implies.
+        """
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Finish replacing. Blocks on the disk; may run in another thread. Idempotent."""
+
+    @abstractmethod
+    def _write(self, batch: memoryview) -> None:
+        """Put bytes at the end, wholly or not at all."""
+
+
+class MemorySegment(Segment):
+    """A segment in anonymous memory, which the kernel provides page by page as it is written."""
+
+    def __init__(self, base_offset: int, capacity: int) -> None:
+        super().__init__(base_offset)
+        self._capacity = capacity
+        self._memory = anonymous_memory(capacity)
+
+    def has_room(self, size: int) -> bool:
+        return self.size + size <= self._capacity
+
+    def view(self, start: int, end: int) -> memoryview:
+        return self._memory[start:end].toreadonly()
+
+    def truncate(self, row: int) -> None:
+        self.index.truncate(row)
+        self._capacity = self.size  # what lies behind may still be looked at: never write there
+
+    def seal(self) -> None:
+        pass
+
+    def checkpoint(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def delete(self) -> None:
+        pass
+
+    def replace(self, old: Sequence[Segment], end_offset: int) -> None:
+        pass
+
+    def settle(self) -> None:
+        pass
+
+    def _write(self, batch: memoryview) -> None:
+        if self.size + len(batch) > self._capacity:
+            raise KafkaStorageError(f"there is no room for {len(batch)} bytes in this segment")
+        self._memory[self.size : self.size + len(batch)] = batch
+
+
+class FileSegment(Segment):
+    """A segment in a file, and its index in another one beside it.
+
+    The index file says up to which size of the segment it was written; it is written after the
+    segment itself was flushed to the disk. So it is the checkpoint of the recovery too: what lies
+    before is trusted, what lies behind is checked batch by batch.
+    """
+
+    def __init__(
+        self, folder: Path, base_offset: int, max_bytes: int, *, is_cleaned: bool = False
+    ) -> None:
+        """Open a segment, or begin one; a cleaned one is to replace others.
+
+        Raises:
+            OSError: The disk did not let it.
+        """
+        super().__init__(base_offset)
+        self._replacement: Replacement | None = None
+        self._final_path = folder / f"{base_offset:020}{LOG_SUFFIX}"
+        self._path = self._final_path
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        if is_cleaned:
+            self._path, flags = cleaned_path(self._final_path), flags | os.O_TRUNC
+        self._max_bytes = max_bytes
+        self._fd = os.open(self._path, flags, 0o644)
+        self._mapped: memoryview | None = None
+        self._window = memoryview(b"")  # what is mapped of a file that still grows
+        self._flushed_size = 0
+        # Held while the file descriptor is used by a checkpoint or closed: checkpoints of sealed
+        # segments run in an executor.
+        self._fd_lock = threading.Lock()
+
+    def has_room(self, size: int) -> bool:
+        return self._mapped is None and (self.size == 0 or self.size + size <= self._max_bytes)
+
+    def view(self, start: int, end: int) -> memoryview:
+        if self._mapped is not None:
+            return self._mapped[start:end]
+        if end - start < MAP_FROM_BYTES:
+            return memoryview(self._pread(start, end))
+        if end > len(self._window):
+            self._window = memoryview(mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ))
+        return self._window[start:end]
+
+    def _pread(self, start: int, end: int) -> bytes:
+        stored = os.pread(self._fd, end - start, start)
+        if len(stored) != end - start:
+            raise KafkaStorageError(f"{self._path} is shorter than it was: {start + len(stored)}")
+        return stored
+
+    def _write(self, batch: memoryview) -> None:
+        start = written = self.size
+        try:
+            while written < start + len(batch):
+                written += os.pwrite(self._fd, batch[written - start :], written)
+        except OSError as error:
+            os.ftruncate(self._fd, start)
+            raise KafkaStorageError(f"cannot write to {self._path}: {error}") from error
+
+    def truncate(self, row: int) -> None:
+        with self._fd_lock:
+            self._settle()
+            # The index file goes first: it must never tell of bytes that were written anew.
+            self._index_path.unlink(missing_ok=True)
+            self._flushed_size = 0
+            self.index.truncate(row)
+            if self._mapped is not None:
+                self._continue_in_copy(self._mapped[: self.size])
+            elif self._window:
+                self._continue_in_copy(self.stored(0, self.size))
+            else:
+                os.ftruncate(self._fd, self.size)
+
+    def _continue_in_copy(self, kept: memoryview) -> None:
+        """Put a copy in the file's place: who looks at a mapped file that shrinks is killed."""
+        replace_file(self._path, kept)
+        self._close_file()
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        self._mapped, self._window = None, memoryview(b"")
+
+    def seal(self) -> None:
+        if self._mapped is None and self.size:
+            self._mapped = memoryview(mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ))
+
+    def replace(self, old: Sequence[Segment], end_offset: int) -> None:
+        self._replacement = Replacement(old, end_offset)
+
+    def settle(self) -> None:
+        with self._fd_lock:
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._replacement is None:
+            return
+        (old, end_offset), self._replacement = self._replacement, None
+        for segment in old:
+            segment.settle()
+        os.fsync(self._fd)
+        swap_path = swapping_path(self._final_path, end_offset)
+        self._path.replace(swap_path)
+        sync_folder(swap_path.parent)  # from here on recovery goes on with what follows
+        for segment in old:
+            segment.delete()
+        swap_path.replace(self._final_path)
+        sync_folder(swap_path.parent)
+        self._path = self._final_path
+        self._checkpoint()
+        if self._mapped is not None:
+            self._close_file()
+
+    def checkpoint(self) -> None:
+        with self._fd_lock:
+            self._settle()
+            self._checkpoint()
+            if self._mapped is not None:  # sealed: everything is read through the mapping
+                self._close_file()
+
+    def _checkpoint(self) -> None:
+        if self._fd >= 0 and self.size != self._flushed_size:
+            os.fsync(self._fd)
+            header = _INDEX_HEADER.pack(_INDEX_MAGIC, self.size)
+            replace_file(self._index_path, header + self.index.to_bytes())
+            self._flushed_size = self.size
+
+    def close(self) -> None:
+        with self._fd_lock:
+            self._settle()
+            self._checkpoint()
+            self._close_file()
+
+    def delete(self) -> None:
+        with self._fd_lock:
+            self._settle()
+            self._close_file()
+            self._index_path.unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
+
+    @property
+    def _index_path(self) -> Path:
+        return self._path.with_suffix(INDEX_SUFFIX)
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    # Loading
+
+    def load_index(self) -> int:
+        """Read the index file and return the file's size; the caller checks what lies behind it.
+
+        An index that is damaged, or claims more than there is, is not used at all.
+        """
+        file_size = os.fstat(self._fd).st_size
+        try:
+            stored = self._index_path.read_bytes()
+        except FileNotFoundError:
+            return file_size
+        if len(stored) < _INDEX_HEADER.size:
+            return file_size
+        magic, indexed_size = _INDEX_HEADER.unpack_from(stored)
+        if magic == _INDEX_MAGIC and indexed_size <= file_size:
+            index = BatchIndex.from_bytes(stored[_INDEX_HEADER.size :], indexed_size)
+            if index is not None:
+                self.index = index
+                self._flushed_size = indexed_size
+        return file_size
+
+    def stored(self, start: int, end: int) -> memoryview:
+        """Return bytes of the file, indexed or not."""
+        return memoryview(self._pread(start, end))
+
+    def cut(self) -> None:
+        """Cut the file at the end of what the index knows."""
+        if os.fstat(self._fd).st_size != self.size:
+            os.ftruncate(self._fd, self.size)
+            os.fsync(self._fd)
+
+    def require_intact(self) -> None:
+        """Raise if a segment in the middle of a log has a tail that cannot be read.
+
+        Raises:
+            CorruptRecordException: Cutting it would tear a hole into the log.
+        """
+        file_size = os.fstat(self._fd).st_size
+        if file_size != self.size:
+            raise CorruptRecordException(
+                f"{self._path} is damaged at byte {self.size} of {file_size}, and there are "
+                f"segments after it: restore the file, or remove it and those after it"
+            )
+
+
+def newest_timestamp(header: BatchHeader) -> int:
+    """Return the time for the index: that of a batch without records must not be looked for."""
+    return header.max_timestamp if header.count else NO_TIMESTAMP
+
+
+def cleaned_path(log_path: Path) -> Path:
+    """Return where a segment is written that is to replace others: a path of its own."""
+    return log_path.with_name(f"{log_path.name}.{next(_cleaned_numbers)}{CLEANED_SUFFIX}")
+
+
+def swapping_path(log_path: Path, end_offset: int) -> Path:
+    """Return where it is while it replaces those before an offset."""
+    return log_path.with_name(f"{log_path.stem}-{end_offset:020}{LOG_SUFFIX}{SWAP_SUFFIX}")
+
+
+def finish_replacing(folder: Path) -> None:
+    """Drop what a crash left half written, and finish the replacements that it cut short."""
+    for path in folder.glob(f"*{CLEANED_SUFFIX}"):
+        path.unlink()
+    for swap_path in sorted(folder.glob(f"*{LOG_SUFFIX}{SWAP_SUFFIX}")):
+        offsets = swap_path.name.removesuffix(LOG_SUFFIX + SWAP_SUFFIX).split("-")
+        first, end = (int(offset) for offset in offsets)
+        for path in [*folder.glob(f"*{LOG_SUFFIX}"), *folder.glob(f"*{INDEX_SUFFIX}")]:
+            if first <= int(path.stem) < end:
+                path.unlink()
+        swap_path.replace(folder / f"{first:020}{LOG_SUFFIX}")
+        sync_folder(folder)

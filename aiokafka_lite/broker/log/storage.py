@@ -1,0 +1,256 @@
+"""Where a partition's log is kept: in memory, or in a folder that survives the process.
+
+A folder holds the segments, their indexes, and `state.json`: what cannot be read from the batches
+(the log start offset) and what would be slow to (leader epochs, producers and their transactions,
+as of an end offset).
+Loading trusts what was flushed and checks the rest batch by batch; the first batch that is torn
+or damaged ends the log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from aiokafka_lite.broker.log.epochs import LeaderEpochs
+from aiokafka_lite.broker.log.files import replace_file
+from aiokafka_lite.broker.log.producers import ProducerStates, StoredProducer
+from aiokafka_lite.broker.log.segment import (
+    LOG_SUFFIX,
+    FileSegment,
+    MemorySegment,
+    Segment,
+    finish_replacing,
+    newest_timestamp,
+)
+from aiokafka_lite.broker.log.transactions import AbortedTransaction
+from aiokafka_lite.errors import KafkaError, KafkaStorageError
+from aiokafka_lite.records import BatchHeader, iter_batches
+
+log = logging.getLogger(__name__)
+
+STATE_FILE: Final = "state.json"
+
+# Memory is taken in growing pieces, so that ten thousand small partitions cost little.
+FIRST_MEMORY_SEGMENT_BYTES: Final = 1 << 16
+# What a segment may grow by when its batches are written anew without some of their records.
+REWRITING_GROWTH: Final = 3
+
+
+@dataclass(frozen=True)
+class LogState:
+    """What is stored about a log besides its batches, as of `log_end_offset`.
+
+    Attributes:
+        clean_end: Compaction has seen everything before this offset.
+        gaps_end: Offsets may be missing before this one.
+        serial: Counts the states of one log since it was opened; not stored.
+    """
+
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    epochs: Sequence[tuple[int, int]] = ()
+    producers: Sequence[StoredProducer] = ()
+    aborted: Sequence[AbortedTransaction] = ()
+    clean_end: int = 0
+    gaps_end: int = 0
+    serial: int = 0
+
+    def to_json(self) -> bytes:
+        stored = {name: value for name, value in vars(self).items() if name != "serial"}
+        return json.dumps(stored).encode()
+
+    @classmethod
+    def from_json(cls, stored: bytes) -> LogState:
+        return cls(**json.loads(stored))
+
+
+@dataclass
+class LoadedLog:
+    """What a store found.
+
+    Attributes:
+        was_clean: The last process closed the log; nothing had to be checked or cut.
+    """
+
+    segments: Sequence[Segment] = ()
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
+    producers: ProducerStates = field(default_factory=ProducerStates)
+    clean_end: int = 0
+    gaps_end: int = 0
+    was_clean: bool = True
+
+
+class LogStore(ABC):
+    """Makes, keeps and finds the segments of one log.
+
+    Attributes:
+        segment_bytes: Most that a segment may have, unless one batch is larger; may be changed
+            for the segments to come.
+    """
+
+    def __init__(self, segment_bytes: int) -> None:
+        self.segment_bytes = segment_bytes
+
+    @abstractmethod
+    def load(self) -> LoadedLog:
+        """Return what is there. Blocks on the disk."""
+
+    @abstractmethod
+    def new_segment(self, base_offset: int, size: int, segments_before: int) -> Segment:
+        """Return an empty segment with room for a batch of that size at least."""
+
+    @abstractmethod
+    def new_cleaned(self, base_offset: int, max_bytes: int) -> Segment:
+        """Return an empty segment that is to replace others, which have so many bytes.
+
+        `delete` it if it does not.
+        """
+
+    @abstractmethod
+    def save(self, state: LogState) -> None:
+        """Keep the state, unless a later one was saved already. Blocks on the disk."""
+
+
+class MemoryStore(LogStore):
+    """Keeps nothing beyond the process."""
+
+    def load(self) -> LoadedLog:
+        return LoadedLog()
+
+    def new_segment(self, base_offset: int, size: int, segments_before: int) -> Segment:
+        growing = FIRST_MEMORY_SEGMENT_BYTES << min(segments_before, 32)
+        return MemorySegment(base_offset, max(size, min(growing, self.segment_bytes)))
+
+    def new_cleaned(self, base_offset: int, max_bytes: int) -> Segment:
+        # Times written anew, and another compressor's work, may be longer. What is not used of
+        # the memory is never there.
+        return MemorySegment(base_offset, REWRITING_GROWTH * max_bytes + FIRST_MEMORY_SEGMENT_BYTES)
+
+    def save(self, state: LogState) -> None:
+        pass
+
+
+class FolderStore(LogStore):
+    """Keeps a log in a folder of its own."""
+
+    def __init__(self, folder: Path, segment_bytes: int) -> None:
+        super().__init__(segment_bytes)
+        self._folder = folder
+        # Most states are saved by the disk's thread, some by the loop, which is ahead of it.
+        self._save_lock = threading.Lock()
+        self._saved_serial = -1
+
+    def new_segment(self, base_offset: int, size: int, segments_before: int) -> Segment:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            return FileSegment(self._folder, base_offset, self.segment_bytes)
+        except OSError as error:
+            raise KafkaStorageError(f"cannot start a segment in {self._folder}: {error}") from error
+
+    def new_cleaned(self, base_offset: int, max_bytes: int) -> Segment:
+        try:
+            return FileSegment(self._folder, base_offset, max_bytes, is_cleaned=True)
+        except OSError as error:
+            raise KafkaStorageError(f"cannot compact in {self._folder}: {error}") from error
+
+    def save(self, state: LogState) -> None:
+        with self._save_lock:
+            # A state saved late must not bring back a deleted log.
+            if state.serial > self._saved_serial and self._folder.exists():
+                replace_file(self._folder / STATE_FILE, state.to_json())
+                self._saved_serial = state.serial
+
+    def load(self) -> LoadedLog:
+        state = self._load_state()
+        finish_replacing(self._folder)
+        segments = [
+            FileSegment(self._folder, int(path.stem), self.segment_bytes)
+            for path in sorted(self._folder.glob(f"*{LOG_SUFFIX}"))
+        ]
+        recovery = _Recovery(state)
+        for segment in segments:
+            recovery.load(segment)
+            if segment is not segments[-1]:
+                segment.require_intact()
+                segment.seal()
+                segment.checkpoint()
+        return recovery.finish(segments)
+
+    def _load_state(self) -> LogState:
+        path = self._folder / STATE_FILE
+        try:
+            return LogState.from_json(path.read_bytes())
+        except FileNotFoundError:
+            return LogState()
+        except (ValueError, TypeError) as error:
+            raise KafkaStorageError(f"{path} is not a log's state: {error}") from error
+
+
+class _Recovery:
+    """Walks over a log's segments, oldest first, and finds out where it ends."""
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+        self._epochs = LeaderEpochs(state.epochs)
+        self._producers = ProducerStates()
+        self._producers.restore(state.producers, state.aborted)
+        self._end_offset = 0
+        self._is_clean = True
+
+    def load(self, segment: FileSegment) -> None:
+        """Bring a segment's index up to the last whole batch of its file, and cut what is left."""
+        file_size = segment.load_index()
+        flushed_size = segment.size
+        self._end_offset = max(self._end_offset, segment.base_offset)
+        if flushed_size:
+            start, _ = segment.index.span(segment.index.row_of(self._state.log_end_offset))
+            stored = segment.stored(start, flushed_size)
+            for header, batch in iter_batches(stored, check_crcs=False):
+                self._note(header, batch)
+        for header, batch in _whole_batches(segment.stored(flushed_size, file_size)):
+            if header.base_offset < self._end_offset:
+                break
+            segment.index.add(header.base_offset, len(batch), newest_timestamp(header))
+            self._note(header, batch)
+        if flushed_size != file_size:
+            self._is_clean = False
+
+    def _note(self, header: BatchHeader, batch: memoryview) -> None:
+        self._end_offset = header.last_offset + 1
+        if header.base_offset >= self._state.log_end_offset:  # the state does not know it
+            self._epochs.begin(header.leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                self._producers.note(header, header.base_offset, batch)
+
+    def finish(self, segments: Sequence[FileSegment]) -> LoadedLog:
+        if segments:
+            segments[-1].cut()
+        end_offset = max(self._end_offset, self._state.log_start_offset)
+        self._epochs.truncate(end_offset + 1)
+        return LoadedLog(
+            segments=segments,
+            log_start_offset=self._state.log_start_offset,
+            log_end_offset=end_offset,
+            epochs=self._epochs,
+            producers=self._producers,
+            clean_end=self._state.clean_end,
+            gaps_end=self._state.gaps_end,
+            was_clean=self._is_clean and end_offset == self._state.log_end_offset,
+        )
+
+
+def _whole_batches(stored: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Walk over batches up to the first that is torn or damaged."""
+    try:
+        yield from iter_batches(stored, check_crcs=True)
+    except KafkaError as error:
+        log.warning("the log's tail is cut at a batch that cannot be read: %s", error)

@@ -1,0 +1,109 @@
+"""What a broker checks of a batch before it appends it.
+
+Reference: org.apache.kafka.storage.internals.log.LogValidator and UnifiedLog. Headers and
+checksums are checked; records are looked into only where the topic's configuration asks for
+something of each.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiokafka_lite._compat import Buffer, Never
+from aiokafka_lite.broker.configs.topic_config import TopicConfig
+from aiokafka_lite.errors import (
+    CorruptRecordException,
+    InvalidRecordError,
+    InvalidTimestampError,
+    MessageSizeTooLargeError,
+    UnsupportedCompressionTypeError,
+    UnsupportedMagicError,
+)
+from aiokafka_lite.records import BatchHeader, Codec, decode_all, read_header
+from aiokafka_lite.records.batch import check_crc
+
+MAGIC: Final = 2
+FIRST_PRODUCE_WITH_ZSTD: Final = 7
+
+
+def validated_batch(
+    records: Buffer | None, api_version: int, config: TopicConfig, now_ms: int
+) -> tuple[BatchHeader, memoryview]:
+    """Return the one batch that a Produce request has for a partition.
+
+    Raises:
+        InvalidRecordError: It is not exactly one batch of magic 2, or not one for clients.
+        CorruptRecordException: Its checksum is wrong, or its header cannot be true.
+        MessageSizeTooLargeError: The topic takes no batch so large.
+        UnsupportedCompressionTypeError: Clients of that version cannot know the codec.
+        InvalidTimestampError: A record comes from the future.
+    """
+    header, batch = _only_batch(records)
+    _check_header(header)
+    if header.codec is Codec.ZSTD and api_version < FIRST_PRODUCE_WITH_ZSTD:
+        raise UnsupportedCompressionTypeError(
+            f"zstd needs Produce version {FIRST_PRODUCE_WITH_ZSTD}, this is {api_version}"
+        )
+    if header.size > config.max_message_bytes:
+        raise MessageSizeTooLargeError(
+            f"the batch has {header.size} bytes, max.message.bytes is {config.max_message_bytes}"
+        )
+    latest = now_ms + config.timestamp_after_max_ms
+    if not config.is_log_append_time and header.max_timestamp > latest:
+        raise InvalidTimestampError(
+            f"timestamp {header.max_timestamp} is more than {config.timestamp_after_max_ms} ms "
+            f"ahead of the broker's clock (message.timestamp.after.max.ms)"
+        )
+    if config.is_compacted and any(record.key is None for record in decode_all(batch)):
+        raise InvalidRecordError("records of a compacted topic need keys")
+    return header, batch
+
+
+def _only_batch(records: Buffer | None) -> tuple[BatchHeader, memoryview]:
+    view = memoryview(b"" if records is None else records)
+    header = _read_header(view, 0)
+    if header is None:
+        if len(view):
+            raise CorruptRecordException("the batch is cut short")
+        raise InvalidRecordError("a partition takes exactly one batch, not 0")
+    if header.size != len(view):
+        _refuse_rest(view, header.size)
+    check_crc(header, view)
+    return header, view
+
+
+def _read_header(view: memoryview, pos: int) -> BatchHeader | None:
+    try:
+        header = read_header(view, pos)
+    except UnsupportedMagicError as error:
+        raise InvalidRecordError(f"only batches of magic {MAGIC} are accepted: {error}") from error
+    if header is not None and header.magic != MAGIC:
+        raise InvalidRecordError(f"only batches of magic {MAGIC} are accepted")
+    return header
+
+
+def _refuse_rest(view: memoryview, pos: int) -> Never:
+    """Say what is wrong with what follows the first batch."""
+    count = 1
+    while (header := _read_header(view, pos)) is not None:
+        count, pos = count + 1, pos + header.size
+    if count > 1:
+        raise InvalidRecordError(f"a partition takes exactly one batch, not {count}")
+    raise CorruptRecordException(f"{len(view) - pos} bytes follow the batch")
+
+
+def _check_header(header: BatchHeader) -> None:
+    if header.is_control:
+        raise InvalidRecordError("control batches are written by brokers only")
+    if header.count < 1:
+        raise InvalidRecordError(f"a batch cannot hold {header.count} records")
+    if header.last_offset_delta != header.count - 1:
+        raise InvalidRecordError(
+            f"{header.count} records cannot have {header.last_offset_delta + 1} offsets"
+        )
+    if header.base_offset != 0:
+        raise InvalidRecordError(f"a new batch starts at offset 0, not {header.base_offset}")
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise InvalidRecordError(
+            f"producer {header.producer_id} gives no sequence number ({header.base_sequence})"
+        )

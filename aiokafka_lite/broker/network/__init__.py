@@ -1,0 +1,1 @@
+"""The reactor: connections, the bounded request queue, and what takes requests from it."""

@@ -1,0 +1,438 @@
+"""One client's connection.
+
+    read a frame → decode → RequestChannel → handler → encode → write → read the next frame
+
+One request is in flight at a time (the connection is muted meanwhile), so answers leave in the
+order of the requests whatever the handlers do. While muted the socket is read ahead by one buffer,
+or one large frame, at most: enough to notice that the client is gone during a long poll, and to
+have the next requests at hand. Answers are written from the log itself as the client takes them; a
+slow client costs views of the log, not copies of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Final, cast
+
+from aiokafka_lite.broker.faults.connections import ConnectionFault
+from aiokafka_lite.broker.handlers.registry import HANDLERS
+from aiokafka_lite.broker.network import gather
+from aiokafka_lite.broker.network.receive import FrameReceiver
+from aiokafka_lite.broker.network.work import Acceptor, BareToken, Work
+from aiokafka_lite.broker.security.authenticator import Verdict
+from aiokafka_lite.broker.security.session import SaslSession
+from aiokafka_lite.broker.security.tls import ANONYMOUS, principal_of
+from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
+from aiokafka_lite.protocol import codec, framing
+from aiokafka_lite.protocol.encoding import Part
+from aiokafka_lite.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from aiokafka_lite.protocol.messages.sasl_authenticate import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
+from aiokafka_lite.protocol.schema import Response
+
+log = logging.getLogger(__name__)
+
+
+NEWEST_UNDERSTOOD_BY_ALL: Final = 0
+
+# SO_LINGER, on, for no time: the kernel resets the connection when it is closed.
+_LINGER_NOT: Final = struct.pack("ii", 1, 0)
+
+
+class Processor(asyncio.BufferedProtocol):
+    """The protocol of one connection; it writes all its own fields."""
+
+    def __init__(self, acceptor: Acceptor, loop: asyncio.AbstractEventLoop) -> None:
+        self._acceptor = acceptor
+        self._loop = loop
+        self.sasl = acceptor.new_session()
+        limit = None if self.sasl is None else self.sasl.max_frame_bytes
+        self._receiver = FrameReceiver(acceptor.max_frame_bytes if limit is None else limit)
+        self._transport: asyncio.Transport | None = None
+        self._fd: int | None = None
+        self._outgoing: deque[Part] = deque()
+        self._is_muted = False
+        self._is_reading_paused = False
+        self._is_waiting_for_room = False
+        self._is_writable = True
+        self._on_gone: Callable[[], None] | None = None
+        self._throttle_s = 0.0
+        self._unmute_timer: asyncio.TimerHandle | None = None
+        # After how many more bytes the connection is closed, if a fault says so.
+        self._bytes_left: int | None = None
+        self._certified_name = ANONYMOUS
+        self.peer_host = ""
+        self.peer = ""
+        self.last_active_at = loop.time()
+
+    # The transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        # There is none when the client left before it was accepted.
+        peer = transport.get_extra_info("peername") or ("unknown", 0)
+        self.peer_host, self.peer = f"/{peer[0]}", f"{peer[0]}:{peer[1]}"
+        self._fd = gather.socket_of(self._transport)
+        high = gather.HIGH_WATER_BYTES if self._fd is None else 0
+        self._transport.set_write_buffer_limits(high=high)
+        if not self._acceptor.admit(self):
+            log.warning("%s is turned away: there are too many connections", self.peer)
+            self.abort()
+            return
+        if self.sasl is not None:
+            self.sasl.opened(self._authentication_overdue)
+        else:
+            self._certified_name = principal_of(transport.get_extra_info("peercert"))
+        if self._acceptor.faults.is_armed_for_connections:
+            self._suffer()
+
+    def _suffer(self) -> None:
+        rule = self._acceptor.faults.take_for_connection(self, self._acceptor.id)
+        if rule is None:
+            return
+        match rule.fault:
+            case ConnectionFault.REFUSE:
+                self.reset()
+            case ConnectionFault.SILENCE:
+                self._is_muted = True
+            case ConnectionFault.CLOSE_AFTER:
+                self._bytes_left = rule.after_bytes
+                self._write_more()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._outgoing.clear()
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
+        if self.sasl is not None:
+            self.sasl.closed()
+        on_gone, self._on_gone = self._on_gone, None
+        if on_gone is not None:
+            on_gone()
+        self._acceptor.dismiss(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_active_at = self._loop.time()
+        try:
+            self._receiver.received(nbytes)
+            self._advance()
+        except KafkaProtocolError as error:
+            self.refuse(error)
+
+    def eof_received(self) -> bool:
+        return False  # close: whoever stops sending does not wait for answers either
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self._write_more()
+        self._next()
+
+    # Who it is
+
+    @property
+    def listener_name(self) -> str:
+        """The listener that the client came by."""
+        return self._acceptor.name
+
+    @property
+    def principal(self) -> str:
+        """Who the client is, as Kafka names it: "User:alice", "User:ANONYMOUS"."""
+        name = None if self.sasl is None else self.sasl.username
+        return f"User:{name or self._certified_name}"
+
+    def _may_be_handled(self, api_key: int) -> bool:
+        """Ask the SASL session about a request; if it may not, the connection closes."""
+        if self.sasl is None:
+            return True
+        verdict = self.sasl.judge(api_key)
+        if verdict is Verdict.CLOSE:
+            raise KafkaProtocolError(f"API {api_key} does not fit the state of authentication")
+        if verdict is Verdict.FAIL:
+            self._fail_later(self.sasl, [])
+        return verdict is Verdict.HANDLE
+
+    def _fail_later(self, sasl: SaslSession, parts: list[Part]) -> None:
+        """Tell a client that its authentication failed, after a delay, and close."""
+        self._is_muted = True
+        self._loop.call_later(sasl.failure_delay_s, self._fail, parts)
+
+    def _fail(self, parts: list[Part]) -> None:
+        if self._transport is not None:
+            log.warning("connection from %s is closed: authentication failed", self.peer)
+            self._write(parts)
+            self.close()
+
+    def _authentication_overdue(self) -> None:
+        log.warning("connection from %s is closed: it did not authenticate in time", self.peer)
+        self.abort()
+
+    # Reading
+
+    @property
+    def is_open(self) -> bool:
+        """The client has not gone."""
+        return self._transport is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """No request is being answered."""
+        return not self._is_muted
+
+    @property
+    def _is_ready(self) -> bool:
+        """The last request is answered, and the client took the answer."""
+        is_busy = self._is_muted or self._outgoing or not self._is_writable
+        return self._transport is not None and not is_busy
+
+    def _advance(self) -> None:
+        """Start on the next frame: if there is one, the last is answered, and there is room."""
+        channel = self._acceptor.channel
+        while self._is_ready and self._receiver.has_frame:
+            if not channel.has_room:
+                if not self._is_waiting_for_room:
+                    self._is_waiting_for_room = True
+                    channel.call_when_room(self._room_made)
+                break
+            self._submit(self._receiver.next_frame())
+        self._adjust_reading()
+
+    def _room_made(self) -> None:
+        self._is_waiting_for_room = False
+        self._next()
+
+    def _adjust_reading(self) -> None:
+        """Read no further ahead than the receiver has room."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        should_pause = not self._receiver.has_room
+        if should_pause != self._is_reading_paused:
+            self._is_reading_paused = should_pause
+            if should_pause:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def _submit(self, frame: memoryview) -> None:
+        if self.sasl is not None and self.sasl.expects_bare_token:
+            self._submit_token(frame)
+            return
+        header = framing.decode_request(frame)
+        if not self._may_be_handled(header.api_key):
+            return
+        entry = HANDLERS.get(header.api_key)
+        if entry is None or not entry.min_version <= header.version <= entry.max_version:
+            self._refuse(header.api_key, header.version, header.correlation_id)
+            return
+        # Bytes behind the request are left alone, as Kafka does: librdkafka sends some.
+        request = codec.decoder(entry.request, header.version)(header.body, True)
+        request = request.from_version(header.version)
+        context = self._acceptor.context(self, header.version, header.client_id)
+        work = Work(self, entry, context, header.correlation_id, request, len(frame))
+        requests = self._acceptor.requests
+        if requests.is_on:
+            work.seen = requests.arrived(
+                context, self.peer, request, work.size_bytes, self.last_active_at
+            )
+        self._is_muted = True
+        self._acceptor.channel.put(work)
+
+    def _submit_token(self, frame: memoryview) -> None:
+        """Submit a token that follows a SaslHandshake v0, as if it came in a request."""
+        entry = HANDLERS[SaslAuthenticateRequest.api_key]
+        request = SaslAuthenticateRequest(auth_bytes=bytes(frame))
+        context = self._acceptor.context(self, entry.min_version, None)
+        self._is_muted = True
+        self._acceptor.channel.put(BareToken(self, entry, context, 0, request, len(frame)))
+
+    def _refuse(self, api_key: int, version: int, correlation_id: int) -> None:
+        """Answer what cannot be decoded: only ApiVersions has an answer that any client reads."""
+        if api_key != ApiVersionsRequest.api_key:
+            raise KafkaProtocolError(f"API {api_key} version {version} is not supported")
+        entry = HANDLERS[api_key]
+        supported = ApiVersion(
+            api_key=api_key, min_version=entry.min_version, max_version=entry.max_version
+        )
+        response = ApiVersionsResponse(
+            error_code=UnsupportedVersionError.errno, api_keys=[supported]
+        )
+        self._write(
+            framing.encode_response_parts(response, NEWEST_UNDERSTOOD_BY_ALL, correlation_id)
+        )
+
+    # Answering
+
+    def call_when_gone(self, callback: Callable[[], None] | None) -> None:
+        """Have a function called if the client disconnects before its answer is sent."""
+        self._on_gone = callback
+
+    def answer(self, work: Work, response: Response | None) -> None:
+        """Answer the request in flight; None when no answer is expected."""
+        self._on_gone = None
+        if self._transport is None:
+            return
+        if self._acceptor.quotas.is_active:
+            self.mute_for(self._acceptor.quotas.throttle(work, response))
+        if work.rule is not None:
+            work.rule.answer(work, response)
+        else:
+            self.send(work, response)
+
+    def send(self, work: Work, response: Response | None) -> None:
+        """Send the answer to the request in flight as it is, and go on to the next."""
+        if work.seen is not None:
+            self._acceptor.requests.answered(work.seen, response, self._loop.time())
+        if response is None:
+            self._unmute()
+            return
+        if self.sasl is None:
+            self._write(_encoded(work, response))
+        else:
+            self._answer_in_session(self.sasl, work, response)
+
+    def _answer_in_session(self, sasl: SaslSession, work: Work, response: Response) -> None:
+        """Answer a client that may have authenticated, or failed to, by this request."""
+        if isinstance(work, BareToken) and isinstance(response, SaslAuthenticateResponse):
+            token = response.auth_bytes
+            parts: list[Part] = [] if sasl.has_failed else [len(token).to_bytes(4, "big") + token]
+        else:
+            parts = _encoded(work, response)
+        if sasl.has_failed:
+            self._fail_later(sasl, parts)
+            return
+        if sasl.max_frame_bytes is None:
+            self._receiver.max_frame_bytes = self._acceptor.max_frame_bytes
+        self._write(parts)
+
+    def _write(self, parts: list[Part]) -> None:
+        self._outgoing.extend(parts)
+        self._write_more()
+
+    def _write_more(self) -> None:
+        transport, outgoing = self._transport, self._outgoing
+        if transport is None:
+            return
+        if self._bytes_left is not None:
+            self._write_last(transport)
+            return
+        while outgoing and self._is_writable and not transport.is_closing():
+            if self._fd is None:
+                transport.write(gather.take(outgoing, gather.WRITE_BYTES))
+            elif not self._gather(transport, self._fd):
+                transport.write(gather.take(outgoing, gather.PIECE_BYTES))
+        if self._is_muted and not outgoing and self._is_writable:
+            self._unmute()
+
+    def _gather(self, transport: asyncio.Transport, fd: int) -> bool:
+        """Write past the transport, which has nothing to write; say whether that was all."""
+        try:
+            return gather.write(fd, self._outgoing)
+        except OSError:  # the client is gone
+            transport.abort()
+            return True
+
+    def mute_for(self, throttle_s: float) -> None:
+        """Leave the connection muted for so long after the answer in flight (KIP-219)."""
+        self._throttle_s = max(self._throttle_s, throttle_s)
+
+    def _unmute(self) -> None:
+        if self._unmute_timer is not None:
+            return
+        if self._throttle_s:
+            self._unmute_timer = self._loop.call_later(self._throttle_s, self._throttled)
+            self._throttle_s = 0.0
+            return
+        self._is_muted = False
+        self.last_active_at = self._loop.time()
+        if self._receiver.has_frame:
+            # From here, not from the loop's next iteration: whoever has sent several requests gets
+            # them handled without a system call in between. Nothing is handled right here.
+            self._next()
+
+    def _throttled(self) -> None:
+        self._unmute_timer = None
+        self._unmute()
+
+    def _next(self) -> None:
+        try:
+            self._advance()
+        except KafkaProtocolError as error:
+            self.refuse(error)
+
+    # Answering as faults do
+
+    def encode(self, work: Work, response: Response) -> bytes:
+        """Return what `send` would write, its size first."""
+        return framing.encode_response(response, work.context.api_version, work.correlation_id)
+
+    def write_now(self, piece: bytes) -> None:
+        """Write a piece of the answer in flight; more is to follow."""
+        if self._transport is not None:
+            self._outgoing.append(piece)
+            is_muted, self._is_muted = self._is_muted, False
+            self._write_more()
+            self._is_muted = is_muted
+
+    def write_rest(self, work: Work, response: Response, rest: bytes) -> None:
+        """Write the rest of the answer in flight, which says this, and go on to the next."""
+        if self._transport is None:
+            return
+        if work.seen is not None:
+            self._acceptor.requests.answered(work.seen, response, self._loop.time())
+        self._write([rest])
+
+    def _write_last(self, transport: asyncio.Transport) -> None:
+        """Write what a fault lets through, then close."""
+        outgoing = self._outgoing
+        while outgoing and self._bytes_left:
+            part = outgoing.popleft()[: self._bytes_left]
+            self._bytes_left -= len(part)
+            transport.write(part)
+        if self._bytes_left:
+            self._unmute()
+        else:
+            transport.close()
+
+    # The end
+
+    def refuse(self, error: KafkaProtocolError) -> None:
+        """Hang up on a peer that breaks the protocol, or that cannot be told otherwise."""
+        log.warning("connection from %s is closed: %s", self.peer, error)
+        self.close()
+
+    def close(self) -> None:
+        """Close after what is being written was taken by the client."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def reset(self) -> None:
+        """Close at once, and have the client told so by a TCP reset."""
+        if self._transport is not None:
+            sock = self._transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+            self._transport.abort()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _encoded(work: Work, response: Response) -> list[Part]:
+    return framing.encode_response_parts(response, work.context.api_version, work.correlation_id)

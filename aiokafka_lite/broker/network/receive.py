@@ -1,0 +1,152 @@
+"""Frames out of a stream of bytes, with as few system calls and as little fresh memory as can be.
+
+Most requests are small: they arrive whole, often several with one read, in a buffer that serves
+again and again, and are copied out of it. The buffer begins small, as most connections stay idle,
+and grows with what a connection sends. A frame that is larger than it ever gets has memory of
+exactly its size, and the socket is read straight into that.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from aiokafka_lite.broker.log.memory import anonymous_memory
+from aiokafka_lite.errors import KafkaProtocolError
+
+FIRST_SCRATCH_BYTES: Final = 4 << 10
+SCRATCH_BYTES: Final = 128 << 10
+GROWTH: Final = 4
+# Memory from here on comes page by page as it is filled: a claimed size costs nothing. Below it is
+# cheaper to clear memory that the process has had before than to be given fresh pages.
+MAPPED_FROM_BYTES: Final = 4 << 20
+
+_SIZE: Final = struct.Struct(">i")
+
+
+class FrameReceiver:
+    """Collects frames: `buffer`, read into it, `received`, `next_frame` while `has_frame`.
+
+    Attributes:
+        has_frame: There is a whole frame that was not handed out.
+        max_frame_bytes: Largest frame that may begin; its owner may change it.
+    """
+
+    __slots__ = (
+        "_end",
+        "_large",
+        "_large_end",
+        "_scratch",
+        "_size",
+        "_start",
+        "has_frame",
+        "max_frame_bytes",
+    )
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._scratch = memoryview(bytearray(FIRST_SCRATCH_BYTES))
+        self._start = 0  # of what has not been handed out
+        self._end = 0  # of what was received
+        self._size = 0  # of the frame at the start, as it announces itself
+        self._large: memoryview | None = None
+        self._large_end = 0
+        self.has_frame = False
+
+    @property
+    def has_room(self) -> bool:
+        """`buffer` is not empty."""
+        if self._large is not None:
+            return self._large_end < len(self._large)
+        return self._end - self._start < len(self._scratch)
+
+    def buffer(self) -> memoryview:
+        """Return where the next bytes go; not to be asked for unless `has_room`."""
+        if self._large is not None:
+            return self._large[self._large_end :]
+        if self._start:
+            rest = self._end - self._start
+            if rest:
+                self._scratch[:rest] = bytes(self._scratch[self._start : self._end])
+            self._start, self._end = 0, rest
+        return self._scratch[self._end :]
+
+    def received(self, count: int) -> None:
+        """Note that the first `count` bytes of `buffer()` were filled.
+
+        Raises:
+            KafkaProtocolError: The peer announces a frame that is too large, or no frame.
+        """
+        if self._large is not None:
+            self._large_end += count
+            self.has_frame = self._large_end == len(self._large)
+            return
+        self._end += count
+        if self._end == len(self._scratch):  # there may be more where this came from
+            self._grow(GROWTH * len(self._scratch))
+        self._look()
+
+    def next_frame(self) -> memoryview:
+        """Return the frame that there is, in memory of its own.
+
+        Raises:
+            KafkaProtocolError: What follows in the buffer announces no proper frame.
+            RuntimeError: There is no whole frame.
+        """
+        if not self.has_frame:
+            raise RuntimeError("no frame is complete yet")
+        if self._large is not None:
+            frame, self._large = self._large, None
+            self.has_frame = False
+            return frame
+        first = self._start + _SIZE.size
+        self._start = first + self._size
+        frame = memoryview(bytearray(self._scratch[first : self._start]))
+        self._look()
+        return frame
+
+    def _look(self) -> None:
+        """Check the announced size, and make room for the frame if it is not all there."""
+        there = self._end - self._start - _SIZE.size
+        if there < 0:
+            self.has_frame = False
+            return
+        size = self._size = _SIZE.unpack_from(self._scratch, self._start)[0]
+        if not 0 < size <= self.max_frame_bytes:
+            prefix = bytes(self._scratch[self._start : self._start + _SIZE.size])
+            raise KafkaProtocolError(
+                f"the peer announces a request of {size} bytes ({prefix!r}); "
+                f"1 to {self.max_frame_bytes} are accepted{_guess(prefix)}"
+            )
+        self.has_frame = there >= size
+        if not self.has_frame and _SIZE.size + size > len(self._scratch):
+            if _SIZE.size + size > SCRATCH_BYTES:
+                self._begin_large(size)
+            else:
+                self._grow(_SIZE.size + size)
+
+    def _grow(self, needed: int) -> None:
+        size = len(self._scratch)
+        while size < min(needed, SCRATCH_BYTES):
+            size *= GROWTH
+        if size > len(self._scratch):
+            larger = memoryview(bytearray(min(size, SCRATCH_BYTES)))
+            larger[: self._end] = self._scratch[: self._end]
+            self._scratch = larger
+
+    def _begin_large(self, size: int) -> None:
+        """Move a frame that will not fit the scratch out of it."""
+        head = self._scratch[self._start + _SIZE.size : self._end]
+        is_mapped = size >= MAPPED_FROM_BYTES
+        self._large = anonymous_memory(size) if is_mapped else memoryview(bytearray(size))
+        self._large[: len(head)] = head
+        self._large_end = len(head)
+        self._start = self._end = 0
+
+
+def _guess(prefix: bytes) -> str:
+    if prefix[0] == 0x16:
+        return "; it looks like TLS, and this listener is plain"
+    if prefix in (b"GET ", b"POST", b"HEAD", b"PUT "):
+        return "; it looks like HTTP"
+    return ""

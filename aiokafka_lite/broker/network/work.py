@@ -1,0 +1,106 @@
+"""What goes through the broker, and what a connection needs of where it came in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.faults import Faults, Rule
+from aiokafka_lite.broker.handlers.registry import HandlerEntry
+from aiokafka_lite.broker.network.channel import RequestChannel
+from aiokafka_lite.broker.network.quotas import ClientQuotas
+from aiokafka_lite.broker.network.request_log import RequestLog, SeenRequest
+from aiokafka_lite.broker.security.session import SaslSession
+from aiokafka_lite.protocol.schema import Request, Response
+
+if TYPE_CHECKING:
+    from aiokafka_lite.broker.network.processor import Processor
+
+
+class Work:
+    """A request on its way through the broker.
+
+    Attributes:
+        seen: Its entry in the log of requests, if there is a log.
+        rule: The fault that it was chosen for, if any.
+        refused: What the fault has refused of it, while the rest is being handled.
+        started_at: When its handler began, or went on after waiting; None while it waits, and
+            where nobody wants to know.
+    """
+
+    __slots__ = (
+        "context",
+        "correlation_id",
+        "entry",
+        "processor",
+        "refused",
+        "request",
+        "rule",
+        "seen",
+        "size_bytes",
+        "started_at",
+    )
+
+    def __init__(
+        self,
+        processor: Processor,
+        entry: HandlerEntry,
+        context: RequestContext,
+        correlation_id: int,
+        request: Request[Response],
+        size_bytes: int,
+    ) -> None:
+        self.processor = processor
+        self.entry = entry
+        self.context = context
+        self.correlation_id = correlation_id
+        self.request = request
+        self.size_bytes = size_bytes
+        self.seen: SeenRequest | None = None
+        self.rule: Rule | None = None
+        self.refused: Response | None = None
+        self.started_at: float | None = None
+
+
+class BareToken(Work):
+    """A SASL token that came without a request around it, and is answered likewise."""
+
+    __slots__ = ()
+
+
+class Acceptor(Protocol):
+    """What a connection needs of the server it belongs to."""
+
+    @property
+    def name(self) -> str:
+        """The listener's name."""
+
+    @property
+    def channel(self) -> RequestChannel[Work]: ...
+
+    @property
+    def max_frame_bytes(self) -> int: ...
+
+    @property
+    def faults(self) -> Faults: ...
+
+    @property
+    def requests(self) -> RequestLog: ...
+
+    @property
+    def quotas(self) -> ClientQuotas: ...
+
+    @property
+    def id(self) -> int: ...
+
+    def admit(self, processor: Processor) -> bool:
+        """Count a new connection in, unless there are too many."""
+
+    def dismiss(self, processor: Processor) -> None:
+        """Count a connection out."""
+
+    def new_session(self) -> SaslSession | None:
+        """Begin the authentication of a new connection; None where there is none."""
+
+    def context(self, processor: Processor, version: int, client_id: str | None) -> RequestContext:
+        """Return what a handler is told about a request of this connection."""
