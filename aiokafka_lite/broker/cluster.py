@@ -343,7 +343,7 @@ class Cluster(DirectAccess):
         known = self.known_topic(topic) if isinstance(topic, str) else topic
         self.catalog.delete(known)
         for node in self.nodes.values():
-            node.groups.topic_deleted(known.name, known.topic_id)
+            node.groups.removal.topic_deleted(known.name, known.topic_id)
 
     def recreate_topic(self, name: str, partitions: int | None = None) -> Topic:
         """Delete a topic and create it anew, empty and with another id; return the new one.

@@ -305,7 +305,7 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
 
     def _expire_offsets(self) -> Steps:
         for node in self.live_nodes:
-            yield from node.groups.expire_offsets(self.config.offsets_retention_minutes * 60_000)
+            yield from node.groups.removal.expire(self.config.offsets_retention_minutes * 60_000)
 
     async def clean_logs(self) -> None:
         """Do now what is else done from time to time: delete, compact, let offsets lapse.

@@ -31,10 +31,10 @@ from aiokafka_lite.broker.groups.coordinator_log import (
     restore_group,
 )
 from aiokafka_lite.broker.groups.loading import CoordinatedPartitions
-from aiokafka_lite.broker.groups.offset_expiry import end_of, expired
+from aiokafka_lite.broker.groups.offset_expiry import end_of
 from aiokafka_lite.broker.groups.offsets import CommittedOffset, OffsetManager, OffsetToCommit
+from aiokafka_lite.broker.groups.removal import OffsetRemoval
 from aiokafka_lite.broker.groups.services import CoordinatorServices
-from aiokafka_lite.broker.groups.subscription import consumed_of
 from aiokafka_lite.broker.groups.timers import GroupTimers
 from aiokafka_lite.broker.groups.transactions import TransactionalOffsets
 from aiokafka_lite.broker.groups.values import (
@@ -45,17 +45,14 @@ from aiokafka_lite.broker.groups.values import (
     Sync,
     Synced,
 )
-from aiokafka_lite.broker.log.maintenance import Steps
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     GroupIdNotFound,
-    GroupSubscribedToTopicError,
     InvalidGroupIdError,
     InvalidSessionTimeoutError,
     KafkaError,
     NoError,
-    NonEmptyGroup,
     NotCoordinatorError,
     RebalanceInProgressError,
     UnknownMemberIdError,
@@ -125,6 +122,14 @@ class GroupCoordinator:
             self._log,
             services.group_topics,
             check=self._check,
+            append=self._append,
+        )
+        self.removal = OffsetRemoval(
+            self._groups,
+            self.offsets,
+            clock=services.clock,
+            check=self._check,
+            availability=self.availability,
             append=self._append,
         )
         self._is_open = True
@@ -340,44 +345,6 @@ class GroupCoordinator:
         if error is not NoError or group is None:
             return error
         return group.check_fetch(member_id, epoch)
-
-    def delete_offsets(
-        self, group_id: str, tps: Sequence[TopicPartition]
-    ) -> tuple[ErrorType, Sequence[ErrorType]]:
-        """Forget offsets of topics that the group does not consume now."""
-        error = self._check(group_id)
-        group = self._groups.get(group_id)
-        if error is NoError and group is None:
-            error = GroupIdNotFound
-        if error is not NoError or group is None:
-            return error, ()
-        if isinstance(group, ClassicGroup) and not (group.is_empty or group.is_consumer_group):
-            return NonEmptyGroup, ()
-        consumed = consumed_of(group, (tp.topic for tp in tps))
-        records = self.offsets.delete(group_id, [tp for tp in tps if tp.topic not in consumed])
-        error = self._append(group_id, records)
-        if error is not NoError:
-            return error, ()
-        return NoError, [
-            GroupSubscribedToTopicError if tp.topic in consumed else NoError for tp in tps
-        ]
-
-    def topic_deleted(self, topic: str, topic_id: bytes) -> None:
-        """Forget what was committed for a topic that exists no more."""
-        for group_id, records in self.offsets.delete_topic(topic, topic_id).items():
-            self._append(group_id, records)
-
-    def expire_offsets(self, retention_ms: int) -> Steps:
-        """Forget offsets that have lapsed, and empty groups without any; a group a step."""
-        now_ms = self._services.clock()
-        for group_id, group in tuple(self._groups.items()):
-            if self.availability(group_id) is NoError and self._groups.get(group_id) is group:
-                lapsed = list(expired(group, group_id, self.offsets, now_ms, retention_ms))
-                self._append(group_id, self.offsets.delete(group_id, lapsed))
-                is_needed = self.offsets.has_offsets(group_id) or self.offsets.has_pending(group_id)
-                if group.is_empty and not is_needed:
-                    self._append(group_id, end_of(group))
-            yield
 
     # -- administration ------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ def handle(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteRes
             else:
                 accepted.append(result)
                 tps.append(TopicPartition(item.name, partition.partition_index))
-    error, errors = ctx.groups.delete_offsets(request.group_id, tps)
+    error, errors = ctx.groups.removal.delete(request.group_id, tps)
     if error is not NoError:
         return OffsetDeleteResponse(error_code=error.errno)
     for result, delete_error in zip(accepted, errors, strict=True):

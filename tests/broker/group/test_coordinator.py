@@ -133,7 +133,7 @@ async def test_deleted_topic_takes_its_offsets_along_but_not_its_namesakes(
     commit(coordinator)
     commit(coordinator, group_id="other", topic_id=b"\x08" * 16)
     commit(coordinator, group_id="unsaid", topic_id=ZERO_UUID)
-    coordinator.topic_deleted("t", TOPIC_ID)
+    coordinator.removal.topic_deleted("t", TOPIC_ID)
     offsets = [coordinator.committed(g, TP, ZERO_UUID).offset for g in ("g", "other", "unsaid")]
     assert offsets == [-1, 5, -1]
 
@@ -144,7 +144,7 @@ async def test_successor_has_the_same_offsets(
     for number in range(20):
         commit(coordinator, number, group_id=f"g{number}")
     commit(coordinator, 99, group_id="g3")
-    coordinator.delete_offsets("g4", [TP])
+    coordinator.removal.delete("g4", [TP])
     coordinator.delete("g5")
     heir = await successor(services)
     for number in range(20):
@@ -180,7 +180,7 @@ async def test_requests_are_refused_while_the_log_is_read(
     assert (await heir.sync("g", Sync("m", 1))).error is CoordinatorLoadInProgressError
     assert heir.leave("g", [Leaver("m")]) == (CoordinatorLoadInProgressError, ())
     assert heir.delete("g") is CoordinatorLoadInProgressError
-    assert heir.delete_offsets("g", [TP])[0] is CoordinatorLoadInProgressError
+    assert heir.removal.delete("g", [TP])[0] is CoordinatorLoadInProgressError
     # A heartbeat cannot be wrong yet: sessions start when the log has been read.
     assert heir.heartbeat("g", "whoever", None, 9) is NoError
     await heir.until_loaded()

@@ -40,7 +40,7 @@ async def coordinator(services: Services) -> AsyncIterator[GroupCoordinator]:
 
 
 def expire(coordinator: GroupCoordinator) -> None:
-    for _ in coordinator.expire_offsets(RETENTION_MS):
+    for _ in coordinator.removal.expire(RETENTION_MS):
         pass
 
 
