@@ -337,10 +337,17 @@ class Cluster(DirectAccess):
     def delete_topic(self, topic: Topic | str) -> None:
         """Delete a topic, its records and the offsets committed for it.
 
+        With a coordinators' topic goes all that they know; whoever looks for one has it made anew.
+
         Raises:
             UnknownTopicOrPartitionError: There is no topic of that name.
         """
         known = self.known_topic(topic) if isinstance(topic, str) else topic
+        if known.name in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
+            # Before: what is in a partition is told by how many there are.
+            for partition in known.partitions:
+                for node in self.nodes.values():
+                    node.coordinator(known.name).resign(partition.index)
         self.catalog.delete(known)
         for node in self.nodes.values():
             node.groups.removal.topic_deleted(known.name, known.topic_id)

@@ -129,3 +129,22 @@ async def test_join_that_is_parked_is_told_when_the_coordinator_moves(
     assert not parked.done()
     cluster.move_coordinator("g")
     assert (await parked).error_code == NotCoordinatorError.errno
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+async def test_groups_begin_anew_when_their_topic_is_deleted(nodes: int) -> None:
+    async with Broker(nodes=nodes, offsets_topic_partitions=7) as broker:
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        await kafka.create_topic("t")
+        await broker.open_offsets_topic()
+        for _ in range(2):
+            at = broker.coordinator_of("g")
+            group = GroupRequests(KafkaHandle("embedded", broker.nodes[at].bootstrap_servers), "g")
+            assert (await group.fetch("t")).committed_offset == -1
+            member = await group.member()
+            assert await group.commit("t", 7, member=member) == NoError.errno
+            broker.delete_topic("__consumer_offsets")
+            assert await group.heartbeat(member) == NotCoordinatorError.errno
+            found = await coordinator_seen_by(broker, at, "g")
+            assert (found.error_code, found.node_id) == (0, broker.coordinator_of("g"))
+        assert broker.failure is None

@@ -178,4 +178,17 @@ async def test_deleted_topic_takes_pending_offsets_along() -> None:
             broker.create_topic("t", 1)
             await producer.end(commit=True)
             assert await settled(client, group, "t") == -1
+
+
+async def test_transactional_ids_begin_anew_when_their_topic_is_deleted() -> None:
+    async with Broker(nodes=2, transaction_topic_partitions=7) as broker:
+        broker.create_topic("t", 1)
+        for _ in range(2):
+            async with await connect(broker, "p") as client:
+                producer = await Producer(client, "p").init()
+                assert producer.epoch == 0
+                await producer.add("t")
+                broker.delete_topic(TRANSACTION_STATE_TOPIC)
+                refused = await client.request(_end_request(producer), 4)
+                assert refused.error_code == NotCoordinatorError.errno
     assert broker.failure is None
