@@ -99,7 +99,7 @@ JAVA_PRODUCER: Final = Contestant(
 CONFLUENT_CONSUMER: Final = Contestant(
     "confluent consumer",
     CONFLUENT,
-    "confluent:consume_least_wall",
+    "confluent:consume_without_pauses",
     requires="confluent_kafka",
     task="served_bulk",
 )

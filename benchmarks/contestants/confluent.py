@@ -32,6 +32,10 @@ LEAST_CPU: Final[Mapping[str, int]] = {"queued.min.messages": 20_000, "fetch.que
 # Without a pause between fetches: the least wall time.
 LEAST_WALL: Final[Mapping[str, int]] = {"fetch.queue.backoff.ms": 0}
 
+# And a broker that does not keep an answer back: a fetch of partitions that were read to their end
+# takes half a second otherwise, and how often that happens is chance.
+NO_PAUSES: Final[Mapping[str, int]] = {**LEAST_WALL, "fetch.wait.max.ms": 10}
+
 VERSION: Final = f"{confluent_kafka.version()}, librdkafka {confluent_kafka.libversion()[0]}"
 
 Message = confluent_kafka.Message
@@ -52,6 +56,11 @@ def consume_least_cpu(workload: Workload) -> AbstractAsyncContextManager[Reader]
 def consume_least_wall(workload: Workload) -> AbstractAsyncContextManager[Reader]:
     """Read with `consume(10000)` and the settings that take the least wall time."""
     return _blocking(workload, LEAST_WALL, _consume)
+
+
+def consume_without_pauses(workload: Workload) -> AbstractAsyncContextManager[Reader]:
+    """Read with `consume(10000)`, and wait for nothing: to measure a broker."""
+    return _blocking(workload, NO_PAUSES, _consume)
 
 
 def poll(workload: Workload) -> AbstractAsyncContextManager[Reader]:

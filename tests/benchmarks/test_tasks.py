@@ -14,6 +14,7 @@ import aiokafka_lite
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from benchmarks import slice_loop
+from benchmarks.contestants import CONFLUENT_CONSUMER
 from benchmarks.loading import TopicError, drop_topics, ensure_topics
 from benchmarks.measure import Measurement, RunError, StarvedError, Workload
 from benchmarks.pacing import producing
@@ -178,7 +179,7 @@ async def test_written_records_are_counted_and_their_topic_is_dropped(
 
 
 async def test_broker_is_measured_beside_who_reads(broker: BrokerThread) -> None:
-    measurement = await served_bulk.measure("confluent:consume_least_wall", read_workload(broker))
+    measurement = await served_bulk.measure(CONFLUENT_CONSUMER.subject, read_workload(broker))
     assert (measurement.records, measurement.touched_bytes) == (400, READ.touched_bytes)
     assert measurement.figures["wall_ns"] > 0
     if sys.platform == "linux":
