@@ -9,6 +9,10 @@ Examples:
 
 What is here is imported when it is asked for: the embedded broker, its command and the pytest
 plugin need nothing of the consumer, and the plugin is imported by every run of pytest.
+
+Programs written for aiokafka find its module paths here. AIOKafkaProducer, AIOKafkaClient and the
+admin client are aiokafka's own, and ask for it to be installed when they are used; they are not in
+``__all__``, so that ``import *`` works without it.
 """
 
 from __future__ import annotations
@@ -18,6 +22,9 @@ from typing import TYPE_CHECKING
 from aiokafka_lite._version import __version__
 
 if TYPE_CHECKING:
+    from aiokafka.client import AIOKafkaClient as AIOKafkaClient
+    from aiokafka.producer import AIOKafkaProducer as AIOKafkaProducer
+
     from aiokafka_lite.abc import ConsumerRebalanceListener
     from aiokafka_lite.consumer import AIOKafkaConsumer
     from aiokafka_lite.errors import ConsumerStoppedError, IllegalOperation
@@ -41,7 +48,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AIOKafkaClient": "client",
     "AIOKafkaConsumer": "consumer",
+    "AIOKafkaProducer": "producer",
     "ConsumerRebalanceListener": "abc",
     "ConsumerRecord": "structs",
     "ConsumerStoppedError": "errors",
@@ -51,7 +60,12 @@ _HOMES = {
     "TopicPartition": "structs",
 }
 # What programs written for aiokafka reach as attributes: aiokafka.errors.KafkaError.
-_MODULES = frozenset({"abc", "consumer", "errors", "helpers", "structs"})
+_MODULES = frozenset(
+    {
+        "abc", "admin", "client", "cluster", "consumer", "coordinator", "errors", "helpers",
+        "partitioner", "producer", "record", "structs", "util",
+    }
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

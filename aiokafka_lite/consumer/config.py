@@ -14,7 +14,7 @@ from aiokafka_lite._compat import override
 from aiokafka_lite._settings import Settings
 from aiokafka_lite._version import __version__
 from aiokafka_lite.client.config import check_plaintext_credentials, parse_bootstrap_servers
-from aiokafka_lite.consumer.state import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from aiokafka_lite.consumer.reset import check_reset, reset_timestamp
 
 if TYPE_CHECKING:
     import ssl
@@ -31,10 +31,6 @@ SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS: Final = ("PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 ISOLATION_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
     {"read_uncommitted": 0, "read_committed": 1}
-)
-# What to look up when there is no usable offset; "none" is an error instead.
-RESET_TIMESTAMPS: Final[Mapping[str, int | None]] = MappingProxyType(
-    {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "none": None}
 )
 
 POSITIVE: Final = (
@@ -104,16 +100,13 @@ class ConsumerConfig(Settings):
     client_rack: str | None = None
     allow_plaintext_credentials: bool = False
     max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES
+    allow_auto_create_topics: bool = True
 
     @override
     def _check(self) -> None:
         self._check_security()
         self._check_numbers()
-        if self.auto_offset_reset not in RESET_TIMESTAMPS:
-            raise ValueError(
-                f"auto_offset_reset is one of {', '.join(RESET_TIMESTAMPS)}, "
-                f"not {self.auto_offset_reset!r}"
-            )
+        check_reset(self.auto_offset_reset)
 
     def _check_security(self) -> None:
         if self.security_protocol not in SECURITY_PROTOCOLS:
@@ -184,8 +177,8 @@ class ConsumerConfig(Settings):
 
     @property
     def reset_timestamp(self) -> int | None:
-        """ListOffsets timestamp that auto_offset_reset stands for; None: raise instead."""
-        return RESET_TIMESTAMPS[self.auto_offset_reset]
+        """ListOffsets timestamp that auto_offset_reset stands for now; None: raise instead."""
+        return reset_timestamp(self.auto_offset_reset)
 
     @property
     def fetch_max_wait_s(self) -> float:

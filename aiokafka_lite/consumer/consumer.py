@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite.abc import AbstractTokenProvider, ConsumerRebalanceListener
+from aiokafka_lite.consumer.aiokafka_names import AiokafkaNames
 from aiokafka_lite.consumer.arguments import (
     check_listener,
     check_partitions,
@@ -50,7 +51,7 @@ log = logging.getLogger(__name__)
 DEFAULT_STOP_TIMEOUT_S: Final = 10.0
 
 
-class AIOKafkaConsumer(RecordIterator, PositionMethods):
+class AIOKafkaConsumer(RecordIterator, PositionMethods, AiokafkaNames):
     """Reads records from Kafka on the running event loop.
 
     ::
@@ -119,6 +120,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods):
         client_rack: str | None = None,
         allow_plaintext_credentials: bool = False,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
+        allow_auto_create_topics: bool = True,
     ) -> None:
         # Nothing to stop, and nothing to warn of, until the arguments have been found good.
         self._closed = True
@@ -166,6 +168,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods):
             client_rack=client_rack,
             allow_plaintext_credentials=allow_plaintext_credentials,
             max_buffered_bytes=max_buffered_bytes,
+            allow_auto_create_topics=allow_auto_create_topics,
         )
         self._group_id = group_id
         self._source_traceback = traceback.extract_stack() if self._loop.get_debug() else None

@@ -388,6 +388,7 @@ def client_config(config: ConsumerConfig) -> ClientConfig:
         security_protocol=config.security_protocol,
         ssl_context=config.ssl_context,
         allow_plaintext_credentials=config.allow_plaintext_credentials,
+        allow_auto_create_topics=config.allow_auto_create_topics,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
+from typing import Literal, overload
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.consumer.arguments import check_offset, check_partitions
@@ -142,17 +143,58 @@ class PositionMethods:
         self._require_group()
         await self._engine.running.commits.commit(offsets)
 
-    async def committed(self, partition: TopicPartition) -> int | None:
-        """Return the group's committed offset of a partition, None if there is none.
+    @overload
+    async def committed(
+        self, partition: TopicPartition, *, metadata: Literal[False] = False
+    ) -> int | None: ...
+    @overload
+    async def committed(
+        self, partition: TopicPartition, *, metadata: Literal[True]
+    ) -> OffsetAndMetadata | None: ...
+    @overload
+    async def committed(
+        self,
+        partition: TopicPartition,
+        second: TopicPartition,
+        /,
+        *others: TopicPartition,
+        metadata: Literal[False] = False,
+    ) -> dict[TopicPartition, int | None]: ...
+    @overload
+    async def committed(
+        self,
+        partition: TopicPartition,
+        second: TopicPartition,
+        /,
+        *others: TopicPartition,
+        metadata: Literal[True],
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+    async def committed(
+        self, partition: TopicPartition, *others: TopicPartition, metadata: bool = False
+    ) -> object:
+        """Return what the group has committed of partitions, assigned or not, in one round trip.
+
+        Args:
+            partition: When it is the only one, its offset alone is returned, as by aiokafka.
+            others: With more of them, the result is a dict by partition.
+            metadata: Return `OffsetAndMetadata` instead of the offsets.
+
+        Returns:
+            None for a partition, where nothing is committed.
 
         Raises:
             IllegalOperation: The consumer has no group.
+            TypeError: One is not a TopicPartition.
             KafkaError: The coordinator refused, or could not be reached in time.
         """
         self._require_group()
-        answers = await self._engine.running.commits.committed(check_partitions((partition,)))
-        offset = answers[partition]
-        return None if offset is None else offset.offset
+        wanted = check_partitions((partition, *others))
+        found = await self._engine.running.commits.committed(wanted)
+        answers: dict[TopicPartition, int | OffsetAndMetadata | None] = {}
+        for tp in wanted:
+            offset = found[tp]
+            answers[tp] = offset if metadata or offset is None else offset.offset
+        return answers if others else answers[partition]
 
     def _require_group(self) -> None:
         if self._group_id is None:

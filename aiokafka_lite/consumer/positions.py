@@ -26,9 +26,15 @@ from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.epoch_ends import EpochEnd, EpochEndLookup
 from aiokafka_lite.consumer.fetch_queue import FetchQueue
-from aiokafka_lite.consumer.offsets import OffsetLookup
+from aiokafka_lite.consumer.offsets import FoundOffset, OffsetLookup
 from aiokafka_lite.consumer.partition import CommittedPosition
-from aiokafka_lite.consumer.state import NO_EPOCH, FetchState, PartitionState, SubscriptionState
+from aiokafka_lite.consumer.state import (
+    LATEST_TIMESTAMP,
+    NO_EPOCH,
+    FetchState,
+    PartitionState,
+    SubscriptionState,
+)
 from aiokafka_lite.errors import (
     FencedLeaderEpochError,
     KafkaError,
@@ -227,12 +233,17 @@ class PositionResolver:
             partition.tp: (partition, partition.tag, partition.reset_timestamp)
             for partition in partitions
         }
-        found, failures = await self._lookup.try_once(
-            {tp: timestamp for tp, (_, _, timestamp) in asked.items() if timestamp is not None}
-        )
+        timestamps = {tp: at for tp, (_, _, at) in asked.items() if at is not None}
+        found, failures = await self._lookup.try_once(timestamps)
+        if quiet := {tp: timestamps[tp] for tp, offset in found.items() if offset.offset < 0}:
+            found = {**found, **await self._ends_of_quiet(quiet)}
+        is_done = not failures
         for tp, offset in found.items():
             partition, tag, _ = asked[tp]
             if partition.tag == tag and partition.fetch_state is FetchState.AWAIT_RESET:
+                if offset.offset < 0:
+                    is_done = False
+                    continue
                 self._state.seek(partition, offset.offset, offset.leader_epoch)
                 # The leader itself has just said so.
                 partition.validated_epoch = self._leader_epoch(tp)
@@ -242,4 +253,15 @@ class PositionResolver:
             is_passing = error.retriable or error.invalid_metadata
             if not is_passing and partition.tag == tag:
                 self._queue.put_error(partition, error)
-        return not failures
+        return is_done
+
+    async def _ends_of_quiet(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, FoundOffset]:
+        """Return the ends of logs that have no record at or after a time (by_duration).
+
+        The time is asked for again once the end is known: what was written meanwhile counts.
+        """
+        ends, _ = await self._lookup.try_once(dict.fromkeys(timestamps, LATEST_TIMESTAMP))
+        again, _ = await self._lookup.try_once({tp: timestamps[tp] for tp in ends})
+        return {tp: ends[tp] if found.offset < 0 else found for tp, found in again.items()}

@@ -34,6 +34,9 @@ def for_code(error_code: int) -> type[BrokerResponseError]:
     return BrokerResponseError.by_code.get(error_code, _broker.UnknownError)
 
 
+# aiokafka's name for the table.
+kafka_errors = BrokerResponseError.by_code
+
 __all__ = ["BrokerResponseError", "KafkaError", "for_code"]
 __all__ += [
     name

@@ -6,6 +6,7 @@ from aiokafka_lite.consumer.assignors.abstract import (
     ClusterTopics,
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
+    LearnsGeneration,
 )
 from aiokafka_lite.consumer.assignors.range import RangePartitionAssignor
 from aiokafka_lite.consumer.assignors.roundrobin import RoundRobinPartitionAssignor
@@ -16,6 +17,7 @@ __all__ = [
     "ClusterTopics",
     "ConsumerProtocolMemberAssignment",
     "ConsumerProtocolMemberMetadata",
+    "LearnsGeneration",
     "RangePartitionAssignor",
     "RoundRobinPartitionAssignor",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from aiokafka_lite.structs import TopicPartition
 
@@ -18,6 +18,7 @@ __all__ = [
     "ClusterTopics",
     "ConsumerProtocolMemberAssignment",
     "ConsumerProtocolMemberMetadata",
+    "LearnsGeneration",
     "members_in_order",
 ]
 
@@ -73,11 +74,20 @@ class Assignor(Protocol):
         """Learn what this member was given."""
 
 
+@runtime_checkable
+class LearnsGeneration(Protocol):
+    """What an assignor may have on top, under the name that aiokafka's sticky assignor has."""
+
+    def on_generation_assignment(self, generation: int) -> object:
+        """Learn of which generation the assignment is; called after `on_assignment`."""
+
+
 class AbstractPartitionAssignor(abc.ABC):
     """Base of assignors, under aiokafka's interface.
 
     A consumer makes its own instance of the class, so that an assignor which keeps state on
-    ``self`` never shares it with another consumer of the process.
+    ``self`` never shares it with another consumer of the process. One that has a method
+    ``on_generation_assignment(generation)`` is told the group's generation as well.
     """
 
     @property

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, cast
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.client import Cluster, ClusterView, Lane
-from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, Assignor
+from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, Assignor, LearnsGeneration
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.group.blobs import (
     PROTOCOL_TYPE,
@@ -107,6 +107,8 @@ class Rebalance:
         self._heartbeat.note_contact()
         assignment = decode_assignment(blob, topics)
         assignor.on_assignment(assignment)
+        if isinstance(assignor, LearnsGeneration):
+            assignor.on_generation_assignment(joined.generation_id)
         return Share(frozenset(assignment.partitions()), shared_out)
 
     async def leave(self, reason: str, *, deadline: float) -> None:

@@ -1,0 +1,40 @@
+"""Names that only aiokafka has: its producer, admin client and low-level client.
+
+Programs that were written for aiokafka find them under the same module paths here. They are
+aiokafka's own classes, imported when they are asked for, if aiokafka is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+
+def lend(module: str, names: tuple[str, ...]) -> Callable[[str], object]:
+    """Return a ``__getattr__`` for a module whose names are aiokafka's.
+
+    Args:
+        module: The module's name here; aiokafka's is the same below ``aiokafka``.
+        names: What to take from there.
+
+    The function raises ImportError, which says what to install, when aiokafka is missing.
+    """
+    theirs = module.replace("aiokafka_lite", "aiokafka", 1)
+
+    def __getattr__(name: str) -> object:  # noqa: N807 -- that is what it is
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        try:
+            import_module("aiokafka")
+        except ModuleNotFoundError as error:
+            if error.name != "aiokafka":
+                raise
+            raise ImportError(
+                f"{name} is aiokafka's, which is not installed: "
+                "pip install aiokafka-lite[producer], or aiokafka itself",
+                name=module,
+            ) from None
+        value: object = getattr(import_module(theirs), name)
+        return value
+
+    return __getattr__

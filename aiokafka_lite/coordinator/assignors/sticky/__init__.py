@@ -1,0 +1,1 @@
+"""aiokafka's module path for the sticky assignor."""

@@ -1,0 +1,79 @@
+"""The private attributes that code in the wild asks of aiokafka's consumer."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.structs import BrokerMetadata, TopicPartition
+from tests.consumer.test_consumer import reading
+from tests.support.cluster import KafkaHandle, unique
+
+
+async def test_names_answer_in_a_group(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    group_id = unique("group")
+    async with reading(kafka, topic, group_id=group_id, client_id="me") as consumer:
+        assert consumer._group_id == group_id
+        assert consumer._closed is False
+        assert consumer._subscription.topics == {topic}
+        assert consumer._coordinator is not None
+        assert consumer._coordinator.member_id.startswith("me-")
+        assert consumer._coordinator.generation == 1
+        assert consumer._coordinator.coordinator_id is not None
+        assert not consumer._coordinator._rejoin_needed_fut.done()
+        assert consumer._client._client_id == "me"
+        assert consumer._client._bootstrap_servers == kafka.bootstrap_servers
+        assert await consumer._client.ready(consumer._client.get_random_node())
+        assert await consumer._client.force_metadata_update()
+        assert consumer._client.cluster.topics() == {topic}
+        assert consumer._client.cluster.partitions_for_topic(topic) == {0, 1}
+        assert consumer._client.cluster.partitions_for_topic("other") is None
+        (broker,) = consumer._client.cluster.brokers()
+        assert isinstance(broker, BrokerMetadata)
+    assert consumer._closed is True
+    assert consumer._coordinator is None
+    assert await consumer._client.ready(0) is False
+
+
+async def test_a_subscription_that_changed_needs_a_rejoin(kafka: KafkaHandle) -> None:
+    first, second = await kafka.create_topic(), await kafka.create_topic()
+    async with reading(kafka, first, group_id=unique("group")) as consumer:
+        consumer.subscribe(topics=[first, second], pattern=None, listener=None)
+        assert consumer._coordinator is not None
+        assert consumer._coordinator._rejoin_needed_fut.done()
+        assert consumer._subscription.topics == {first, second}
+
+
+async def test_names_answer_without_a_group(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    async with reading(kafka) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assert consumer._group_id is None
+        assert consumer._subscription.topics == {topic}
+        assert consumer._coordinator is not None
+        assert consumer._coordinator.member_id == ""
+        assert not consumer._coordinator._rejoin_needed_fut.done()
+
+
+async def test_a_broker_that_is_gone_is_not_ready() -> None:
+    async with Broker() as broker:
+        consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap_servers)
+        await consumer.start()
+        node_id = consumer._client.get_random_node()
+        assert await consumer._client.ready(node_id)
+    try:
+        assert await consumer._client.ready(node_id) is False
+        assert await consumer._client.ready(None) is False
+    finally:
+        await consumer.stop()
+
+
+async def test_bootstrap_servers_are_shown_as_they_were_given() -> None:
+    consumer = AIOKafkaConsumer(bootstrap_servers=["a:1", "b:2"])
+    assert consumer._client._bootstrap_servers == ["a:1", "b:2"]
+    assert consumer._coordinator is None
+    with pytest.raises(Exception, match="not started"):
+        consumer._client.get_random_node()
+    await consumer.stop()
