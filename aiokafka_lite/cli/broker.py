@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.cli import loops
+from aiokafka_lite.cli import broker_security, loops
 from aiokafka_lite.cli.arguments import host_and_port, positive_int
 from aiokafka_lite.cli.load import Loaded, file_size, load_file
 from aiokafka_lite.cli.problems import MissingExtraError
@@ -95,7 +95,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help="run the embedded broker until Ctrl-C",
         description=(
             "Runs a Kafka broker for tests and laptops, until Ctrl-C. It asks nobody for a "
-            "password, and its nodes are one process: it is not for production."
+            "password unless told to, and its nodes are one process: it is not for production."
         ),
     )
     parser.add_argument(
@@ -148,9 +148,10 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--allow-remote",
         action="store_true",
-        help="listen on an address that other machines can reach; anyone who can may read, write "
-        "and delete everything",
+        help="listen on an address that other machines can reach; without SASL, anyone who can "
+        "may read, write and delete everything",
     )
+    broker_security.add_arguments(parser)
     status = parser.add_mutually_exclusive_group()
     status.add_argument(
         "--status-port",
@@ -192,6 +193,7 @@ def run(options: argparse.Namespace) -> int:
 
 async def _serve(options: argparse.Namespace) -> None:
     host, port = options.listen
+    security = broker_security.read_options(options)
     async with Broker(
         nodes=options.nodes,
         host=host,
@@ -200,6 +202,11 @@ async def _serve(options: argparse.Namespace) -> None:
         num_partitions=options.num_partitions,
         auto_create_topics=not options.no_auto_create,
         allow_remote=options.allow_remote,
+        security_protocol=security.security_protocol,
+        ssl_context=security.ssl_context,
+        sasl_mechanisms=security.sasl_mechanisms,
+        users=security.users,
+        oauth_allow_unsecured_tokens=security.oauth_allow_unsecured_tokens,
         **dict(options.set),
     ) as broker:
         for topic in options.topic:
@@ -216,6 +223,8 @@ async def _serve(options: argparse.Namespace) -> None:
                 f"TEST ONLY broker listening on {broker.bootstrap_servers}, {place}; "
                 "not for production. Ctrl-C stops it."
             )
+            for line in broker_security.write_certificates(broker, options.write_certificates):
+                _say(line)
             if loaded is not None:
                 _report(loaded, options.load)
             if status is not None:
