@@ -1,7 +1,8 @@
 """Private attributes of aiokafka's consumer that programs in the wild have come to use.
 
-They are compatibility, and no way to reach more of this package: views over its parts that answer
-what is asked of aiokafka's. Each names who asks.
+Also what takes more than a name: iterating by a `getone` that somebody replaced. All of it is
+compatibility, and no way to reach more of this package. The attributes are views over its parts
+that answer what is asked of aiokafka's.
 
 ==============================================  ====================================================
 attribute                                       asked by
@@ -20,15 +21,21 @@ attribute                                       asked by
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Sequence
+from typing import Protocol
 
+from aiokafka_lite._compat import Self
 from aiokafka_lite.client import ClusterView
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.engine import Engine
-from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.consumer.fetched import Record
+from aiokafka_lite.errors import ConsumerStoppedError, KafkaError, RecordTooLargeError
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from aiokafka_lite.structs import BrokerMetadata
+from aiokafka_lite.structs import BrokerMetadata, TopicPartition
+
+log = logging.getLogger(__name__)
 
 
 class AiokafkaNames:
@@ -49,6 +56,47 @@ class AiokafkaNames:
     @property
     def _client(self) -> ClientNames:
         return ClientNames(self._engine, self._config)
+
+
+class GetsOne(Protocol):
+    """A consumer, as far as iterating by its `getone` needs it."""
+
+    async def getone(self) -> Record:
+        """Return the next record."""
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Have the next get of the partition start at `offset`."""
+
+
+class OneByOne:
+    """Iterates over a consumer by its `getone`, as aiokafka's ``async for`` does.
+
+    Used where that method was replaced, by a subclass or an instrumentation: what it does on top,
+    a span for each record say, has to happen in an ``async for`` as well.
+    """
+
+    def __init__(self, consumer: GetsOne) -> None:
+        self._consumer = consumer
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        while True:
+            try:
+                return await self._consumer.getone()
+            except ConsumerStoppedError:
+                raise StopAsyncIteration from None
+            except RecordTooLargeError as error:
+                if error.tp is None or error.offset is None:
+                    raise
+                log.error("record skipped: %s", error)
+                self._consumer.seek(error.tp, error.offset + 1)
+
+
+def is_getone_replaced(consumer: object, getone: object) -> bool:
+    """Whether a consumer's `getone` is another one than the class had at first."""
+    return getattr(type(consumer), "getone", None) is not getone or "getone" in vars(consumer)
 
 
 class SubscriptionNames:

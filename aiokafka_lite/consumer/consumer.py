@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite.abc import AbstractTokenProvider, ConsumerRebalanceListener
-from aiokafka_lite.consumer.aiokafka_names import AiokafkaNames
+from aiokafka_lite.consumer.aiokafka_names import AiokafkaNames, OneByOne, is_getone_replaced
 from aiokafka_lite.consumer.arguments import (
     check_listener,
     check_partitions,
@@ -434,10 +434,10 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, AiokafkaNames):
             )
         return self._arrow_gets
 
-    def __aiter__(self) -> Self:
+    def __aiter__(self) -> AsyncIterator[Record]:
         if self._engine.is_stopped:
             raise ConsumerStoppedError("the consumer is stopped")
-        return self
+        return OneByOne(self) if is_getone_replaced(self, _GETONE) else self
 
     # __anext__, which takes what is ready without a frame, is RecordIterator's.
     async def _next_record(self) -> Record:
@@ -462,6 +462,9 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, AiokafkaNames):
         for tp in check_partitions(partitions):
             self._state.partition(tp)
         return frozenset(partitions)
+
+
+_GETONE: Final = AIOKafkaConsumer.getone
 
 
 def _warn_deprecated(argument: str, reason: str) -> None:

@@ -6,10 +6,9 @@ No record of these topics lacks a key or a value, and looking for None would cos
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
-from aiokafka_lite._compat import Self
 from benchmarks.contestants.reader import Drained, Take
 from benchmarks.measure import StarvedError
 
@@ -32,8 +31,7 @@ class Consumer(Protocol[Partition_contra]):
 
     def assign(self, partitions: Iterable[Partition_contra], /) -> None: ...
     async def seek_to_beginning(self, *partitions: Partition_contra) -> bool: ...
-    def __aiter__(self) -> Self: ...
-    async def __anext__(self) -> Record: ...
+    def __aiter__(self) -> AsyncIterator[Record]: ...
 
 
 class _AsyncioReader(Generic[Partition]):

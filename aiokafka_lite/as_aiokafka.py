@@ -1,0 +1,70 @@
+"""Has programs and frameworks that import ``aiokafka`` get this package's consumer.
+
+For code that cannot be changed, as FastStream's. In the program's first lines::
+
+    from aiokafka_lite import as_aiokafka
+
+    as_aiokafka.install()
+
+    from faststream.kafka import KafkaBroker
+
+aiokafka has to be installed: its producer, admin client and all else that is not a consumer's stay
+its own. They come to use the errors and structs of this package, so that a program meets only one
+``KafkaError`` and one ``TopicPartition``.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Final
+
+# In the order in which packages come before what is in them.
+MODULES: Final = (
+    "abc",
+    "errors",
+    "helpers",
+    "structs",
+    "consumer",
+    "consumer.consumer",
+    "coordinator",
+    "coordinator.protocol",
+    "coordinator.assignors",
+    "coordinator.assignors.abstract",
+    "coordinator.assignors.range",
+    "coordinator.assignors.roundrobin",
+    "coordinator.assignors.sticky",
+    "coordinator.assignors.sticky.sticky_assignor",
+)
+
+
+def install() -> None:
+    """Put this package's modules in the place of aiokafka's, for the whole process.
+
+    Raises:
+        RuntimeError: aiokafka was imported already: others have got hold of its own classes.
+        ImportError: aiokafka is not installed.
+    """
+    if is_installed():
+        return
+    if "aiokafka" in sys.modules:
+        raise RuntimeError("aiokafka is imported already: call install() before all such imports")
+    ours = {f"aiokafka.{name}": import_module(f"aiokafka_lite.{name}") for name in MODULES}
+    sys.modules.update(ours)
+    try:
+        aiokafka = import_module("aiokafka")
+    except ImportError as error:
+        for name in ours:
+            del sys.modules[name]
+        raise ImportError(
+            "its producer and all else that is not a consumer's are aiokafka's own: "
+            "pip install aiokafka-lite[producer], or aiokafka itself"
+        ) from error
+    for name, module in ours.items():
+        if name.count(".") == 1:
+            setattr(aiokafka, name.rpartition(".")[2], module)
+
+
+def is_installed() -> bool:
+    """Whether `install` was called, and who imports aiokafka's consumer gets ours."""
+    return sys.modules.get("aiokafka.consumer") is sys.modules.get("aiokafka_lite.consumer", ...)

@@ -1,0 +1,98 @@
+"""FastStream, unchanged, with our consumer in the place of aiokafka's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aiokafka_lite import as_aiokafka
+from aiokafka_lite.structs import TopicPartition
+from tests.consumer.test_consumer import reading
+from tests.support.cluster import KafkaHandle
+
+pytest.importorskip("faststream")
+PROGRAM = Path(__file__).with_name("faststream_program.py")
+
+
+async def test_faststream_consumes_acks_and_nacks(kafka: KafkaHandle) -> None:
+    topics = [await kafka.create_topic() for _ in range(3)]
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, str(PROGRAM), kafka.bootstrap_servers, *topics,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        output, errors = await program.communicate()
+    except BaseException:
+        program.kill()
+        raise
+    assert program.returncode == 0, errors.decode()
+    found = json.loads(output.splitlines()[-1])  # FastStream logs to the same place
+    # The one that was refused came again, and what was behind it.
+    assert found["handled"] == [0, 1, 2, 3, 3, 4]
+    assert found["batched"] == list(range(6))
+    assert found["by_hand"] == 42
+    assert found["consumer"] == "aiokafka_lite.consumer.consumer"
+    assert b"Traceback" not in output + errors
+    async with reading(kafka, group_id=f"{topics[0]}-group") as consumer:
+        assert await consumer.committed(TopicPartition(topics[0], 0)) == 5
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def test_who_imports_aiokafka_gets_one_package() -> None:
+    code = """
+from aiokafka_lite import as_aiokafka
+as_aiokafka.install()
+as_aiokafka.install()
+import aiokafka, aiokafka.admin, aiokafka.errors, aiokafka.producer.producer, aiokafka_lite
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor as Sticky
+from aiokafka_lite.errors import KafkaError
+assert as_aiokafka.is_installed()
+for name in aiokafka_lite.__all__:
+    assert name == "__version__" or getattr(aiokafka, name) is getattr(aiokafka_lite, name), name
+assert aiokafka.errors is aiokafka_lite.errors and aiokafka.structs is aiokafka_lite.structs
+assert aiokafka.client.KafkaError is KafkaError
+assert aiokafka.client.StaleMetadata is aiokafka_lite.errors.StaleMetadata
+assert aiokafka.AIOKafkaProducer is aiokafka_lite.AIOKafkaProducer
+print(aiokafka.AIOKafkaProducer.__module__, Sticky.__module__)
+"""
+    assert run_python(code).split() == [
+        "aiokafka.producer.producer",
+        "aiokafka_lite.consumer.assignors.sticky",
+    ]
+
+
+def test_installed_too_late_it_says_so() -> None:
+    import aiokafka
+
+    assert not as_aiokafka.is_installed()
+    with pytest.raises(RuntimeError, match="imported already"):
+        as_aiokafka.install()
+    assert aiokafka.AIOKafkaConsumer.__module__ == "aiokafka.consumer.consumer"
+
+
+def test_without_aiokafka_it_says_what_to_install_and_leaves_nothing() -> None:
+    code = """
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name == "aiokafka":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Hidden())
+from aiokafka_lite import as_aiokafka
+try: as_aiokafka.install()
+except ImportError as error: print(error)
+assert not as_aiokafka.is_installed()
+assert not [name for name in sys.modules if name.startswith("aiokafka.")]
+"""
+    assert "pip install aiokafka-lite[producer]" in run_python(code)

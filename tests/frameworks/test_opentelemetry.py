@@ -1,0 +1,103 @@
+"""OpenTelemetry's instrumentation for aiokafka, unchanged, on our consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import aiokafka
+import pytest
+from opentelemetry.instrumentation.aiokafka import AIOKafkaInstrumentor
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
+
+from aiokafka_lite import AIOKafkaConsumer
+from tests.consumer.test_consumer import reading, rows
+from tests.support.cluster import KafkaHandle, unique
+
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+TRACEPARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01".encode()
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """What the instrumentation exports of consumers, when ours stands in for aiokafka's."""
+    monkeypatch.setattr(aiokafka, "AIOKafkaConsumer", AIOKafkaConsumer)
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    instrumentor = AIOKafkaInstrumentor()
+    instrumentor.instrument(tracer_provider=provider)
+    yield exporter
+    instrumentor.uninstrument()
+    provider.shutdown()
+
+
+def attributes(span: ReadableSpan) -> dict[str, object]:
+    return dict(span.attributes or {})
+
+
+async def test_getone_makes_a_span_in_the_producers_trace(
+    kafka: KafkaHandle, spans: InMemorySpanExporter
+) -> None:
+    topic = await kafka.create_topic()
+    group_id = unique("group")
+    await kafka.produce(topic, 0, rows(0, 1), headers=[("traceparent", TRACEPARENT)])
+    async with reading(kafka, topic, group_id=group_id, client_id="me") as consumer:
+        await consumer.getone()
+    (span,) = spans.get_finished_spans()
+    assert (span.name, span.kind) == (f"{topic} receive", SpanKind.CONSUMER)
+    assert span.context is not None
+    assert f"{span.context.trace_id:032x}" == TRACE_ID
+    said = attributes(span)
+    assert said["messaging.client.id"] == "me"
+    assert said["messaging.consumer.group.name"] == group_id
+    assert said["messaging.kafka.message.offset"] == 0
+    assert said["server.address"] == f'"{kafka.bootstrap_servers}"'
+
+
+async def test_getmany_makes_spans_of_the_poll_and_of_each_record(
+    kafka: KafkaHandle, spans: InMemorySpanExporter
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 3))
+    async with reading(kafka, topic) as consumer:
+        (batch,) = (await consumer.getmany(timeout_ms=10_000.0)).values()
+    finished = spans.get_finished_spans()
+    offsets = [
+        attributes(span)["messaging.kafka.message.offset"]
+        for span in finished
+        if "messaging.kafka.message.offset" in attributes(span)
+    ]
+    assert offsets == [record.offset for record in batch] == [0, 1, 2]
+    counts = [attributes(span).get("messaging.batch.message_count") for span in finished]
+    assert counts.count(3) == 2  # of the topic's partition, and of the poll
+
+
+async def test_async_for_makes_a_span_of_each_record(
+    kafka: KafkaHandle, spans: InMemorySpanExporter
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 5))
+    async with reading(kafka, topic) as consumer:
+        async for record in consumer:
+            if record.offset == 4:
+                await consumer.stop()
+    assert len(spans.get_finished_spans()) == 5
+
+
+async def test_uninstrumented_again_the_consumer_makes_no_spans(
+    kafka: KafkaHandle, spans: InMemorySpanExporter
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 1))
+    instrumentor = AIOKafkaInstrumentor()
+    instrumentor.uninstrument()
+    try:
+        async with reading(kafka, topic) as consumer:
+            assert aiter(consumer) is consumer
+            assert (await anext(consumer)).offset == 0
+    finally:
+        instrumentor.instrument()
+    assert not spans.get_finished_spans()
