@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from aiokafka_lite._compat import Self
@@ -94,9 +94,16 @@ class OneByOne:
                 self._consumer.seek(error.tp, error.offset + 1)
 
 
-def is_getone_replaced(consumer: object, getone: object) -> bool:
-    """Whether a consumer's `getone` is another one than the class had at first."""
-    return getattr(type(consumer), "getone", None) is not getone or "getone" in vars(consumer)
+def goes_by_getone(consumer: object, original: Mapping[str, object]) -> bool:
+    """Whether to iterate over a consumer by its `getone`.
+
+    That is, where it is another one than the class had at first, and nobody has replaced
+    ``__anext__`` as well: who did sees each record there, and would see it twice.
+    """
+    kind = type(consumer)
+    is_replaced = {name: getattr(kind, name) is not value for name, value in original.items()}
+    is_getone_replaced = is_replaced["getone"] or "getone" in vars(consumer)
+    return is_getone_replaced and not is_replaced["__anext__"]
 
 
 class SubscriptionNames:

@@ -9,12 +9,12 @@ import ssl
 import traceback
 import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite.abc import AbstractTokenProvider, ConsumerRebalanceListener
-from aiokafka_lite.consumer.aiokafka_names import AiokafkaNames, OneByOne, is_getone_replaced
+from aiokafka_lite.consumer.aiokafka_names import AiokafkaNames, OneByOne, goes_by_getone
 from aiokafka_lite.consumer.arguments import (
     check_listener,
     check_partitions,
@@ -437,7 +437,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, AiokafkaNames):
     def __aiter__(self) -> AsyncIterator[Record]:
         if self._engine.is_stopped:
             raise ConsumerStoppedError("the consumer is stopped")
-        return OneByOne(self) if is_getone_replaced(self, _GETONE) else self
+        return OneByOne(self) if goes_by_getone(self, _ORIGINAL) else self
 
     # __anext__, which takes what is ready without a frame, is RecordIterator's.
     async def _next_record(self) -> Record:
@@ -464,7 +464,9 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, AiokafkaNames):
         return frozenset(partitions)
 
 
-_GETONE: Final = AIOKafkaConsumer.getone
+_ORIGINAL: Final[Mapping[str, object]] = MappingProxyType(
+    {"getone": AIOKafkaConsumer.getone, "__anext__": AIOKafkaConsumer.__anext__}
+)
 
 
 def _warn_deprecated(argument: str, reason: str) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.fetched import Record
 from aiokafka_lite.structs import BrokerMetadata, TopicPartition
-from tests.consumer.test_consumer import reading
+from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
 
 
@@ -77,3 +78,26 @@ async def test_bootstrap_servers_are_shown_as_they_were_given() -> None:
     with pytest.raises(Exception, match="not started"):
         consumer._client.get_random_node()
     await consumer.stop()
+
+
+class Counting(AIOKafkaConsumer):
+    """A program's own consumer, which does something with each record."""
+
+    seen: list[int]
+
+    async def getone(self, *partitions: TopicPartition) -> Record:
+        record = await super().getone(*partitions)
+        self.seen.append(record.offset)
+        return record
+
+
+async def test_async_for_goes_through_a_getone_of_a_subclass(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 4))
+    async with reading(kafka, topic, consumer_class=Counting) as consumer:
+        assert isinstance(consumer, Counting)
+        consumer.seen = []
+        async for record in consumer:
+            if record.offset == 3:
+                await consumer.stop()  # the iteration ends with it
+    assert consumer.seen == [0, 1, 2, 3]
