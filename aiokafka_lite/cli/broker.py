@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.cli import broker_security, loops
-from aiokafka_lite.cli.arguments import host_and_port, positive_int
+from aiokafka_lite.cli.arguments import positive_int
 from aiokafka_lite.cli.load import Loaded, file_size, load_file
-from aiokafka_lite.cli.problems import MissingExtraError
+from aiokafka_lite.cli.problems import CommandError, MissingExtraError
 from aiokafka_lite.cli.progress import file_progress
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ _SETTINGS: Final = tuple(
     for field in dataclasses.fields(BrokerConfig)
     if field.type in ("int", "float") and field.name not in ("nodes", "port", "num_partitions")
 )
-
-DEFAULT_LISTEN: Final = "127.0.0.1:9092"
 
 
 class TopicOption(NamedTuple):
@@ -98,14 +96,7 @@ def add_parser(subparsers: Subparsers) -> None:
             "password unless told to, and its nodes are one process: it is not for production."
         ),
     )
-    parser.add_argument(
-        "--listen",
-        type=host_and_port,
-        default=DEFAULT_LISTEN,
-        metavar="HOST:PORT",
-        help="where to listen; port 0 takes a free one, several nodes take this port and those "
-        "that follow (default: %(default)s)",
-    )
+    broker_security.add_options(parser)
     parser.add_argument(
         "--nodes",
         type=positive_int,
@@ -145,13 +136,6 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--no-auto-create", action="store_true", help="create no topic just because it is asked for"
     )
-    parser.add_argument(
-        "--allow-remote",
-        action="store_true",
-        help="listen on an address that other machines can reach; without SASL, anyone who can "
-        "may read, write and delete everything",
-    )
-    broker_security.add_arguments(parser)
     status = parser.add_mutually_exclusive_group()
     status.add_argument(
         "--status-port",
@@ -192,44 +176,50 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    host, port = options.listen
-    security = broker_security.read_options(options)
-    async with Broker(
-        nodes=options.nodes,
-        host=host,
-        port=port,
-        data_dir=options.data,
-        num_partitions=options.num_partitions,
-        auto_create_topics=not options.no_auto_create,
-        allow_remote=options.allow_remote,
-        security_protocol=security.security_protocol,
-        ssl_context=security.ssl_context,
-        sasl_mechanisms=security.sasl_mechanisms,
-        users=security.users,
-        oauth_allow_unsecured_tokens=security.oauth_allow_unsecured_tokens,
-        **dict(options.set),
-    ) as broker:
+    security = broker_security.security_of(options)
+    async with _broker(options, security) as broker:
         for topic in options.topic:
             if not broker.has_topic(topic.name):
                 broker.create_topic(topic.name, topic.partitions, topic.configs)
         loaded = None if options.load is None else await _load(broker, options.load)
+        credentials = broker_security.write_credentials(broker, security)
         # Whoever reads the lines below may produce at once, and must not lose it with the topic.
         await broker.disk.settled()
         async with serve_status(
             broker, is_wanted=not options.no_status, port=options.status_port
         ) as status:
+            where = broker_security.endpoints_text(broker, security)
             place = f"data in {options.data}" if options.data else "data in memory"
             _say(
-                f"TEST ONLY broker listening on {broker.bootstrap_servers}, {place}; "
+                f"TEST ONLY broker listening on {where}, {place}; "
                 "not for production. Ctrl-C stops it."
             )
-            for line in broker_security.write_certificates(broker, options.write_certificates):
+            for line in credentials:
                 _say(line)
             if loaded is not None:
                 _report(loaded, options.load)
             if status is not None:
                 _say(f"status: {status}")
             await asyncio.Event().wait()
+
+
+def _broker(options: argparse.Namespace, security: broker_security.Security) -> Broker:
+    try:
+        return Broker(
+            nodes=options.nodes,
+            listeners=security.listeners,
+            users=security.users,
+            ssl_client_auth=security.client_auth,
+            oauth_allow_unsecured_tokens=options.oauth_allow_unsecured_tokens,
+            allow_cleartext_credentials=options.allow_cleartext_credentials,
+            data_dir=options.data,
+            num_partitions=options.num_partitions,
+            auto_create_topics=not options.no_auto_create,
+            allow_remote=options.allow_remote,
+            **dict(options.set),
+        )
+    except ValueError as error:
+        raise CommandError(str(error)) from None
 
 
 async def _load(broker: Broker, path: Path) -> Loaded:

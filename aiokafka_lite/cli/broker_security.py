@@ -1,22 +1,62 @@
-"""The options of `aiokafka_lite broker` about TLS and passwords."""
+"""What protects the broker's listeners, as options of the command line.
+
+Passwords belong into a file: what stands on a command line, all users of the machine can read.
+"""
 
 from __future__ import annotations
 
 import argparse
 import ssl
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
-from aiokafka_lite.broker import Broker, server_ssl_context
-from aiokafka_lite.broker.security.listener import DEFAULT_MECHANISMS, SecurityProtocol
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.security.listener import DEFAULT_MECHANISMS, Listener, SecurityProtocol
 from aiokafka_lite.broker.security.mechanism import Mechanism
-from aiokafka_lite.broker.security.tls import ClientAuth
-from aiokafka_lite.errors import KafkaConfigurationError
+from aiokafka_lite.broker.security.tls import ClientAuth, server_ssl_context
+from aiokafka_lite.cli.arguments import host_and_port
+from aiokafka_lite.cli.problems import CommandError
 from aiokafka_lite.sasl import Secret
 
-COMMENT: Final = "#"
+DEFAULT_LISTEN: Final = "127.0.0.1:9092"
+TOKEN_LIFETIME_S: Final = 24 * 3_600
+OWNER_ONLY: Final = 0o600
+
+
+class Security(NamedTuple):
+    """What the options say about it, checked.
+
+    Attributes:
+        listeners: Where to listen, at least one.
+        users: Names and passwords.
+        client_auth: Whether throw-away certificates ask clients for theirs.
+        out_dir: Where to leave what clients need, if anywhere.
+    """
+
+    listeners: tuple[Listener, ...]
+    users: Mapping[str, Secret]
+    client_auth: ClientAuth
+    out_dir: Path | None
+
+    @property
+    def has_throw_away_certificates(self) -> bool:
+        return any(each.protocol.has_tls and each.ssl_context is None for each in self.listeners)
+
+    @property
+    def has_tokens(self) -> bool:
+        return any(Mechanism.OAUTHBEARER in each.mechanisms for each in self.listeners)
+
+
+class ListenOption(NamedTuple):
+    """Where to listen: `host:port`, `protocol://host:port` or `name=protocol://host:port`."""
+
+    name: str
+    protocol: str
+    host: str
+    port: int
 
 
 class UserOption(NamedTuple):
@@ -34,36 +74,51 @@ def user_option(text: str) -> UserOption:
     return UserOption(name, Secret(password))
 
 
-def users_file(text: str) -> list[UserOption]:
-    """Read a file with `name:password` on each line; empty lines and those with # are left out."""
-    try:
-        lines = Path(text).read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise argparse.ArgumentTypeError(f"cannot read {text}: {reason}") from None
-    return [user_option(line) for line in lines if line and not line.startswith(COMMENT)]
+def listen_option(text: str) -> ListenOption:
+    """Parse where to listen; the protocol is left empty where none is named."""
+    before, slashes, address = text.rpartition("://")
+    name, _, protocol = before.rpartition("=")
+    if slashes and protocol not in tuple(SecurityProtocol):
+        raise argparse.ArgumentTypeError(
+            f"{protocol!r} in {text!r} is none of {', '.join(SecurityProtocol)}: "
+            f"write SASL_SSL://127.0.0.1:9093, or name=SASL_SSL://127.0.0.1:9093"
+        )
+    host, port = host_and_port(address)
+    return ListenOption(name, protocol, host, port)
 
 
-@dataclass(frozen=True)
-class SecurityOptions:
-    """What the command line says about security, as `Broker` takes it."""
-
-    security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
-    ssl_context: ssl.SSLContext | None = field(default=None, repr=False)
-    sasl_mechanisms: Sequence[Mechanism] = DEFAULT_MECHANISMS
-    users: dict[str, Secret] = field(default_factory=dict)
-    oauth_allow_unsecured_tokens: bool = False
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options to the command."""
-    group = parser.add_argument_group("security")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options to a command."""
+    parser.add_argument(
+        "--listen",
+        type=listen_option,
+        action="append",
+        metavar="[[NAME=]PROTOCOL://]HOST:PORT",
+        help="where to listen; port 0 takes a free one, several nodes take this port and those "
+        f"that follow (default: {DEFAULT_LISTEN}). PROTOCOL is PLAINTEXT, SSL, SASL_PLAINTEXT or "
+        "SASL_SSL (default: --security-protocol); may be repeated, under different names, which by "
+        "default are the protocols'",
+    )
+    parser.add_argument(
+        "--allow-remote",
+        action="store_true",
+        help="listen on an address that other machines can reach; without SASL, anyone who can may "
+        "read, write and delete everything",
+    )
+    group = parser.add_argument_group("listeners with TLS or SASL")
     group.add_argument(
         "--security-protocol",
         type=str.upper,
-        choices=[protocol.value for protocol in SecurityProtocol],
-        default=SecurityProtocol.PLAINTEXT.value,
-        help="what clients must speak (default: %(default)s)",
+        choices=list(SecurityProtocol),
+        default=SecurityProtocol.PLAINTEXT,
+        help="of listeners that name none (default: %(default)s)",
+    )
+    group.add_argument(
+        "--users-file",
+        type=Path,
+        metavar="FILE",
+        help="who may log in where there is SASL: lines like name:password, empty ones and those "
+        "that begin with # left out",
     )
     group.add_argument(
         "--user",
@@ -71,102 +126,221 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME:PASSWORD",
-        help="who may connect, by PLAIN and SCRAM; may be repeated. Others on this machine can "
-        "read command lines: --users-file hides it",
-    )
-    group.add_argument(
-        "--users-file",
-        type=users_file,
-        default=[],
-        metavar="FILE",
-        help="the same from a file, name:password on each line",
+        help="one of them; may be repeated. Others on this machine can read command lines: "
+        "--users-file hides it",
     )
     group.add_argument(
         "--sasl-mechanism",
+        type=Mechanism,
+        choices=list(Mechanism),
         action="append",
-        choices=[mechanism.value for mechanism in Mechanism],
-        help="what clients may authenticate by; may be repeated (default: PLAIN and both SCRAMs). "
-        "OAUTHBEARER needs --oauth-allow-unsecured-tokens here",
+        help="what to offer; may be repeated (default: PLAIN and both SCRAMs)",
     )
     group.add_argument(
         "--oauth-allow-unsecured-tokens",
         action="store_true",
-        help="take tokens that nobody signed, as Kafka does by default",
+        help="with OAUTHBEARER, also take tokens that nobody signed, as Kafka's default does",
     )
     group.add_argument(
         "--tls-cert",
         type=Path,
         metavar="FILE.pem",
-        help="the broker's certificate, with its key or beside --tls-key (default: throw-away "
-        "ones, see --write-certificates)",
+        help="the certificate, with its chain (default: throw-away ones)",
     )
-    group.add_argument("--tls-key", type=Path, metavar="FILE.pem", help="the certificate's key")
+    group.add_argument(
+        "--tls-key",
+        type=Path,
+        metavar="FILE.pem",
+        help="its key, without a password (default: in --tls-cert)",
+    )
+    group.add_argument(
+        "--tls-client-auth",
+        type=ClientAuth,
+        choices=list(ClientAuth),
+        help="whether clients show a certificate (default: none, with --tls-client-ca required)",
+    )
     group.add_argument(
         "--tls-client-ca",
         type=Path,
         metavar="FILE.pem",
-        help="clients must show a certificate that this CA signed",
+        help="who signs clients' certificates; with --tls-cert",
     )
     group.add_argument(
-        "--write-certificates",
+        "--write-credentials",
         type=Path,
         metavar="DIR",
-        help="write the throw-away CA (ca.pem) and a client's certificate and key (client.pem)",
+        help="write what clients need: of throw-away certificates ca.pem, and client.pem with a "
+        "key; with OAUTHBEARER NAME.jwt for each of the users (or client.jwt), good for a day",
+    )
+    group.add_argument(
+        "--allow-cleartext-credentials",
+        action="store_true",
+        help="with --allow-remote, let passwords cross the network without TLS",
     )
 
 
-def read_options(options: argparse.Namespace) -> SecurityOptions:
-    """Make of the options what `Broker` takes.
+def security_of(options: argparse.Namespace) -> Security:
+    """Return what the options say, with files read.
 
     Raises:
-        KafkaConfigurationError: Some do not fit together, or a file cannot be used.
+        CommandError: They do not fit together, or the file of users cannot be understood.
+        KafkaConfigurationError: A certificate cannot be used.
     """
-    protocol = SecurityProtocol(options.security_protocol)
-    users = {user.name: user.password for user in (*options.users_file, *options.user)}
-    if users and not protocol.has_sasl:
-        raise KafkaConfigurationError(
-            f"nobody asks users for a password with {protocol}: use --security-protocol SASL_SSL "
-            f"or SASL_PLAINTEXT"
+    listeners = tuple(
+        Listener(
+            protocol or options.security_protocol,
+            name,
+            host,
+            port,
+            sasl_mechanisms=options.sasl_mechanism or DEFAULT_MECHANISMS,
         )
-    tls_options = (options.tls_cert, options.tls_key, options.tls_client_ca)
-    if any(tls_options) and not (protocol.has_tls and options.tls_cert):
-        raise KafkaConfigurationError(
-            "certificates need --tls-cert, and --security-protocol SSL or SASL_SSL"
+        for name, protocol, host, port in options.listen or [listen_option(DEFAULT_LISTEN)]
+    )
+    has_tls = any(each.protocol.has_tls for each in listeners)
+    has_sasl = any(each.protocol.has_sasl for each in listeners)
+    _check(options, has_tls=has_tls, has_sasl=has_sasl)
+    client_auth = options.tls_client_auth
+    if client_auth is None:
+        client_auth = ClientAuth.REQUIRED if options.tls_client_ca else ClientAuth.NONE
+    context = _context(options, client_auth)
+    found = Security(
+        tuple(
+            replace(each, ssl_context=context) if each.protocol.has_tls else each
+            for each in listeners
+        ),
+        _users(options),
+        client_auth,
+        options.write_credentials,
+    )
+    if found.out_dir is None:
+        if found.has_throw_away_certificates:
+            raise CommandError(
+                "clients must know what certificate to trust: give --tls-cert, or "
+                "--write-credentials for a folder to write a throw-away CA to"
+            )
+    elif not (found.has_throw_away_certificates or found.has_tokens):
+        raise CommandError(
+            "--write-credentials has nothing to write: there are neither throw-away certificates "
+            "(--listen SSL://…) nor tokens (--sasl-mechanism OAUTHBEARER)"
         )
-    if options.write_certificates and (options.tls_cert or not protocol.has_tls):
-        raise KafkaConfigurationError(
-            "there are throw-away certificates with --security-protocol SSL or SASL_SSL only, and "
-            "without --tls-cert"
+    return found
+
+
+def _check(options: argparse.Namespace, *, has_tls: bool, has_sasl: bool) -> None:
+    """Refuse options that would do nothing: whoever gives them believes that he is protected."""
+    of_tls = {
+        "--tls-cert": options.tls_cert,
+        "--tls-key": options.tls_key,
+        "--tls-client-ca": options.tls_client_ca,
+        "--tls-client-auth": options.tls_client_auth,
+    }
+    of_sasl = {
+        "--users-file": options.users_file,
+        "--user": options.user,
+        "--sasl-mechanism": options.sasl_mechanism,
+        "--oauth-allow-unsecured-tokens": options.oauth_allow_unsecured_tokens,
+    }
+    for given, is_there, what in (
+        (of_tls, has_tls, "SSL://… or SASL_SSL"),
+        (of_sasl, has_sasl, "SASL_SSL://… or SASL_PLAINTEXT"),
+    ):
+        for option, value in given.items():
+            if value and not is_there:
+                raise CommandError(f"{option} needs a listener for it: --listen {what}://…")
+    if options.tls_cert is None and (options.tls_key or options.tls_client_ca):
+        raise CommandError("--tls-key and --tls-client-ca need --tls-cert")
+    is_token = Mechanism.OAUTHBEARER in (options.sasl_mechanism or ())
+    if options.oauth_allow_unsecured_tokens and not is_token:
+        raise CommandError("--oauth-allow-unsecured-tokens needs --sasl-mechanism OAUTHBEARER")
+    # SCRAM users that admin tools made are kept with the data.
+    if has_sasl and not (options.users_file or options.user or is_token or options.data):
+        raise CommandError(
+            "nobody could log in: give --users-file FILE, with lines like name:password"
         )
-    context = None
-    if options.tls_cert:
-        asks = ClientAuth.REQUIRED if options.tls_client_ca else ClientAuth.NONE
-        context = server_ssl_context(
-            options.tls_cert,
-            options.tls_key,
-            client_auth=asks,
-            client_ca_file=options.tls_client_ca,
-        )
-    return SecurityOptions(
-        security_protocol=protocol,
-        ssl_context=context,
-        sasl_mechanisms=tuple(map(Mechanism, options.sasl_mechanism or DEFAULT_MECHANISMS)),
-        users=users,
-        oauth_allow_unsecured_tokens=options.oauth_allow_unsecured_tokens,
+
+
+def _context(options: argparse.Namespace, client_auth: ClientAuth) -> ssl.SSLContext | None:
+    if options.tls_cert is None:
+        return None
+    return server_ssl_context(
+        options.tls_cert,
+        options.tls_key,
+        client_auth=client_auth,
+        client_ca_file=options.tls_client_ca,
     )
 
 
-def write_certificates(broker: Broker, folder: Path | None) -> list[str]:
-    """Write the throw-away certificates, if they are wanted; return lines to say about it.
+def _users(options: argparse.Namespace) -> dict[str, Secret]:
+    users = {} if options.users_file is None else read_users(options.users_file)
+    for name, password in options.user:
+        if name in users:
+            raise CommandError(f"--user {name}: is there already")
+        users[name] = password
+    return users
+
+
+def read_users(path: Path) -> dict[str, Secret]:
+    """Read names and passwords.
 
     Raises:
-        KafkaConfigurationError: They cannot be written there.
+        CommandError: The file cannot be read, or a line is none; it is named, and not shown.
     """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise CommandError(f"cannot read the users in {path}: {reason}") from None
+    users: dict[str, Secret] = {}
+    # Not splitlines(), which takes some characters of a password for the end of a line.
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            user = user_option(line)
+        except argparse.ArgumentTypeError as error:
+            raise CommandError(f"{path}, line {number}: {error}") from None
+        if user.name in users:
+            raise CommandError(f"{path}, line {number}: {user.name} is there already")
+        users[user.name] = user.password
+    return users
+
+
+def write_credentials(broker: Broker, security: Security) -> list[str]:
+    """Write what clients need to a folder; return what to say of it, line by line.
+
+    Raises:
+        CommandError: It cannot be written there.
+    """
+    folder = security.out_dir
     if folder is None:
         return []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        files = broker.certificates.write(folder)
+        said = []
+        if security.has_throw_away_certificates:
+            files = broker.certificates.write(folder)
+            said.append(f"certificates: trust {files.ca}; {files.client} is a client's")
+        if security.has_tokens:
+            tokens = [_write_token(broker, folder, name) for name in security.users or ("client",)]
+            said.append(f"tokens, good for a day: {', '.join(map(str, tokens))}")
     except OSError as error:
-        raise KafkaConfigurationError(f"cannot write to {folder}: {error.strerror}") from None
-    return [f"certificates: trust {files.ca}; a client's own is {files.client}"]
+        raise CommandError(f"cannot write to {folder}: {error.strerror}") from None
+    return said
+
+
+def _write_token(broker: Broker, folder: Path, name: str) -> Path:
+    path = folder / f"{quote(name, safe=' @')}.jwt"
+    path.touch(OWNER_ONLY)
+    path.write_text(broker.oauth_token(name, lifetime_s=TOKEN_LIFETIME_S))
+    return path
+
+
+def endpoints_text(broker: Broker, security: Security) -> str:
+    """Return where the broker listens; with the protocol, unless that is just PLAINTEXT."""
+    if [each.name for each in security.listeners] == [SecurityProtocol.PLAINTEXT]:
+        return broker.bootstrap_servers
+    return "; ".join(
+        (f"{each.name} " if each.name == each.protocol else f"{each.name} ({each.protocol.value}) ")
+        + broker.bootstrap_servers_of(each.name)
+        for each in security.listeners
+    )

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aiokafka_lite.cli.broker_security import user_option, users_file
+from aiokafka_lite.cli.broker_security import read_users, user_option
+from aiokafka_lite.cli.problems import CommandError
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.sasl import Secret
 from tests.broker.security.sasl_client import log_in, scram_log_in
@@ -22,7 +23,7 @@ async def test_command_asks_for_tls_and_a_password(tmp_path: Path) -> None:
     (tmp_path / "users").write_text("# those who may\n\nbob:b:ob\n")
     arguments = (
         *(*LISTEN, "--security-protocol", "SASL_SSL", "--user", "alice:secret"),
-        *("--users-file", str(tmp_path / "users"), "--write-certificates", str(tmp_path)),
+        *("--users-file", str(tmp_path / "users"), "--write-credentials", str(tmp_path)),
     )
     async with running(*arguments) as (process, line):
         assert process.stdout is not None
@@ -42,9 +43,9 @@ async def test_command_asks_for_tls_and_a_password(tmp_path: Path) -> None:
     ("arguments", "problem"),
     [
         (("--user", "alice:secret"), "SASL_SSL"),
-        (("--tls-key", "key.pem"), "--tls-cert"),
+        (("--tls-key", "key.pem"), "SSL"),
         (("--security-protocol", "SSL", "--tls-cert", "missing.pem"), "missing.pem"),
-        (("--write-certificates", "."), "SSL"),
+        (("--write-credentials", "."), "SSL"),
         (("--security-protocol", "SSL", "--user", "nobody"), "name:password"),
     ],
 )
@@ -64,5 +65,5 @@ def test_user_is_a_name_and_a_password() -> None:
     for wrong in ("alice", "alice:", ":secret", ""):
         with pytest.raises(argparse.ArgumentTypeError, match="name:password"):
             user_option(wrong)
-    with pytest.raises(argparse.ArgumentTypeError, match="missing"):
-        users_file("missing")
+    with pytest.raises(CommandError, match="missing"):
+        read_users(Path("missing"))
