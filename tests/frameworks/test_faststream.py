@@ -12,7 +12,7 @@ import pytest
 
 from aiokafka_lite import as_aiokafka
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import reading
+from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle
 
 pytest.importorskip("faststream")
@@ -42,9 +42,12 @@ async def test_faststream_consumes_acks_and_nacks(kafka: KafkaHandle) -> None:
         assert await consumer.committed(TopicPartition(topics[0], 0)) == 5
 
 
-def run_python(code: str) -> str:
+def run_python(code: str, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+        [sys.executable, "-W", "error", "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.stdout + done.stderr
 
@@ -70,6 +73,38 @@ print(aiokafka.AIOKafkaProducer.__module__, Sticky.__module__)
         "aiokafka.producer.producer",
         "aiokafka_lite.consumer.assignors.sticky",
     ]
+
+
+async def test_offsets_of_our_consumer_go_into_a_transaction_of_aiokafkas_producer(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 3))
+    code = """
+from aiokafka_lite import as_aiokafka
+as_aiokafka.install()
+import asyncio, sys
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import KafkaError
+async def main(servers, topic):
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=servers, group_id=topic,
+        auto_offset_reset="earliest", enable_auto_commit=False)
+    producer = AIOKafkaProducer(bootstrap_servers=servers, transactional_id=topic)
+    async with consumer, producer:
+        (tp, batch), = (await consumer.getmany(timeout_ms=10_000, max_records=2)).items()
+        async with producer.transaction():
+            await producer.send_and_wait(topic, b"out")
+            await producer.send_offsets_to_transaction({tp: batch[-1].offset + 1}, topic)
+        print(await consumer.committed(tp))
+    lost = AIOKafkaProducer(bootstrap_servers="127.0.0.1:1")
+    try: await lost.start()
+    except KafkaError as error: print(type(error).__module__)
+    finally: await lost.stop()
+asyncio.run(main(*sys.argv[1:]))
+"""
+    output = await asyncio.to_thread(run_python, code, kafka.bootstrap_servers, topic)
+    assert output.split()[0] == "2", output
+    assert "aiokafka_lite.errors._client" in output
 
 
 def test_installed_too_late_it_says_so() -> None:

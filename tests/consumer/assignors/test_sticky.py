@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyAssignor
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer.assignors import (
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
@@ -25,6 +28,7 @@ from tests.consumer.assignors.test_assignors import (
     member_ids,
     topic_counts,
 )
+from tests.support.cluster import KafkaHandle, unique
 from tests.support.java import JavaTools
 
 Shares = dict[str, set[TopicPartition]]
@@ -260,3 +264,50 @@ async def test_user_data_is_javas(java_tools: JavaTools, tmp_path: Path) -> None
     source.write_text(USER_DATA_PROBE)
     done = await java_tools.run(str(source))
     assert done.stdout.strip() == claim(7, 1, 4).user_data.hex(), done.stderr
+
+
+# --- In a group ----------------------------------------------------------------------------
+async def test_members_of_a_group_keep_what_they_have(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=9)
+    group_id = unique("group")
+
+    def member() -> AIOKafkaConsumer:
+        return AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=kafka.bootstrap_servers,
+            group_id=group_id,
+            partition_assignment_strategy=(StickyPartitionAssignor,),
+            heartbeat_interval_ms=50,
+        )
+
+    async def have(*sizes: int) -> list[set[TopicPartition]]:
+        shares: list[set[TopicPartition]] = []
+        async with timeout(60):
+            while [len(share) for share in shares] != list(sizes):
+                await asyncio.sleep(0.01)  # heartbeats tell members of a rebalance
+                shares = [consumer.assignment() for consumer in running]
+        assert set.union(*shares) == {TopicPartition(topic, number) for number in range(9)}
+        return shares
+
+    running = [member()]
+    try:
+        await running[0].start()
+        await have(9)
+        for sizes in ((5, 4), (3, 3, 3)):
+            before = [consumer.assignment() for consumer in running]
+            running.append(member())
+            await running[-1].start()
+            after = await have(*sizes)
+            assert all(has < had for has, had in zip(after, before, strict=False))
+        second = running.pop(1)
+        before = [consumer.assignment() for consumer in running]
+        await second.stop()
+        # Of the two that are left either may get the odd one.
+        async with timeout(60):
+            while sum(len(c.assignment()) for c in running) != 9:  # noqa: ASYNC110 -- no event
+                await asyncio.sleep(0.01)
+        after = [consumer.assignment() for consumer in running]
+        assert all(has > had for has, had in zip(after, before, strict=True))
+    finally:
+        for consumer in running:
+            await consumer.stop()
