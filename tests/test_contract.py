@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import asyncio
 import copy
 import dataclasses
 import importlib
@@ -299,7 +300,7 @@ async def test_utilities_do_what_aiokafkas_do() -> None:
 
     assert await util.create_task(answer()) == await util.wait_for(answer(), 60) == 42
     future = util.create_future()
-    with pytest.raises(TimeoutError if sys.version_info >= (3, 11) else Exception):
+    with pytest.raises(asyncio.TimeoutError):
         await util.wait_for(future, 0)
     tp = TopicPartition("t", 0)
     assert util.commit_structure_validate({tp: 3}) == {tp: OffsetAndMetadata(3, "")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,11 +16,16 @@ from hypothesis import strategies as st
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer.assignors import (
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
 )
 from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
+from aiokafka_lite.protocol.codec import decode, decode_versioned
+from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
+from aiokafka_lite.protocol.messages.sticky_user_data import StickyUserData
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.assignors.test_assignors import (
     TOPIC_NAMES,
@@ -31,6 +37,7 @@ from tests.consumer.assignors.test_assignors import (
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.java import JavaTools
 
+JAVAS = "org.apache.kafka.clients.consumer.StickyAssignor"
 Shares = dict[str, set[TopicPartition]]
 
 
@@ -311,3 +318,77 @@ async def test_members_of_a_group_keep_what_they_have(kafka: KafkaHandle) -> Non
     finally:
         for consumer in running:
             await consumer.stop()
+
+
+@pytest.mark.java
+async def test_a_java_leader_leaves_our_members_what_they_claim(java_tools: JavaTools) -> None:
+    async with Broker() as broker:
+        broker.create_topic("t", 12)
+        java = await asyncio.create_subprocess_exec(
+            *java_tools.command(
+                "org.apache.kafka.tools.consumer.ConsoleConsumer",
+                "--bootstrap-server", broker.bootstrap_servers, "--topic", "t", "--group", "g",
+                "--command-property", f"partition.assignment.strategy={JAVAS}",
+                "--command-property", "heartbeat.interval.ms=50",
+            ),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        ours = [
+            AIOKafkaConsumer(
+                "t",
+                bootstrap_servers=broker.bootstrap_servers,
+                group_id="g",
+                partition_assignment_strategy=(StickyPartitionAssignor,),
+                heartbeat_interval_ms=50,
+            )
+            for _ in range(2)
+        ]
+        try:
+            await broker.wait_for_members("g", 1, timeout_s=60)
+            await ours[0].start()
+            before = ours[0].assignment()
+            await ours[1].start()
+            await broker.wait_until(
+                lambda: [len(consumer.assignment()) for consumer in ours] == [4, 4], timeout_s=60
+            )
+            assert len(before) == 6
+            assert ours[0].assignment() < before
+        finally:
+            java.kill()
+            await java.wait()
+            for consumer in ours:
+                await consumer.stop()
+
+
+async def test_a_member_claims_by_the_generation_it_was_of() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t", 2)
+        broker.create_topic("u", 1)
+        async with AIOKafkaConsumer(
+            "t",
+            bootstrap_servers=broker.bootstrap_servers,
+            group_id="g",
+            partition_assignment_strategy=(StickyPartitionAssignor,),
+        ) as consumer:
+            for generation, topics in ((1, ["t", "u"]), (2, ["t"]), (3, ["t", "u"])):
+                asked_before = broker.requests.total
+                had = [(tp.topic, tp.partition) for tp in sorted(consumer.assignment())]
+                consumer.subscribe(topics)
+                (join,) = await broker.requests.wait_for(
+                    "JoinGroup", since=asked_before, timeout_s=60
+                )
+                assert isinstance(join.request, JoinGroupRequest)
+                blob = join.request.protocols[0].metadata
+                said = decode_versioned(ConsumerProtocolSubscription, blob)
+                claim = decode(StickyUserData, 1, said.user_data or b"")
+                assert claim.generation == generation
+                assert had == [
+                    (share.topic, number)
+                    for share in claim.previous_assignment
+                    for number in share.partitions
+                ]
+                await broker.wait_for_members("g", 1, timeout_s=60)
+                await broker.wait_until(
+                    lambda wanted=set(topics): {tp.topic for tp in consumer.assignment()} == wanted
+                )
