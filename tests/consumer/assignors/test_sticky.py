@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -361,6 +362,10 @@ async def test_a_java_leader_leaves_our_members_what_they_claim(java_tools: Java
                 await consumer.stop()
 
 
+def has_partitions_of(consumer: AIOKafkaConsumer, topics: list[str]) -> bool:
+    return {tp.topic for tp in consumer.assignment()} == set(topics)
+
+
 async def test_a_member_claims_by_the_generation_it_was_of() -> None:
     async with Broker() as broker:
         broker.create_topic("t", 2)
@@ -389,6 +394,4 @@ async def test_a_member_claims_by_the_generation_it_was_of() -> None:
                     for number in share.partitions
                 ]
                 await broker.wait_for_members("g", 1, timeout_s=60)
-                await broker.wait_until(
-                    lambda wanted=set(topics): {tp.topic for tp in consumer.assignment()} == wanted
-                )
+                await broker.wait_until(partial(has_partitions_of, consumer, topics))
