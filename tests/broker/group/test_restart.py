@@ -18,6 +18,7 @@ from tests.broker.group.requests import GroupRequests, MemberOf, await_coordinat
 from tests.support.cluster import KafkaHandle
 
 FENCED_INSTANCE_ID = 82
+COMMITS_BEFORE_KILL = 20
 
 
 @asynccontextmanager
@@ -133,18 +134,20 @@ async def test_acknowledged_commits_survive_kill_9(tmp_path: Path) -> None:
         await await_coordinator(kafka)
         topic = await kafka.create_topic("t")
         group = GroupRequests(kafka, "g")
-        asyncio.get_running_loop().call_later(0.1, process.kill)
         for offset in itertools.count():
             try:
                 if await group.commit(topic, offset) == 0:
                     acknowledged = offset
             except (OSError, asyncio.IncompleteReadError):
                 break  # it is dead
+            if acknowledged == COMMITS_BEFORE_KILL:
+                # While the next ones are on their way, however slow the machine is.
+                asyncio.get_running_loop().call_later(0.01, process.kill)
     finally:
         if process.returncode is None:
             process.kill()
         await process.communicate()
-    assert acknowledged > 0
+    assert acknowledged >= COMMITS_BEFORE_KILL
     async with broker_on(tmp_path) as kafka:
         committed = (await GroupRequests(kafka, "g").fetch("t")).committed_offset
     # The last one may have been stored without its answer getting out.
