@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from aiokafka_lite.broker.catalog import TopicCatalog
@@ -44,12 +44,18 @@ class ClusterTopics:
         topic = self._catalog.by_id(topic_id)
         return None if topic is None else self._facts(topic)
 
-    def _facts(self, topic: Topic) -> TopicFacts:
-        racks = [tuple(self._racks(partition.replicas)) for partition in topic.partitions]
-        return TopicFacts(topic.name, topic.topic_id, racks)
+    def id_of(self, name: str) -> bytes | None:
+        topic = self._catalog.by_name(name)
+        return None if topic is None else topic.topic_id
 
-    def _racks(self, replicas: Iterable[int]) -> Iterator[str]:
-        for node_id in replicas:
-            node = self._nodes.get(node_id)
-            if node is not None and node.address.rack is not None:
-                yield node.address.rack
+    def _facts(self, topic: Topic) -> TopicFacts:
+        named = {
+            node_id: node.address.rack
+            for node_id, node in self._nodes.items()
+            if node.address.rack is not None
+        }
+        racks = [
+            tuple(named[node_id] for node_id in partition.replicas if node_id in named)
+            for partition in topic.partitions
+        ]
+        return TopicFacts(topic.name, topic.topic_id, racks)

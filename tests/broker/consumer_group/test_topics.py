@@ -1,9 +1,10 @@
-"""The hash of topics that groups store; Kafka's own are compared in test_records.py."""
+"""What groups know of topics, and the hash of it that they store; Kafka's own are compared in test_records.py."""
 
 from __future__ import annotations
 
 import pytest
 
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.topic_hash import metadata_hash
 from aiokafka_lite.broker.groups.xxh3 import xxh3_64
 from tests.broker.group.fakes import FakeTopics
@@ -54,3 +55,15 @@ def test_hash_tells_topics_partitions_and_racks_apart() -> None:
     seen.add(metadata_hash(topics, ["c"]))
     assert len(seen) == 7
     assert all(-(1 << 63) <= value < 1 << 63 for value in seen)
+
+
+async def test_cluster_tells_ids_and_the_racks_of_every_replica() -> None:
+    async with Broker(nodes=3, racks=("a", "b", "c")) as broker:
+        broker.create_topic("small", 1)
+        broker.create_topic("large", 2_000)
+        for topic in ("small", "large"):
+            assert broker.group_topics.id_of(topic) == broker.topics[topic].topic_id
+        assert broker.group_topics.id_of("none") is None
+        found = broker.group_topics.by_name("large")
+        assert found is not None
+        assert {frozenset(racks) for racks in found.racks} == {frozenset("abc")}

@@ -110,6 +110,10 @@ class FakeTopics:
     def by_name(self, name: str) -> TopicFacts | None:
         return self._topics.get(name)
 
+    def id_of(self, name: str) -> bytes | None:
+        topic = self.by_name(name)
+        return None if topic is None else topic.topic_id
+
     def by_id(self, topic_id: bytes) -> TopicFacts | None:
         return next((t for t in self._topics.values() if t.topic_id == topic_id), None)
 
