@@ -60,7 +60,8 @@ def test_table_names_methods_that_there_are() -> None:
 
 
 def test_commands_are_understood() -> None:
-    commands = re.findall(r"^\$ python -m aiokafka_lite (.*)$", PAGE, re.M)
+    page = re.sub(r"\\\n\s*", "", PAGE)  # commands go on behind a backslash
+    commands = re.findall(r"^\$ python -m aiokafka_lite (.*)$", page, re.M)
     assert len(commands) >= 3
     parser, _ = build_parser()
     for command in commands:
