@@ -255,7 +255,7 @@ IMPORTS: Final = [
     "from aiokafka.util import INTEGER_MAX_VALUE, INTEGER_MIN_VALUE, NO_EXTENSIONS",
     "from aiokafka.util import create_future, create_task, get_running_loop, wait_for",
     "from aiokafka.util import commit_structure_validate",
-    "import aiokafka; aiokafka.coordinator, aiokafka.util, aiokafka.producer, aiokafka.admin",
+    "import aiokafka; aiokafka.coordinator, aiokafka.util, aiokafka.producer",
 ]
 
 
