@@ -1,4 +1,4 @@
-"""What groups know of topics, and the hash of it that they store; Kafka's own are compared in test_records.py."""
+"""What groups know of topics, and the hash of it; Kafka's own are compared in test_records.py."""
 
 from __future__ import annotations
 
