@@ -6,13 +6,15 @@ import time
 
 import pytest
 
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.reset import reset_timestamp
 from aiokafka_lite.errors import IllegalOperation, UnknownTopicOrPartitionError
+from aiokafka_lite.protocol.messages.list_offsets import ListOffsetsRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.consumer.test_consumer import reading, rows
-from tests.support.cluster import KafkaHandle, unique
+from tests.support.cluster import LATEST, KafkaHandle, unique
 
 
 # --- committed -----------------------------------------------------------------------------
@@ -99,6 +101,26 @@ async def test_by_duration_where_nothing_is_so_young_starts_with_what_comes(
         assert await consumer.position(TopicPartition(topic, 1)) == 0
         await kafka.produce(topic, 0, rows(3, 1))
         assert (await consumer.getone()).offset == 3
+
+
+def asks_for_the_end(context: object, request: object) -> bool:
+    assert isinstance(request, ListOffsetsRequest)
+    return any(p.timestamp == LATEST for topic in request.topics for p in topic.partitions)
+
+
+async def test_by_duration_passes_over_nothing_that_comes_while_it_looks() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        with broker.on("ListOffsets", when=asks_for_the_end).hold() as rule:
+            async with AIOKafkaConsumer(
+                "t",
+                bootstrap_servers=broker.bootstrap_servers,
+                auto_offset_reset="by_duration:PT1H",
+            ) as consumer:
+                await rule.reached()  # nothing was young enough; and now something is
+                broker.produce("t", b"young")
+                rule.release()
+                assert (await consumer.getone()).value == b"young"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.aiokafka_names import OneByOne
 from aiokafka_lite.consumer.fetched import Record
+from aiokafka_lite.errors import ConsumerStoppedError, KafkaError, RecordTooLargeError
 from aiokafka_lite.structs import BrokerMetadata, TopicPartition
 from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
@@ -101,3 +103,40 @@ async def test_async_for_goes_through_a_getone_of_a_subclass(kafka: KafkaHandle)
             if record.offset == 3:
                 await consumer.stop()  # the iteration ends with it
     assert consumer.seen == [0, 1, 2, 3]
+
+
+class Scripted:
+    """Gives what it was made with: records, and errors that are raised."""
+
+    def __init__(self, *gives: Record | Exception) -> None:
+        self.gives = list(gives)
+        self.sought: list[tuple[TopicPartition, int]] = []
+
+    async def getone(self) -> Record:
+        given = self.gives.pop(0)
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.sought.append((partition, offset))
+
+
+async def test_going_by_getone_skips_and_raises_what_an_async_for_does(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tp = TopicPartition("t", 0)
+    record = Record("t", 0, 8, 0, 0, None, None, None, -1, -1, ())
+    placeless = RecordTooLargeError("no place")
+    consumer = Scripted(
+        RecordTooLargeError("too large").at(tp, 7), record, placeless, KafkaError("other"),
+        ConsumerStoppedError(),
+    )  # fmt: skip
+    each = OneByOne(consumer)
+    assert aiter(each) is each
+    assert await anext(each) is record
+    assert consumer.sought == [(tp, 8)]
+    assert "record skipped" in caplog.text
+    for error in (RecordTooLargeError, KafkaError, StopAsyncIteration):
+        with pytest.raises(error):
+            await anext(each)
