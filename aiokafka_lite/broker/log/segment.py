@@ -11,6 +11,7 @@ seals or loads segments moves that work off the event loop.
 from __future__ import annotations
 
 import itertools
+import logging
 import mmap
 import os
 import struct
@@ -25,6 +26,8 @@ from aiokafka_lite.broker.log.index import BatchIndex
 from aiokafka_lite.broker.log.memory import anonymous_memory
 from aiokafka_lite.errors import CorruptRecordException, KafkaStorageError
 from aiokafka_lite.records import BatchHeader, read_header
+
+log = logging.getLogger(__name__)
 
 NO_TIMESTAMP: Final = -1
 
@@ -188,6 +191,7 @@ class FileSegment(Segment):
         self._mapped: memoryview | None = None
         self._window = memoryview(b"")  # what is mapped of a file that still grows
         self._flushed_size = 0
+        self._has_failed = False
         # Held while the file descriptor is used by a checkpoint or closed: checkpoints of sealed
         # segments run in an executor.
         self._fd_lock = threading.Lock()
@@ -217,7 +221,12 @@ class FileSegment(Segment):
                 written += os.pwrite(self._fd, batch[written - start :], written)
         except OSError as error:
             os.ftruncate(self._fd, start)
+            # Clients try again and again, and say of it that they ran out of time.
+            if not self._has_failed:
+                log.error("cannot write to %s: %s", self._path, error)
+            self._has_failed = True
             raise KafkaStorageError(f"cannot write to {self._path}: {error}") from error
+        self._has_failed = False
 
     def truncate(self, row: int) -> None:
         with self._fd_lock:
