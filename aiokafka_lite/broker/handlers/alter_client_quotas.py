@@ -40,7 +40,9 @@ _OF_CLIENTS: Final = frozenset(QuotaKey) - _OF_ADDRESSES
 
 
 @handler(AlterClientQuotasRequest)
-def handle(ctx: RequestContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
+async def handle(
+    ctx: RequestContext, request: AlterClientQuotasRequest
+) -> AlterClientQuotasResponse:
     """Set and remove quotas, those of one entity all or none."""
     seen: dict[Entity, EntryDataResult] = {}
     altered: dict[Entity, Mapping[QuotaKey, float | None]] = {}
@@ -61,10 +63,12 @@ def handle(ctx: RequestContext, request: AlterClientQuotasRequest) -> AlterClien
             altered.pop(entity, None)
             result.error_code, result.error_message = code_of(error), text_of(error)
         seen[entity] = result
-    if not request.validate_only:
+    if altered and not request.validate_only:
         for entity, changes in altered.items():
             for key, value in changes.items():
                 ctx.broker.quotas.put(entity_of(dict(entity)), key, value)
+        ctx.broker.quota_file.save()
+        await ctx.broker.disk.settled()
     return AlterClientQuotasResponse(entries=list(seen.values()))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import types
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.faults import Faults
@@ -19,6 +20,8 @@ from aiokafka_lite.protocol.schema import Response
 
 # How long requests are handled before other work of the loop gets its turn.
 TIME_SLICE_S: Final = 0.001
+
+T = TypeVar("T")
 
 
 class Dispatcher:
@@ -109,9 +112,14 @@ class Dispatcher:
             self._failed(work, error)
 
     async def _await(self, work: Work, answer: Awaitable[Answer]) -> None:
-        work.started_at = None  # how much of the waiting is work, nobody knows
         try:
-            result = await answer
+            if work.started_at is None:
+                result = await answer
+            else:
+                now_s = asyncio.get_running_loop().time
+                result, spent_s = await _timed(answer, now_s)
+                # As if it had worked all the time since then: waiting is not work.
+                work.started_at = now_s() - spent_s
             if isinstance(result, Delayed):
                 self._delay(work, result)
             else:
@@ -130,3 +138,30 @@ class Dispatcher:
             error,
         )
         work.processor.abort()
+
+
+@types.coroutine
+def _timed(
+    awaitable: Awaitable[T], now_s: Callable[[], float]
+) -> Generator[object, object, tuple[T, float]]:
+    """Await something; return its result, and how long it ran itself, without its waiting."""
+    steps = awaitable.__await__()
+    spent_s = 0.0
+    resume: Callable[[], object] = partial(next, steps)
+    while True:
+        began_s = now_s()
+        try:
+            waited_for = resume()
+        except StopIteration as end:
+            return end.value, spent_s + now_s() - began_s
+        spent_s += now_s() - began_s
+        try:
+            yield waited_for
+        except BaseException as error:  # noqa: BLE001 — passed on, cancellation too
+            resume = partial(_throw, steps, error)
+        else:
+            resume = partial(next, steps)
+
+
+def _throw(steps: Generator[object, object, object], error: BaseException) -> object:
+    return steps.throw(error)

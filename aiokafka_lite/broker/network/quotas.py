@@ -188,8 +188,7 @@ class ClientQuotas:
             client_id: A client id, likewise.
             producer_byte_rate: Bytes of Produce requests a second.
             consumer_byte_rate: Bytes of Fetch answers a second.
-            request_percentage: Of one core, what requests may take; of handlers that are coroutines
-                (Metadata, joining a group) nothing is counted.
+            request_percentage: Of one core, what requests may take, without what they wait.
 
         Raises:
             ValueError: A quota is not positive, or neither user nor client id is given.

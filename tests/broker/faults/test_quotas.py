@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.network.quota_file import QUOTAS_FILE
 from aiokafka_lite.broker.network.quotas import (
     CLIENT_ID,
     DEFAULT,
@@ -18,6 +20,7 @@ from aiokafka_lite.broker.network.quotas import (
     SampledRate,
     entity_of,
 )
+from aiokafka_lite.errors import KafkaStorageError
 from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -29,6 +32,7 @@ from aiokafka_lite.protocol.messages.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
 )
+from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.list_groups import ListGroupsRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.messages.produce import (
@@ -192,6 +196,26 @@ async def test_time_that_requests_take_is_limited(broker: Broker) -> None:
         assert all(0 < answer.throttle_time_ms <= 100 for answer in answers)
         broker.quotas.clear()
         assert (await client.request(ListGroupsRequest())).throttle_time_ms == 0
+
+
+async def test_time_of_handlers_that_wait_is_limited_too(broker: Broker) -> None:
+    broker.quotas.limit(client_id="raw", request_percentage=0.001)
+    async with RawClient(broker.bootstrap_servers) as client:
+        # It makes the topic of offsets, and waits for the disk: a handler that is a coroutine.
+        request = FindCoordinatorRequest(coordinator_keys=["g"])
+        answers = [await client.request(request) for _ in range(3)]
+        assert all(0 < answer.throttle_time_ms <= 100 for answer in answers)
+
+
+async def test_waiting_is_not_counted(broker: Broker) -> None:
+    broker.quotas.limit(client_id="raw", request_percentage=2)
+    held = asyncio.Event()
+    broker.disk.settled = held.wait  # type: ignore[assignment, method-assign]  # for so long
+    async with RawClient(broker.bootstrap_servers) as client:
+        asyncio.get_running_loop().call_later(0.5, held.set)
+        answer = await client.request(FindCoordinatorRequest(coordinator_keys=["g"]))
+    # 0.5 s of the window's 10 s would be 5 %.
+    assert answer.throttle_time_ms == 0
 
 
 async def test_acks_0_is_muted_without_a_word(broker: Broker) -> None:
@@ -358,3 +382,29 @@ async def test_wrong_filters_are_refused_in_kafkas_words(
         answer = await client.request(request)
     assert (answer.error_code, answer.error_message) == (code, message)
     assert answer.entries is None
+
+
+async def test_quotas_outlive_the_broker(tmp_path: Path) -> None:
+    names = (("client-id", None), ("user", "u"))
+    async with Broker(data_dir=tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+        assert await alter(client, entry(names, (RATE, 5.0), ("request_percentage", 2.5))) == [
+            (0, None)
+        ]
+        await alter(client, entry((("user", "gone"),), (RATE, 1.0)))
+        await alter(client, entry((("user", "gone"),), (RATE, None)))
+    for _ in range(2):
+        async with Broker(data_dir=tmp_path) as broker:
+            assert list(broker.quotas) == [
+                (names, {QuotaKey.PRODUCER_BYTE_RATE: 5.0, QuotaKey.REQUEST_PERCENTAGE: 2.5})
+            ]
+            assert broker.quotas.is_active
+            assert broker.quotas.is_timing
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", '{"format": 9}', '{"format": 1, "entities": [{"names": {}}]}', "[1]"]
+)
+async def test_damaged_file_of_quotas_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / QUOTAS_FILE).write_text(content)
+    with pytest.raises(KafkaStorageError, match=QUOTAS_FILE):
+        await Broker(data_dir=tmp_path).start()
