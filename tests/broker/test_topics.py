@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import (
     InvalidConfigurationError,
     InvalidPartitionsError,
@@ -13,6 +15,7 @@ from aiokafka_lite.errors import (
     InvalidReplicationFactorError,
     InvalidRequestError,
     InvalidTopicError,
+    KafkaStorageError,
     MismatchedEndpointTypeError,
     PolicyViolationError,
     TopicAlreadyExistsError,
@@ -451,3 +454,18 @@ async def test_impossible_partitions_are_refused(kafka: KafkaHandle) -> None:
         InvalidReplicationAssignmentError.errno,
         InvalidRequestError.errno,
     ]
+
+
+async def test_disk_that_fails_is_no_bug_of_the_broker(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError(28, "No space left on device")
+
+    broker = Broker(data_dir=tmp_path)
+    await broker.start()
+    broker.disk.submit(fail)
+    async with RawClient(broker.bootstrap_servers) as client:
+        with pytest.raises(asyncio.IncompleteReadError):
+            await client.request(CreateTopicsRequest(topics=[CreatableTopic(name="t")]))
+    assert broker.failure is None
+    with pytest.raises(KafkaStorageError, match="No space left"):
+        await broker.stop()

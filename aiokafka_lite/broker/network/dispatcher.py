@@ -15,7 +15,7 @@ from aiokafka_lite.broker.network.channel import RequestChannel
 from aiokafka_lite.broker.network.purgatory import Delayed, Purgatory
 from aiokafka_lite.broker.network.quotas import ClientQuotas
 from aiokafka_lite.broker.network.work import Work
-from aiokafka_lite.errors import KafkaProtocolError
+from aiokafka_lite.errors import KafkaProtocolError, KafkaStorageError
 from aiokafka_lite.protocol.schema import Response
 
 # How long requests are handled before other work of the loop gets its turn.
@@ -128,7 +128,9 @@ class Dispatcher:
             self._failed(work, error)
 
     def _failed(self, work: Work, error: Exception) -> None:
-        if isinstance(error, KafkaProtocolError):  # the handler's way to hang up
+        # Hanging up is the handler's way out, and all that is left where the disk has failed: to
+        # answer would be to promise what a restart forgets.
+        if isinstance(error, KafkaProtocolError | KafkaStorageError):
             work.processor.refuse(error)
             return
         context = work.context

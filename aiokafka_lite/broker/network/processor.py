@@ -27,7 +27,7 @@ from aiokafka_lite.broker.network.work import Acceptor, BareToken, Work
 from aiokafka_lite.broker.security.authenticator import Verdict
 from aiokafka_lite.broker.security.session import SaslSession
 from aiokafka_lite.broker.security.tls import ANONYMOUS, principal_of
-from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
+from aiokafka_lite.errors import KafkaError, KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol import codec, framing
 from aiokafka_lite.protocol.encoding import Part
 from aiokafka_lite.protocol.messages.api_versions import (
@@ -411,7 +411,7 @@ class Processor(asyncio.BufferedProtocol):
 
     # The end
 
-    def refuse(self, error: KafkaProtocolError) -> None:
+    def refuse(self, error: KafkaError) -> None:
         """Hang up on a peer that breaks the protocol, or that cannot be told otherwise."""
         log.warning("connection from %s is closed: %s", self.peer, error)
         self.close()
