@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import re
-
 from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.groups import re2
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.transactions.machine import Transaction
 from aiokafka_lite.broker.transactions.values import TransactionState as State
@@ -24,9 +23,10 @@ def handle(ctx: RequestContext, request: ListTransactionsRequest) -> ListTransac
     """List the transactional ids that this node coordinates and the filters let pass."""
     if ctx.transactions.is_loading:
         return ListTransactionsResponse(error_code=CoordinatorLoadInProgressError.errno)
+    wanted = request.transactional_id_pattern
     try:
-        pattern = re.compile(request.transactional_id_pattern or ".*", re.DOTALL)
-    except re.error:
+        pattern = re2.compile(wanted) if wanted else None
+    except re2.RegexError:
         return ListTransactionsResponse(error_code=InvalidRegularExpressionError.errno)
     unknown = [name for name in request.state_filters if name not in State.__members__]
     return ListTransactionsResponse(
@@ -39,7 +39,7 @@ def handle(ctx: RequestContext, request: ListTransactionsRequest) -> ListTransac
             )
             for transactional_id, transaction in ctx.transactions.transactions.items()
             if _passes(request, transaction, ctx.broker.clock())
-            and pattern.fullmatch(transactional_id)
+            and (pattern is None or pattern.matches(transactional_id))
         ],
     )
 

@@ -23,6 +23,8 @@ _NORMAL_FORMS = (
     (re.compile(r"adminclient-\d+"), "adminclient-N"),
     (re.compile(r"Log directory: \S+|\"logDir\":\"[^\"]*\"|\"log_dirs\":\[[^]]*\]"), "LOG-DIR"),
     (re.compile(r"\"size\":\d+"), '"size":N'),
+    # Where Java was: after some calls by reflection it takes another way there.
+    (re.compile(r"^\tat .*\n", re.M), ""),
     # A new cluster of Kafka 4.3 has this set for all brokers (KIP-966); ours has no ELR.
     (re.compile(r"(DYNAMIC_DEFAULT|STATIC)_BROKER_CONFIG:min\.insync\.replicas=\d+, "), ""),
     (re.compile(r"min\.insync\.replicas=1,|,?min\.insync\.replicas=1(?=\n)"), ""),
