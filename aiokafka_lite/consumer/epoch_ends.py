@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from aiokafka_lite.consumer.leader_lookup import Answered, LeaderLookup
-from aiokafka_lite.errors import for_code
+from aiokafka_lite.consumer.leader_lookup import LeaderLookup
+from aiokafka_lite.errors import KafkaError, for_code
 from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -48,12 +48,12 @@ class EpochEndLookup(LeaderLookup[int, EpochEnd, OffsetForLeaderEpochResponse]):
 
     def _answers(
         self, response: OffsetForLeaderEpochResponse, questions: Mapping[TopicPartition, int]
-    ) -> Iterator[Answered[EpochEnd]]:
+    ) -> Iterator[tuple[TopicPartition, EpochEnd | KafkaError]]:
         for topic in response.topics:
             for answer in topic.partitions:
                 tp = TopicPartition(topic.topic, answer.partition)
                 if answer.error_code:
                     error = for_code(answer.error_code)(f"the position in {tp} cannot be checked")
-                    yield Answered(tp, error)
+                    yield tp, error
                 else:
-                    yield Answered(tp, EpochEnd(answer.leader_epoch, answer.end_offset))
+                    yield tp, EpochEnd(answer.leader_epoch, answer.end_offset)

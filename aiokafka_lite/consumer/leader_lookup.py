@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -16,13 +16,6 @@ from aiokafka_lite.structs import TopicPartition
 QuestionT = TypeVar("QuestionT")
 AnswerT = TypeVar("AnswerT")
 ResponseT = TypeVar("ResponseT", bound=Response)
-
-
-class Answered(NamedTuple, Generic[AnswerT]):
-    """What a response says of one partition."""
-
-    tp: TopicPartition
-    answer: AnswerT | KafkaError
 
 
 class LeaderLookup(ABC, Generic[QuestionT, AnswerT, ResponseT]):
@@ -39,7 +32,7 @@ class LeaderLookup(ABC, Generic[QuestionT, AnswerT, ResponseT]):
     @abstractmethod
     def _answers(
         self, response: ResponseT, questions: Mapping[TopicPartition, QuestionT]
-    ) -> Iterator[Answered[AnswerT]]:
+    ) -> Iterator[tuple[TopicPartition, AnswerT | KafkaError]]:
         """Yield what the response says of each partition, also of those not asked about."""
 
     def _leader_epoch(self, tp: TopicPartition) -> int:

@@ -11,7 +11,7 @@ from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.leader_lookup import Answered, LeaderLookup
+from aiokafka_lite.consumer.leader_lookup import LeaderLookup
 from aiokafka_lite.errors import (
     KafkaError,
     KafkaTimeoutError,
@@ -95,20 +95,15 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
 
     def _answers(
         self, response: ListOffsetsResponse, questions: Mapping[TopicPartition, int]
-    ) -> Iterator[Answered[FoundOffset]]:
+    ) -> Iterator[tuple[TopicPartition, FoundOffset | KafkaError]]:
         for topic in response.topics:
             for answer in topic.partitions:
                 tp = TopicPartition(topic.name, answer.partition_index)
                 if answer.error_code:
                     error = for_code(answer.error_code)
-                    yield Answered(tp, error(f"offsets of partition {tp} cannot be looked up"))
+                    yield tp, error(f"offsets of partition {tp} cannot be looked up")
                 elif answer.offset < 0 and questions.get(tp, 0) < 0:
-                    yield Answered(
-                        tp,
-                        KafkaTimeoutError(
-                            f"the leader of {tp} gave no offset for timestamp {questions[tp]}"
-                        ),
-                    )
+                    text = f"the leader of {tp} gave no offset for timestamp {questions[tp]}"
+                    yield tp, KafkaTimeoutError(text)
                 else:
-                    found = FoundOffset(answer.offset, answer.timestamp, answer.leader_epoch)
-                    yield Answered(tp, found)
+                    yield tp, FoundOffset(answer.offset, answer.timestamp, answer.leader_epoch)

@@ -129,3 +129,21 @@ def test_impossible_size_behind_a_good_frame_is_refused() -> None:
     receiver.received(len(stream))
     with pytest.raises(KafkaProtocolError):
         receiver.next_frame()
+
+
+def test_bytes_that_come_when_there_is_no_room_are_kept() -> None:
+    # As asyncio's TLS hands them out before Python 3.11, although it was paused.
+    frames = [frame_of(300_000), *(frame_of(1_000, number) for number in range(600))]
+    stream = on_wire(*frames)
+    receiver = FrameReceiver(1 << 20)
+    at = 0
+    while at < len(stream):
+        room = receiver.buffer()
+        taken = min(len(room), len(stream) - at, 16_384)
+        room[:taken] = stream[at : at + taken]
+        receiver.received(taken)
+        at += taken
+    taken_out = []
+    while receiver.has_frame:
+        taken_out.append(bytes(receiver.next_frame()))
+    assert taken_out == frames

@@ -111,6 +111,8 @@ class Processor(asyncio.BufferedProtocol):
                 self._write_more()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            self._transport.abort()  # or Python 3.10 calls a TLS transport unclosed
         self._transport = None
         self._outgoing.clear()
         if self._unmute_timer is not None:

@@ -55,20 +55,23 @@ class FrameReceiver:
 
     @property
     def has_room(self) -> bool:
-        """`buffer` is not empty."""
+        """More may be read. Whoever pauses when there is none may still be told of what was."""
         if self._large is not None:
             return self._large_end < len(self._large)
         return self._end - self._start < len(self._scratch)
 
     def buffer(self) -> memoryview:
-        """Return where the next bytes go; not to be asked for unless `has_room`."""
-        if self._large is not None:
+        """Return where the next bytes go; never empty."""
+        if self._is_filling_large and self._large is not None:
             return self._large[self._large_end :]
         if self._start:
             rest = self._end - self._start
             if rest:
                 self._scratch[:rest] = bytes(self._scratch[self._start : self._end])
             self._start, self._end = 0, rest
+        if self._end == len(self._scratch):
+            # asyncio's TLS before Python 3.11 hands out all it has decrypted, paused or not.
+            self._enlarge(2 * self._end)
         return self._scratch[self._end :]
 
     def received(self, count: int) -> None:
@@ -77,11 +80,13 @@ class FrameReceiver:
         Raises:
             KafkaProtocolError: The peer announces a frame that is too large, or no frame.
         """
-        if self._large is not None:
+        if self._is_filling_large and self._large is not None:
             self._large_end += count
             self.has_frame = self._large_end == len(self._large)
             return
         self._end += count
+        if self._large is not None:  # it is complete: this is behind it
+            return
         if self._end == len(self._scratch):  # there may be more where this came from
             self._grow(GROWTH * len(self._scratch))
         self._look()
@@ -97,13 +102,17 @@ class FrameReceiver:
             raise RuntimeError("no frame is complete yet")
         if self._large is not None:
             frame, self._large = self._large, None
-            self.has_frame = False
+            self._look()
             return frame
         first = self._start + _SIZE.size
         self._start = first + self._size
         frame = memoryview(bytearray(self._scratch[first : self._start]))
         self._look()
         return frame
+
+    @property
+    def _is_filling_large(self) -> bool:
+        return self._large is not None and self._large_end < len(self._large)
 
     def _look(self) -> None:
         """Check the announced size, and make room for the frame if it is not all there."""
@@ -130,9 +139,12 @@ class FrameReceiver:
         while size < min(needed, SCRATCH_BYTES):
             size *= GROWTH
         if size > len(self._scratch):
-            larger = memoryview(bytearray(min(size, SCRATCH_BYTES)))
-            larger[: self._end] = self._scratch[: self._end]
-            self._scratch = larger
+            self._enlarge(min(size, SCRATCH_BYTES))
+
+    def _enlarge(self, size: int) -> None:
+        larger = memoryview(bytearray(size))
+        larger[: self._end] = self._scratch[: self._end]
+        self._scratch = larger
 
     def _begin_large(self, size: int) -> None:
         """Move a frame that will not fit the scratch out of it."""
