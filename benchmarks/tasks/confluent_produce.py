@@ -18,7 +18,7 @@ _PAUSE_S: Final = 0.01
 
 
 async def measure(subject: str, workload: Workload) -> Measurement:
-    """Measure the wall time a record, from the first to the last acknowledgement."""
+    """Measure the wall time a record, from the second to the last acknowledgement."""
     assert workload.written is not None
     topic = workload.written
     values = list(topic.values())
@@ -34,10 +34,14 @@ async def measure(subject: str, workload: Workload) -> Measurement:
                 **({"batch.size": workload.batch_bytes} if workload.batch_bytes else {}),
             }
         )
-        producer.list_topics(written.name, timeout=workload.wait_s)
+        # An idempotent producer that asks for its id before it is connected asks again only half a
+        # second later: the first record waits for that, and is not timed.
+        producer.produce(written.name, values[0])
+        if producer.flush(workload.wait_s):
+            raise RunError("the first record was not acknowledged")
         meter = ServerMeter(workload.bootstrap_servers)
         started = time.perf_counter()
-        for number in range(topic.records):
+        for number in range(1, topic.records):
             while True:
                 try:
                     producer.produce(written.name, values[number % len(values)])
