@@ -35,7 +35,8 @@ from aiokafka_lite.structs import TopicPartition
 if TYPE_CHECKING:
     from aiokafka_lite.broker.node import BrokerNode
 
-# What Kafka gives the topics of the coordinators.
+COORDINATORS_TOPICS: Final = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
+# What Kafka gives them.
 OFFSETS_TOPIC_CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
     "compression.type": "producer",
@@ -78,9 +79,7 @@ class Cluster(DirectAccess):
         self._leadership = Leadership(
             list(nodes),
             is_up=lambda node_id: nodes[node_id].is_up,
-            min_in_sync=lambda partition: (
-                self.known_topic(partition.topic).config.min_insync_replicas
-            ),
+            min_in_sync=self._min_in_sync,
             on_election=self._leader_elected,
         )
 
@@ -198,15 +197,19 @@ class Cluster(DirectAccess):
         return self.known_topic(partition.topic).config.min_insync_replicas
 
     def _leader_elected(self, partition: Partition) -> None:
-        if partition.topic in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
+        if partition.topic in COORDINATORS_TOPICS:
             self._elect_coordinator(partition)
 
     def _elect_coordinators(self) -> None:
         """Let the leaders of the coordinators' topics coordinate what is in their partitions."""
-        for name in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
+        for name in COORDINATORS_TOPICS:
             topic = self.topic(name)
-            for partition in () if topic is None else topic.partitions:
-                self._elect_coordinator(partition)
+            if topic is not None:
+                self._elect_coordinators_of(topic)
+
+    def _elect_coordinators_of(self, topic: Topic) -> None:
+        for partition in topic.partitions:
+            self._elect_coordinator(partition)
 
     def _elect_coordinator(self, partition: Partition) -> None:
         for node in self.nodes.values():
@@ -312,12 +315,9 @@ class Cluster(DirectAccess):
         Raises:
             KafkaStorageError: The disk did not take it: then nothing is promised to any group.
         """
-        topic = self.topic(GROUP_METADATA_TOPIC) or self.create_topic(
+        return await self._open_coordinators_topic(
             GROUP_METADATA_TOPIC, self.config.offsets_topic_partitions, OFFSETS_TOPIC_CONFIG
         )
-        await self.disk.settled()
-        self._elect_coordinators()
-        return topic
 
     async def open_transaction_topic(self) -> Topic:
         """Return the topic of transactional ids; it is made when there is none yet.
@@ -325,13 +325,18 @@ class Cluster(DirectAccess):
         Raises:
             KafkaStorageError: The disk did not take it: then nothing is promised to any producer.
         """
-        topic = self.topic(TRANSACTION_STATE_TOPIC) or self.create_topic(
+        return await self._open_coordinators_topic(
             TRANSACTION_STATE_TOPIC,
             self.config.transaction_topic_partitions,
             TRANSACTION_TOPIC_CONFIG,
         )
+
+    async def _open_coordinators_topic(
+        self, name: str, partitions: int, configs: Mapping[str, str]
+    ) -> Topic:
+        topic = self.topic(name) or self.create_topic(name, partitions, configs)
         await self.disk.settled()
-        self._elect_coordinators()
+        self._elect_coordinators_of(topic)
         return topic
 
     def delete_topic(self, topic: Topic | str) -> None:
@@ -343,7 +348,7 @@ class Cluster(DirectAccess):
             UnknownTopicOrPartitionError: There is no topic of that name.
         """
         known = self.known_topic(topic) if isinstance(topic, str) else topic
-        if known.name in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
+        if known.name in COORDINATORS_TOPICS:
             # Before: what is in a partition is told by how many there are.
             for partition in known.partitions:
                 for node in self.nodes.values():

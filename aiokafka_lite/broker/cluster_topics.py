@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ClusterTopics:
-    """Implements `group_topics.Topics`.
+    """Implements `groups.topic_hash.Topics`.
 
     Args:
         catalog: The topics.

@@ -66,11 +66,10 @@ class Leadership:
         They all start with it, so all are in sync.
         """
         known = [node for node in partition.replicas if node in self._node_ids]
-        if known == partition.replicas == partition.isr and partition.leader_id in known:
-            return False
         if known == partition.replicas and partition.leader_id in known:
+            is_changed = partition.isr != known
             partition.isr = known
-            return True
+            return is_changed
         partition.replicas = known or [self._node_ids[0]]
         partition.isr = [*partition.replicas]
         partition.lead(partition.replicas[0])

@@ -122,14 +122,6 @@ class BrokerNode:
         self._is_up = True
         self._schedule_idle_check()
 
-    async def stop(self) -> None:
-        """Stop listening, and close connections as soon as they took their last bytes. Idempotent.
-
-        Connections get `stop_timeout_s` for that.
-        """
-        await self.stop_listening()
-        await self.close_connections()
-
     async def kill(self) -> None:
         """Stop listening and abort every connection, as the end of a process would. Idempotent."""
         await self.stop_listening()

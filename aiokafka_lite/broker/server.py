@@ -341,30 +341,6 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
             raise ValueError(f"no listener is named {listener!r}: there are {', '.join(names)}")
         return ",".join(node.endpoints[listener].bootstrap_servers for node in self.nodes.values())
 
-    # Security
-
-    @property
-    def certificates(self) -> Certificates:
-        """The throw-away certificates of listeners with TLS that were given no ssl_context.
-
-        Raises:
-            KafkaConfigurationError: There is no such listener.
-        """
-        return self.security.certificates
-
-    def oauth_token(self, principal: str, *, lifetime_s: float = 3_600, scope: str = "") -> str:
-        """Return a token that the broker's OAUTHBEARER listeners take.
-
-        Args:
-            principal: Whom it names.
-            lifetime_s: How long it is good for; below zero, it has expired.
-            scope: What it claims to be for; nobody asks.
-
-        Raises:
-            KafkaConfigurationError: No listener offers OAUTHBEARER.
-        """
-        return self.security.tokens.issue(principal, lifetime_s=lifetime_s, scope=scope)
-
     @property
     def node(self) -> BrokerNode:
         """The first node."""
@@ -435,6 +411,30 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
     def _partition_changed(self, key: object) -> None:
         self.purgatory.touch(key)
 
+    # Security
+
+    @property
+    def certificates(self) -> Certificates:
+        """The throw-away certificates of listeners with TLS that were given no ssl_context.
+
+        Raises:
+            KafkaConfigurationError: There is no such listener.
+        """
+        return self.security.certificates
+
+    def oauth_token(self, principal: str, *, lifetime_s: float = 3_600, scope: str = "") -> str:
+        """Return a token that the broker's OAUTHBEARER listeners take.
+
+        Args:
+            principal: Whom it names.
+            lifetime_s: How long it is good for; below zero, it has expired.
+            scope: What it claims to be for; nobody asks.
+
+        Raises:
+            KafkaConfigurationError: No listener offers OAUTHBEARER.
+        """
+        return self.security.tokens.issue(principal, lifetime_s=lifetime_s, scope=scope)
+
     # Groups (what the coordinator needs of its broker)
 
     @property
@@ -449,10 +449,8 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
         )
 
     def consumer_group_settings(self, group_id: str) -> ConsumerSettings:
-        config, value_of = (
-            self.config,
-            functools.partial(self.catalog.settings.group_value, group_id),
-        )
+        config = self.config
+        value_of = functools.partial(self.catalog.settings.group_value, group_id)
         return ConsumerSettings(
             session_timeout_ms=value_of("consumer.session.timeout.ms"),
             heartbeat_interval_ms=value_of("consumer.heartbeat.interval.ms"),

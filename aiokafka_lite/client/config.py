@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import override
+from aiokafka_lite._loopback import is_loopback
 from aiokafka_lite._settings import Settings
 from aiokafka_lite.errors import InsecureConfigError, KafkaConfigurationError
 
@@ -35,20 +36,6 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether a host, as somebody named it, can only be this machine."""
-    if host == "localhost":
-        return True
-    if not host[:1].isdigit() and ":" not in host:
-        return False  # a name: where it leads is not ours to know
-    import ipaddress
-
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class ClientConfig(Settings):

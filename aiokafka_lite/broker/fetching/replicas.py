@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.topics import Partition
-from aiokafka_lite.errors import NotLeaderForPartitionError
 
 
 class ReplicaReader:
-    """A node reading for one client; see `fetching.Reader` for the methods.
+    """A node reading for one client; see `read.Reader` for the methods.
 
     Args:
         node: The node that was asked.
@@ -28,15 +27,10 @@ class ReplicaReader:
         self._may_read_followers = may_read_followers
 
     def check_readable(self, partition: Partition, client_epoch: int) -> None:
-        node_id = self._node.id
-        if partition.leader_id == node_id:
+        if self._may_read_followers and self._node.id in partition.replicas:
             partition.check_epoch(client_epoch)
-            return
-        if not (self._may_read_followers and node_id in partition.replicas):
-            raise NotLeaderForPartitionError(
-                f"{partition.topic}-{partition.index}: {partition.leader_id} leads"
-            )
-        partition.check_epoch(client_epoch)
+        else:
+            partition.check_leader(self._node.id, client_epoch)
 
     def preferred_replica(self, partition: Partition) -> int | None:
         nodes = self._node.cluster.nodes

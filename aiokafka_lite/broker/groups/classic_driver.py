@@ -1,6 +1,6 @@
 """Drives the machines of classic groups: parks requests, writes what the machines want stored.
 
-A machine (group_machine.py) knows no I/O. It is given requests and the loop's time, and says in
+A machine (classic_machine.py) knows no I/O. It is given requests and the loop's time, and says in
 ``Effects`` what is to be done: which parked JoinGroup or SyncGroup to answer, what to append.
 """
 

@@ -1,4 +1,4 @@
-"""The requests and timers of one classic group; group_state.py has the states they act on."""
+"""The requests and timers of one classic group; classic_state.py has the states they act on."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ The driver calls ``expire`` when ``next_deadline`` has come. Each call is atomic
 outside comes back as ``Effects``. Differences from Kafka: a parked request is always answered
 (Kafka forgets one that is sent again, and the SyncGroup of a member that leaves).
 
-This module has the states and the phases of a rebalance; group_machine.py has the requests.
+This module has the states and the phases of a rebalance; classic_machine.py has the requests.
 """
 
 from __future__ import annotations

@@ -57,13 +57,13 @@ class FrameReceiver:
     def has_room(self) -> bool:
         """More may be read. Whoever pauses when there is none may still be told of what was."""
         if self._large is not None:
-            return self._large_end < len(self._large)
+            return bool(self._large_missing)
         return self._end - self._start < len(self._scratch)
 
     def buffer(self) -> memoryview:
         """Return where the next bytes go; never empty."""
-        if self._is_filling_large and self._large is not None:
-            return self._large[self._large_end :]
+        if missing := self._large_missing:
+            return missing
         if self._start:
             rest = self._end - self._start
             if rest:
@@ -80,9 +80,9 @@ class FrameReceiver:
         Raises:
             KafkaProtocolError: The peer announces a frame that is too large, or no frame.
         """
-        if self._is_filling_large and self._large is not None:
+        if self._large_missing:
             self._large_end += count
-            self.has_frame = self._large_end == len(self._large)
+            self.has_frame = not self._large_missing
             return
         self._end += count
         if self._large is not None:  # it is complete: this is behind it
@@ -111,8 +111,9 @@ class FrameReceiver:
         return frame
 
     @property
-    def _is_filling_large(self) -> bool:
-        return self._large is not None and self._large_end < len(self._large)
+    def _large_missing(self) -> memoryview | None:
+        """Where the rest of a large frame goes; None or empty without one that is not complete."""
+        return None if self._large is None else self._large[self._large_end :]
 
     def _look(self) -> None:
         """Check the announced size, and make room for the frame if it is not all there."""

@@ -6,13 +6,13 @@ that one, at every node.
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from aiokafka_lite._compat import StrEnum
+from aiokafka_lite._loopback import is_loopback
 from aiokafka_lite.broker.security.mechanism import Mechanism
 from aiokafka_lite.errors import InsecureConfigError
 
@@ -134,16 +134,6 @@ def _remote_problem(listener: Listener) -> str:
         f"{listener.host} can be reached from other machines, {why}: "
         f"listen on 127.0.0.1, or allow it (allow_remote, --allow-remote)"
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether only this machine reaches an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _check_context(context: ssl.SSLContext, name: str, protocol: SecurityProtocol) -> None:
