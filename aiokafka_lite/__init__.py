@@ -62,8 +62,8 @@ _HOMES = {
 # What programs written for aiokafka reach as attributes: aiokafka.errors.KafkaError.
 _MODULES = frozenset(
     {
-        "abc", "admin", "client", "cluster", "consumer", "coordinator", "errors", "helpers",
-        "partitioner", "producer", "record", "structs", "util",
+        "abc", "admin", "client", "cluster", "consumer", "coordinator", "errors", "events",
+        "helpers", "partitioner", "producer", "record", "structs", "util",
     }
 )  # fmt: skip
 

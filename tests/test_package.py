@@ -25,6 +25,7 @@ NOT_AT_IMPORT = (
     "aiokafka_lite._record_py",
     "aiokafka_lite.broker",
     "aiokafka_lite.consumer.commits",
+    "aiokafka_lite.consumer.events",
     "aiokafka_lite.consumer.group",
     "aiokafka_lite.records.build",
     "aiokafka_lite.records.compression",
@@ -108,8 +109,8 @@ def test_import_takes_less_than_aiokafkas(tmp_path: Path) -> None:
 PACKAGES = [
     "aiokafka_lite", "aiokafka_lite.abc", "aiokafka_lite.broker", "aiokafka_lite.client",
     "aiokafka_lite.consumer", "aiokafka_lite.consumer.group", "aiokafka_lite.coordinator.assignors",
-    "aiokafka_lite.errors", "aiokafka_lite.helpers", "aiokafka_lite.records",
-    "aiokafka_lite.structs",
+    "aiokafka_lite.errors", "aiokafka_lite.events", "aiokafka_lite.helpers",
+    "aiokafka_lite.records", "aiokafka_lite.structs",
 ]  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from aiokafka_lite.consumer.config import (
 from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.fetched import Record
 from aiokafka_lite.consumer.iteration import RecordIterator
+from aiokafka_lite.consumer.monitoring import Monitoring
 from aiokafka_lite.consumer.position_methods import PositionMethods
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
@@ -51,7 +52,7 @@ log = logging.getLogger(__name__)
 DEFAULT_STOP_TIMEOUT_S: Final = 10.0
 
 
-class AIOKafkaConsumer(RecordIterator, PositionMethods, AiokafkaNames):
+class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaNames):
     """Reads records from Kafka on the running event loop.
 
     ::

@@ -176,6 +176,9 @@ class Engine:
             KafkaError: The group refused the member.
         """
         self.config.check_isolation_level()
+        # Whoever publishes an event imports its class: not for the first time in the middle of it.
+        import aiokafka_lite.consumer.events  # noqa: F401
+
         running = self._running = Running(self, self._rng)
         try:
             self._watch_topics()  # before the first answer, which then has them
@@ -230,7 +233,10 @@ class Engine:
         self.ready.close()
         self.queue.wake()
         self._state_changed.set()
-        return await self._tear_down(deadline, offsets)
+        try:
+            return await self._tear_down(deadline, offsets)
+        finally:
+            self.state.events.close()
 
     async def _tear_down(self, deadline: float, offsets: Offsets | None = None) -> Offsets:
         running, self._running = self._running, None

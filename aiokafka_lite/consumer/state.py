@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.consumer.event_stream import Events
 from aiokafka_lite.consumer.partition import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -78,6 +79,8 @@ class SubscriptionState:
         self._discard_observers: list[Callable[[PartitionState], None]] = []
         self._settle: Callable[[], None] = _nothing
         self._marks = [0] * 6
+        # Where the consumer's parts tell what happens.
+        self.events = Events()
 
     # --- Observers ------------------------------------------------------------------------
     def on_subscription_change(self, observer: Callable[[], None]) -> None:
