@@ -17,7 +17,7 @@ import asyncio
 import enum
 import logging
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeVar
 
 from aiokafka_lite._tasks import TaskScope
@@ -69,13 +69,15 @@ class _Slot:
 class _NodeState:
     """A node at one endpoint; when the endpoint changes, a new state takes its place."""
 
-    __slots__ = ("backoff", "last_error", "next_attempt_at", "node", "slots")
+    __slots__ = ("backoff", "last_error", "lost_at", "next_attempt_at", "node", "slots")
 
     def __init__(self, node: Node, backoff: Backoff) -> None:
         self.node = node
         self.backoff = backoff
         self.next_attempt_at = 0.0
         self.last_error: KafkaError | None = None
+        # Loop time since which that is so.
+        self.lost_at = 0.0
         self.slots = {lane: _Slot(lane) for lane in Lane}
 
     @property
@@ -114,6 +116,11 @@ class Pool:
         self._leaving: set[Connection] = set()
         self._idle_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
+        # Told when a node cannot be reached any more (its id, address and the error), and when
+        # it can again (no error); and how many seconds it could not.
+        self.on_reachability: Callable[[int, str, KafkaError | None, float], None] | None = None
+        # Connections that took the place of lost ones.
+        self.reconnect_count = 0
 
     # --- What it is asked ------------------------------------------------------------------
     def is_ready(self, node_id: int, lane: Lane = Lane.GENERAL) -> bool:
@@ -329,6 +336,7 @@ class Pool:
         finally:
             slot.connecting = None
         slot.connection = connection
+        self.reconnect_count += slot.opened_at > 0.0
         slot.opened_at = self._loop.time()
         if (mute_s := self._mute_s(slot.muted_until, slot.lane)) > 0:
             connection.throttle(mute_s)
@@ -336,6 +344,7 @@ class Pool:
         if state.last_error is not None:
             log.info("connected to %s again", state)
             state.last_error = None
+            self._tell_reachability(state)
         self._arm_idle_timer()
         self._plan_renewal(connection)
         return None
@@ -362,13 +371,23 @@ class Pool:
 
     def _failed(self, state: _NodeState, error: KafkaError) -> None:
         """Start the node's backoff; one line when the node's condition changes."""
-        if state.last_error is None and self._nodes.get(state.node.id) is state:
-            log.warning("%s is not reachable: %s", state, error)
+        is_news = state.last_error is None and self._nodes.get(state.node.id) is state
         state.last_error = error
+        if is_news:
+            log.warning("%s is not reachable: %s", state, error)
+            state.lost_at = self._loop.time()
+            self._tell_reachability(state)
         delay_s = state.backoff.next_delay_s()
         if not error.retriable:  # refused credentials, untrusted certificates: never in a hurry
             delay_s = max(delay_s, self._config.reconnect_backoff_max_s)
         state.next_attempt_at = max(state.next_attempt_at, self._loop.time() + delay_s)
+
+    def _tell_reachability(self, state: _NodeState) -> None:
+        if self.on_reachability is not None:
+            node = state.node
+            down_s = self._loop.time() - state.lost_at
+            address = str(Address(node.host, node.port))
+            self.on_reachability(node.id, address, state.last_error, down_s)
 
     def _usable(self, state: _NodeState, slot: _Slot) -> Connection | None:
         """Return the lane's open connection; notice here that one was lost."""

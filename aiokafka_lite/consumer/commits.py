@@ -27,6 +27,7 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster
 from aiokafka_lite.consumer.committed import CommittedReader, pause
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.events import CommitFailed
 from aiokafka_lite.consumer.group.callbacks import is_in_callback
 from aiokafka_lite.consumer.group.coordinator import Coordinator
 from aiokafka_lite.consumer.group.member import (
@@ -213,6 +214,9 @@ class Commits(CommittedReader):
         commit = _Commit(self._sequence, offsets, self._member.identity, is_asked_for=is_asked_for)
         try:
             await self._carry_through(commit, deadline)
+        except KafkaError as error:
+            self._state.events.publish(CommitFailed(commit.left, error, is_auto=not is_asked_for))
+            raise
         finally:
             self._done_waiting(commit)
 

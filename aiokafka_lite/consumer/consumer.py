@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import ssl
 import traceback
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from aiokafka_lite.consumer.arrow_gets import ArrowGets
-
-log = logging.getLogger(__name__)
 
 DEFAULT_STOP_TIMEOUT_S: Final = 10.0
 
@@ -456,8 +453,10 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
             except RecordTooLargeError as error:
                 if error.tp is None or error.offset is None:
                     raise
-                log.error("record skipped: %s", error)
+                from aiokafka_lite.consumer.events import RecordSkipped
+
                 self.seek(error.tp, error.offset + 1)
+                self._state.events.publish(RecordSkipped(error.tp, error.offset, error))
 
     def _check_assigned(self, partitions: tuple[TopicPartition, ...]) -> frozenset[TopicPartition]:
         for tp in check_partitions(partitions):

@@ -122,8 +122,25 @@ class Engine:
         self.queue.wake()
         self._state_changed.set()
 
+    def on_reachability(
+        self, node_id: int, address: str, error: KafkaError | None, down_s: float
+    ) -> None:
+        """Tell that a broker cannot be reached any more, or can again."""
+        from aiokafka_lite.consumer.events import BrokerDown, BrokerUp
+
+        self.state.events.publish(
+            BrokerUp(node_id, address, down_s)
+            if error is None
+            else BrokerDown(node_id, address, error)
+        )
+
     def _on_failure(self, error: BaseException) -> None:
         """Note that a task died; from now on every get raises what it died of."""
+        from aiokafka_lite.consumer.events import TaskFailed
+
+        scopes = () if self._running is None else self._running.scopes
+        name = next((scope.name for scope in scopes if scope.failure is error), "unknown")
+        self.state.events.publish(TaskFailed(name, error))
         self._may_be_unusable = True
         self.ready.close()
         self.queue.wake()
@@ -284,6 +301,7 @@ class Running:
         self.cluster = Cluster(
             client, scope=self._connecting, rng=rng, authenticate=authenticator(config, client)
         )
+        self.cluster.pool.on_reachability = engine.on_reachability
         self.lookup = OffsetLookup(config, self.cluster, rng)
         self.commits: Commits | NoCommits
         self.membership: GroupMembership | NoGroup

@@ -191,7 +191,7 @@ class RecordSkipped(ConsumerEvent):
     """A record was passed over because it could not be handed out."""
 
     name: ClassVar[str] = "record_skipped"
-    level: ClassVar[int | None] = logging.WARNING
+    level: ClassVar[int | None] = logging.ERROR
 
     tp: TopicPartition
     offset: int
@@ -202,7 +202,7 @@ class RecordSkipped(ConsumerEvent):
         return self.tp
 
     def __str__(self) -> str:
-        return f"the record at offset {self.offset} of {self.tp} was skipped: {self.error}"
+        return f"record skipped: {self.tp.topic}/{self.tp.partition} at {self.offset}: {self.error}"
 
 
 # --- Topics -----------------------------------------------------------------------------------
@@ -262,11 +262,12 @@ class PartitionsAdded(ConsumerEvent):
 # --- Brokers ----------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class BrokerDown(ConsumerEvent):
-    """A broker that was reached before cannot be reached."""
+    """A broker cannot be reached; negative ids are those of bootstrap servers."""
 
     name: ClassVar[str] = "broker_down"
 
     node_id: int
+    address: str
     error: BaseException
 
 
@@ -275,17 +276,10 @@ class BrokerUp(ConsumerEvent):
     """A broker that could not be reached answers again."""
 
     name: ClassVar[str] = "broker_up"
-    level: ClassVar[int | None] = logging.INFO
 
     node_id: int
+    address: str
     down_s: float
-
-    @property
-    def subject(self) -> object:
-        return self.node_id
-
-    def __str__(self) -> str:
-        return f"node {self.node_id} answers again, after {self.down_s:.1f} s"
 
 
 @dataclass(frozen=True, slots=True)

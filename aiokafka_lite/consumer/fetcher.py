@@ -60,6 +60,7 @@ class Fetcher:
             isolation_level=config.isolation_level_code,
         )
         self.replicas = ReplicaChoice(config)
+        self.events = state.events
         self._state = state
         self._scope = scope
         self._nodes: dict[int, NodeFetcher] = {}

@@ -92,7 +92,10 @@ class NoGroup:
             for number in view.partitions_for_topic(topic) or ()
         }
         if every != self._state.assignment.keys():
+            from aiokafka_lite.consumer.events import Assigned
+
             self._state.assign_from_group(every)
+            self._state.events.publish(Assigned(frozenset(every)))
 
 
 class NoCommits:

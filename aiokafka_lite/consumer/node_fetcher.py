@@ -97,6 +97,8 @@ class NodeFetcher:
         # What the task has to deal with before anything more is sent.
         self._error: Exception | None = None
         self._is_closed = False
+        # Whether the latest answer said so.
+        self._is_throttled = False
 
     # --- What others post -----------------------------------------------------------------
     def add(self, partition: PartitionState) -> None:
@@ -305,12 +307,23 @@ class NodeFetcher:
         """Settle the answer, or leave it to the task if that takes long."""
         self._exchange = None
         try:
-            self._accept(exchange.result())
+            response = exchange.result()
+            if (response.throttle_time_ms > 0) is not self._is_throttled:
+                self._note_throttle(response.throttle_time_ms / 1000)
+            self._accept(response)
         except Exception as error:  # noqa: BLE001 -- the task raises it, if it is not to be retried
             self._failed(error)
             return
         if self._settling is None:
             self.response_taken()
+
+    def _note_throttle(self, throttle_s: float) -> None:
+        """Tell once that the broker holds this client back (KIP-219), until it does not."""
+        from aiokafka_lite.consumer.events import Throttled
+
+        self._is_throttled = throttle_s > 0
+        if self._is_throttled:
+            self._fetcher.events.publish(Throttled(self.node_id, throttle_s))
 
     def _failed(self, error: Exception) -> None:
         """Leave an error to the task; the broker may have counted the request: start over."""

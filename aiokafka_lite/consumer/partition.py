@@ -9,6 +9,8 @@ change:
     position          the caller, through `hand_out` (get), `seek`; the position resolver
     processed         state.py, from `hand_out` and `begin_get`
     fetched           the fetch queue, when it accepts or drops data
+    reset_timestamp, reset_from, reset_reason:
+                      state.py, from `request_reset`
     committed         the commits module
     watermarks, log_start_offset, last_fetch_at, retry_at, retry_reason, failure_count,
     preferred_replica:
@@ -107,6 +109,8 @@ class PartitionState:
         "position",
         "preferred_replica",
         "processed",
+        "reset_from",
+        "reset_reason",
         "reset_timestamp",
         "retry_at",
         "retry_reason",
@@ -140,6 +144,9 @@ class PartitionState:
         self.is_revoking = False
         # While AWAIT_RESET: the ListOffsets timestamp to look up (-2 earliest, -1 latest).
         self.reset_timestamp: int | None = None
+        # The position that was given up for that, and why; "": the application asked for it.
+        self.reset_from: int | None = None
+        self.reset_reason = ""
         # Loop time before which nothing is asked of a broker for it, and why.
         self.retry_at = 0.0
         self.retry_reason = ""

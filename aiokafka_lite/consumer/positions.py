@@ -29,6 +29,7 @@ from aiokafka_lite.consumer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.offsets import FoundOffset, OffsetLookup
 from aiokafka_lite.consumer.partition import CommittedPosition
 from aiokafka_lite.consumer.state import (
+    EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     NO_EPOCH,
     FetchState,
@@ -48,6 +49,8 @@ from aiokafka_lite.structs import TopicPartition
 log = logging.getLogger(__name__)
 
 LAST_BACKOFF_S: Final = 1.0
+NOTHING_COMMITTED: Final = "no committed offset"
+TRUNCATED: Final = "truncated"
 STALE_EPOCH: Final = (FencedLeaderEpochError, UnknownLeaderEpochError)
 
 CommittedLookup = Callable[
@@ -153,7 +156,7 @@ class PositionResolver:
                     f"no offset is committed for {partition.tp} and auto_offset_reset is none: "
                     "seek to an offset"
                 )
-                self._reset_by_policy(partition, error)
+                self._reset_by_policy(partition, error, NOTHING_COMMITTED)
                 continue
             self._state.seek(partition, offset.offset, offset.leader_epoch)
             if partition.needs_validation(self._leader_epoch(partition.tp)):
@@ -163,10 +166,10 @@ class PositionResolver:
         leader = self._cluster.view.leader(tp)
         return NO_EPOCH if leader is None else leader.leader_epoch
 
-    def _reset_by_policy(self, partition: PartitionState, error: KafkaError) -> None:
+    def _reset_by_policy(self, partition: PartitionState, error: KafkaError, reason: str) -> None:
         timestamp = self._config.reset_timestamp
         if timestamp is not None:
-            self._state.request_reset(partition, timestamp)
+            self._state.request_reset(partition, timestamp, reason=reason)
         else:
             self._give_up(partition, error)
 
@@ -209,7 +212,7 @@ class PositionResolver:
             raise AssertionError("a position was validated that there is not")
         if not end.is_defined:
             text = f"whether {partition.tp} was truncated below offset {position} is not known"
-            self._reset_by_policy(partition, LogTruncationError(text))
+            self._reset_by_policy(partition, LogTruncationError(text), TRUNCATED)
             return
         if end.end_offset >= position:
             self._state.validated(partition, current_epoch)
@@ -225,6 +228,7 @@ class PositionResolver:
         log.warning("%s: reading goes on from there", text)
         self._state.seek(partition, end.end_offset, end.leader_epoch)
         partition.validated_epoch = current_epoch
+        self._publish_reset(partition.tp, position, end.end_offset, TRUNCATED)
 
     # --- Reset ----------------------------------------------------------------------------
 
@@ -235,6 +239,7 @@ class PositionResolver:
         }
         timestamps = {tp: at for tp, (_, _, at) in asked.items() if at is not None}
         found, failures = await self._lookup.try_once(timestamps)
+        log_starts = await self._log_starts(asked[tp][0] for tp in found)
         if quiet := {tp: timestamps[tp] for tp, offset in found.items() if offset.offset < 0}:
             found = {**found, **await self._ends_of_quiet(quiet)}
         is_done = not failures
@@ -244,9 +249,12 @@ class PositionResolver:
                 if offset.offset < 0:
                     is_done = False
                     continue
+                before, reason = partition.reset_from, partition.reset_reason
                 self._state.seek(partition, offset.offset, offset.leader_epoch)
                 # The leader itself has just said so.
                 partition.validated_epoch = self._leader_epoch(tp)
+                if reason:
+                    self._publish_reset(tp, before, offset.offset, reason, log_starts.get(tp))
         for tp, error in failures.items():
             partition, tag, _ = asked[tp]
             partition.retry_reason = type(error).__name__
@@ -254,6 +262,42 @@ class PositionResolver:
             if not is_passing and partition.tag == tag:
                 self._queue.put_error(partition, error)
         return is_done
+
+    async def _log_starts(self, partitions: Iterable[PartitionState]) -> dict[TopicPartition, int]:
+        """Return where the logs begin of partitions whose reset may skip what is still there."""
+        timestamps = {
+            partition.tp: EARLIEST_TIMESTAMP
+            for partition in partitions
+            if partition.reset_reason
+            and partition.reset_from is not None
+            and partition.reset_timestamp != EARLIEST_TIMESTAMP
+        }
+        if not timestamps:
+            return {}
+        found, _ = await self._lookup.try_once(timestamps)
+        return {tp: start.offset for tp, start in found.items()}
+
+    def _publish_reset(
+        self,
+        tp: TopicPartition,
+        before: int | None,
+        after: int,
+        reason: str,
+        log_start: int | None = None,
+    ) -> None:
+        """Tell of a reset and of what will never be handed out because of it.
+
+        Without `log_start` the log begins at the new position, or where that is not known.
+        """
+        from aiokafka_lite.consumer.events import OffsetRange, OffsetReset
+
+        lost = skipped = None
+        if before is not None and before < after:
+            lost = OffsetRange(before, after)
+            log.warning("%s: offsets %s to %s will not be read", tp, before, after - 1)
+            if log_start is not None and log_start < after:
+                skipped = OffsetRange(max(before, log_start), after)
+        self._state.events.publish(OffsetReset(tp, before, after, reason, lost, skipped))
 
     async def _ends_of_quiet(
         self, timestamps: Mapping[TopicPartition, int]

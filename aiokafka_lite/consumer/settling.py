@@ -37,6 +37,7 @@ from aiokafka_lite.records import RecordSet, end_offset
 log = logging.getLogger(__name__)
 
 LAST_BACKOFF_S: Final = 1.0
+OUT_OF_RANGE: Final = "out of range"
 # They say that metadata is out of date, whatever their class says.
 STALE_METADATA: Final = (
     FencedLeaderEpochError,
@@ -150,7 +151,7 @@ class Settling:
                 *partition.tp,
                 self._config.auto_offset_reset,
             )
-            self._state.request_reset(partition, timestamp)
+            self._state.request_reset(partition, timestamp, reason=OUT_OF_RANGE)
             return
         error = OffsetOutOfRangeError({partition.tp: offset}).at(partition.tp, offset)
         self._queue.put_error(partition, error, is_sticky=True)

@@ -284,11 +284,15 @@ class SubscriptionState:
         partition.retry_at = 0.0
         self._partition_changed(partition)
 
-    def request_reset(self, partition: PartitionState, timestamp: int) -> None:
-        """Give up the position and have it looked up by ListOffsets with `timestamp`."""
+    def request_reset(self, partition: PartitionState, timestamp: int, *, reason: str = "") -> None:
+        """Give up the position and have it looked up by ListOffsets with `timestamp`.
+
+        An event will tell of it, unless `reason` is empty because the application asked for it.
+        """
         self._settle()
         partition.transition(FetchState.AWAIT_RESET)
         self._discard(partition)
+        partition.reset_from, partition.reset_reason = partition.position, reason
         partition.position = partition.processed = None
         partition.leader_epoch = NO_EPOCH
         partition.reset_timestamp = timestamp

@@ -9,19 +9,30 @@ import logging
 
 import pytest
 
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.event_stream import LOG_INTERVAL_S, Events, EventSubscription
-from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.errors import CommitFailedError, KafkaError, UnknownMemberIdError
 from aiokafka_lite.events import (
     EVENT_CLASSES,
     Assigned,
+    BrokerDown,
+    BrokerUp,
+    CommitFailed,
     ConsumerEvent,
     EventsDropped,
+    Lost,
+    OffsetRange,
+    OffsetReset,
     RecordSkipped,
+    Revoked,
+    TaskFailed,
     Throttled,
     TopicDeleted,
 )
 from aiokafka_lite.structs import TopicPartition
+from tests.consumer.test_consumer import offsets_read, reading, rows
+from tests.support.cluster import KafkaHandle, unique
 
 A = TopicPartition("t", 0)
 
@@ -157,3 +168,170 @@ def test_every_event_has_a_name_of_its_own() -> None:
     # By name: a class with slots is made twice.
     subclasses = {subclass.__name__ for subclass in ConsumerEvent.__subclasses__()}
     assert subclasses == {event_class.__name__ for event_class in EVENT_CLASSES}
+
+
+# --- What is published, and when ----------------------------------------------------------------
+async def next_of(
+    subscription: EventSubscription, event_class: type[ConsumerEvent]
+) -> ConsumerEvent:
+    """The next event of a class; others are passed over."""
+
+    async def wait() -> ConsumerEvent:
+        async for event in subscription:
+            if isinstance(event, event_class):
+                return event
+        raise AssertionError(f"no {event_class.__name__} came")
+
+    return await asyncio.wait_for(wait(), 20)
+
+
+async def test_without_a_group_the_assignment_is_told(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers)
+    events = consumer.events()
+    await consumer.start()
+    every = frozenset({TopicPartition(topic, 0), TopicPartition(topic, 1)})
+    assert await next_of(events, Assigned) == Assigned(every)
+    await consumer.stop()
+
+
+async def test_a_rebalance_is_told_by_what_is_revoked_and_assigned(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    both = frozenset({TopicPartition(topic, 0), TopicPartition(topic, 1)})
+    group = unique("group")
+    async with reading(kafka, topic, group_id=group, heartbeat_interval_ms=100) as first:
+        events = first.events()
+        async with reading(kafka, topic, group_id=group):
+            revoked = await next_of(events, Revoked)
+            assert revoked == Revoked(both, "the group rebalances")
+            assigned = await next_of(events, Assigned)
+            assert isinstance(assigned, Assigned)
+            assert assigned.partitions < both
+            assert len(assigned.partitions) == 1
+
+
+async def test_a_member_that_was_dropped_loses_its_partitions() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with reading(kafka, "t", group_id="g", heartbeat_interval_ms=50) as consumer:
+            events = consumer.events()
+            broker.on("Heartbeat").fail(UnknownMemberIdError)
+            lost = await next_of(events, Lost)
+            assert lost == Lost(frozenset({A}), "the coordinator no longer knows the member")
+
+
+async def test_a_reset_for_want_of_a_committed_offset_is_told(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 5))
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers)
+    events = consumer.events()
+    async with consumer:
+        tp = TopicPartition(topic, 0)
+        told = await next_of(events, OffsetReset)
+        assert told == OffsetReset(tp, None, 5, "no committed offset")
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+async def test_a_reset_tells_the_exact_range_that_is_lost(kafka: KafkaHandle, policy: str) -> None:
+    topic = await kafka.create_topic()
+    tp = TopicPartition(topic, 0)
+    for first in range(0, 10, 2):
+        await kafka.produce(topic, 0, rows(first, 2))
+    await kafka.delete_records(topic, 0, 6)
+    async with reading(kafka, topic, auto_offset_reset=policy) as consumer:
+        events = consumer.events()
+        consumer.seek(tp, 3)
+        told = await next_of(events, OffsetReset)
+        if policy == "earliest":
+            assert told == OffsetReset(tp, 3, 6, "out of range", OffsetRange(3, 6))
+            assert await offsets_read(consumer, 4) == {0: [6, 7, 8, 9]}
+        else:
+            gone_and_skipped, skipped = OffsetRange(3, 10), OffsetRange(6, 10)
+            assert told == OffsetReset(tp, 3, 10, "out of range", gone_and_skipped, skipped)
+
+
+async def test_a_position_beyond_the_end_is_reset_without_a_loss(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 5))
+    async with reading(kafka, topic) as consumer:
+        events = consumer.events()
+        tp = TopicPartition(topic, 0)
+        consumer.seek(tp, 99)
+        assert await next_of(events, OffsetReset) == OffsetReset(tp, 99, 0, "out of range")
+
+
+async def test_a_move_by_the_application_is_no_reset(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 5))
+    async with reading(kafka, topic) as consumer:
+        await offsets_read(consumer, 5)
+        events = consumer.events()
+        assert await consumer.seek_to_beginning()
+        await offsets_read(consumer, 5)
+        assert not [event for event in buffered(events) if isinstance(event, OffsetReset)]
+
+
+async def test_a_commit_that_fails_is_told(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 5))
+    tp = TopicPartition(topic, 0)
+    async with reading(kafka, topic, group_id=unique("g"), enable_auto_commit=False) as consumer:
+        await offsets_read(consumer, 5)
+        events = consumer.events()
+        consumer._engine.running.commits._member.lose_membership()  # type: ignore[union-attr]
+        with pytest.raises(CommitFailedError):
+            await consumer.commit()
+        told = await next_of(events, CommitFailed)
+        assert isinstance(told, CommitFailed)
+        assert told.offsets[tp].offset == 5
+        assert (told.is_auto, type(told.error)) == (False, CommitFailedError)
+
+
+async def test_a_throttle_is_told_once_until_it_ends() -> None:
+    async with Broker() as broker:
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        await kafka.create_topic("t")
+        async with reading(kafka, "t", fetch_max_wait_ms=10) as consumer:
+            events = consumer.events()
+            rule = broker.on("Fetch").throttle(0.02, times=3)
+            while not rule.is_over:
+                await consumer.poll(timeout_ms=20)
+            await kafka.produce("t", 0, rows(0, 1))
+            await offsets_read(consumer, 1)
+        told = [event for event in buffered(events) if isinstance(event, Throttled)]
+        assert told == [Throttled(broker.node.id, 0.02)]
+
+
+async def test_a_broker_that_goes_and_comes_back_is_told_once_each() -> None:
+    async with Broker(nodes=2) as broker:
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        await kafka.create_topic("t")
+        leader = broker.leader_of(A)
+        async with reading(kafka, "t", retry_backoff_ms=10) as consumer:
+            events = consumer.events()
+            await broker.stop_node(leader, clean=False)
+            down = await next_of(events, BrokerDown)
+            assert isinstance(down, BrokerDown)
+            assert down.node_id == leader
+            assert down.address.startswith("127.0.0.1:")
+            await broker.start_node(leader)
+            broker.move_leader(A, leader)
+            up = await next_of(events, BrokerUp)
+            assert isinstance(up, BrokerUp)
+            assert (up.node_id, up.address) == (leader, down.address)
+
+
+async def test_a_task_that_died_is_told(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    async with reading(kafka, topic) as consumer:
+        events = consumer.events()
+
+        async def die() -> None:
+            raise ZeroDivisionError("a bug")
+
+        consumer._engine.running.scopes[1].spawn(die(), name="bug")
+        told = await next_of(events, TaskFailed)
+        assert isinstance(told, TaskFailed)
+        assert told.task == "positions"
+        assert isinstance(told.error, ZeroDivisionError)

@@ -16,6 +16,11 @@ from aiokafka_lite.protocol.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from aiokafka_lite.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from aiokafka_lite.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from aiokafka_lite.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -106,6 +111,18 @@ class KafkaHandle:
             for result in answer.responses:
                 if result.error_code:
                     raise for_code(result.error_code)(name)
+
+    async def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Delete a partition's records before an offset."""
+        wanted = DeleteRecordsPartition(partition_index=partition, offset=before)
+        request = DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name=topic, partitions=[wanted])], timeout_ms=10_000
+        )
+        async with self.raw() as client:
+            answer = await client.request(request)
+        for result in answer.topics[0].partitions:
+            if result.error_code:
+                raise for_code(result.error_code)(f"{topic}/{partition}")
 
     async def produce(
         self,

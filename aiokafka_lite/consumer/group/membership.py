@@ -17,6 +17,7 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.events import Assigned, Lost, Revoked
 from aiokafka_lite.consumer.group.callbacks import ListenerCalls
 from aiokafka_lite.consumer.group.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
 from aiokafka_lite.consumer.group.heartbeat import Heartbeat, stop
@@ -196,16 +197,21 @@ class GroupMembership:
                     await member.wait_for_change()
                 continue
             if member.state is MemberState.UNJOINED:
-                await self._give_back()
+                await self._give_back(reason)
             share = await self._join(reason)
             if share is None:
                 continue
             reason = await self._hold(share)
-            await self._give_back()
+            await self._give_back(reason)
             if reason is Interruption.POLL_INTERVAL_EXCEEDED:
                 await self._sit_out()
 
-    async def _give_back(self) -> None:
+    def _publish_loss(self, partitions: set[TopicPartition], reason: str) -> None:
+        if partitions:
+            event = Revoked if self._member.is_member else Lost
+            self._state.events.publish(event(frozenset(partitions), reason))
+
+    async def _give_back(self, reason: str) -> None:
         """Commit what was processed and tell the listener; nothing is handed out any more.
 
         Which partitions these were stays readable until there is a new assignment.
@@ -226,6 +232,7 @@ class GroupMembership:
                     state.processed_offsets(), deadline=(loop.time() + deadline) / 2
                 )
             revoked = set(state.assignment)
+            self._publish_loss(revoked, reason)
             log.info("group %s: giving back %s", member.group_id, sorted(revoked))
             if (listener := state.listener) is not None:
                 await self._listener_calls.call(
@@ -291,6 +298,7 @@ class GroupMembership:
         state.assign_from_group(share.partitions)
         state.restart_idle(loop.time())
         member.enter(MemberState.STABLE)
+        state.events.publish(Assigned(share.partitions, member.identity.generation))
         log.info(
             "group %s: generation %d has %s",
             member.group_id,
@@ -380,7 +388,9 @@ class GroupMembership:
 
     def _give_up(self, error: KafkaError) -> None:
         """End the group task for good: the consumer raises the error from every get."""
-        self._state.revoke(set(self._state.assignment))
+        partitions = set(self._state.assignment)
+        self._state.revoke(partitions)
         self._member.lose_membership(Interruption.FENCED)
+        self._publish_loss(partitions, Interruption.FENCED)
         self._member.enter(MemberState.FENCED)
         raise error
