@@ -19,7 +19,7 @@ export BOOTSTRAP
 SOURCES := pyproject.toml setup.py $(shell find aiokafka_lite -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fmt bench bench-quick profile kafka clean
+.PHONY: help run test test-all check fmt docs bench bench-quick profile kafka clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -51,12 +51,16 @@ check: $(VENV)/.installed-dev ## static checks: lint, format, types, import cont
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy docs
 	$(BIN)/lint-imports
 	$(BIN)/codespell aiokafka_lite tests benchmarks docs README.md CHANGELOG.md Makefile
 
 fmt: $(VENV)/.installed-dev ## format the code and mend what the linter can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.installed-dev ## write the API reference to out/docs/index.html
+	$(BIN)/python -W error docs/api.py out/docs
 
 bench: $(VENV)/.installed-dev ## compare with the peers on a real Kafka
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -1,11 +1,10 @@
 """The asyncio consumer for Apache Kafka, with an embedded broker for tests.
 
-Examples:
-    ::
+::
 
-        async with AIOKafkaConsumer("flights", bootstrap_servers="localhost:9092") as consumer:
-            async for message in consumer:
-                print(message.topic, message.partition, message.offset, message.value)
+    async with AIOKafkaConsumer("flights", bootstrap_servers="localhost:9092") as consumer:
+        async for message in consumer:
+            print(message.topic, message.partition, message.offset, message.value)
 
 What is here is imported when it is asked for: the embedded broker, its command and the pytest
 plugin need nothing of the consumer, and the plugin is imported by every run of pytest.

@@ -65,6 +65,7 @@ _CHECKS: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Have pytest know the marker `kafka`."""
     config.addinivalue_line(
         "markers",
         f"kafka({', '.join(_CHECKS)}): options of the fixtures kafka_broker and kafka_cluster "

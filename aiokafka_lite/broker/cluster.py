@@ -229,6 +229,7 @@ class Cluster(DirectAccess):
 
     @property
     def cluster_id(self) -> str:
+        """The id that clients are told; with a data directory the same after a restart."""
         return self.catalog.cluster_id
 
     @property
@@ -237,12 +238,15 @@ class Cluster(DirectAccess):
         return self.catalog.topics
 
     def topic(self, name: str) -> Topic | None:
+        """Return a topic, None if there is none of that name."""
         return self.catalog.by_name(name)
 
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
+        """Return a topic by the 16 bytes of its id (KIP-516), None if there is none."""
         return self.catalog.by_id(topic_id)
 
     def has_topic(self, name: str) -> bool:
+        """Return whether there is a topic of that name."""
         return self.catalog.by_name(name) is not None
 
     def partition(self, topic: str, index: int) -> Partition:

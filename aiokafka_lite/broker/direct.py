@@ -24,7 +24,7 @@ from aiokafka_lite.errors import InvalidTopicError, UnknownTopicOrPartitionError
 from aiokafka_lite.records import Codec, RecordSet
 from aiokafka_lite.structs import ConsumerRecord, RecordMetadata, TopicPartition
 
-IsolationLevel: TypeAlias = 'Literal["read_uncommitted", "read_committed"]'
+IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.config import BrokerConfig

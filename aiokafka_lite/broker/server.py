@@ -115,10 +115,8 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
         InsecureConfigError: Other machines could reach a listener that does not allow it.
         KafkaConfigurationError: A listener needs a package that is not installed.
         ValueError: A setting is impossible.
-
-    Raises (on entering):
-        KafkaConnectionError: It cannot listen there.
-        KafkaStorageError: The data directory is in use, or cannot be read.
+        KafkaConnectionError: On entering: it cannot listen there.
+        KafkaStorageError: On entering: the data directory is in use, or cannot be read.
     """
 
     def __init__(
@@ -439,6 +437,7 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
 
     @property
     def group_settings(self) -> GroupSettings:
+        """What the coordinator of classic groups goes by."""
         config = self.config
         return GroupSettings(
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
@@ -449,6 +448,7 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
         )
 
     def consumer_group_settings(self, group_id: str) -> ConsumerSettings:
+        """Return what the coordinator goes by for a group of KIP-848."""
         config = self.config
         value_of = functools.partial(self.catalog.settings.group_value, group_id)
         return ConsumerSettings(

@@ -26,6 +26,8 @@ from aiokafka_lite.broker.writing import NewRecord, Text
 from aiokafka_lite.records import Codec
 from aiokafka_lite.structs import ConsumerRecord, RecordMetadata, TopicPartition
 
+__all__ = ["BrokerThread"]
+
 T = TypeVar("T")
 
 
@@ -51,7 +53,11 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
 
     @property
     def broker(self) -> Broker:
-        """The broker itself, which belongs to another thread: `call` into it, or only look."""
+        """The broker itself, which belongs to another thread: `call` into it, or only look.
+
+        Raises:
+            RuntimeError: It was not started.
+        """
         if self._broker is None:
             raise RuntimeError("the broker was not started: use `with BrokerThread() as broker:`")
         return self._broker
@@ -356,7 +362,11 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
     # Errors
 
     def raise_if_failed(self) -> None:
-        """Raise the first exception that the broker did not expect, if there was one."""
+        """Raise the first exception that the broker did not expect, if there was one.
+
+        Raises:
+            BaseException: That exception, whatever it is: a bug of the broker.
+        """
         if self._broker is not None and self._broker.failure is not None:
             raise self._broker.failure
 

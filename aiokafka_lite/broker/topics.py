@@ -95,14 +95,17 @@ class Partition:
 
     @property
     def index(self) -> int:
+        """Its number within the topic."""
         return self.key.partition
 
     @property
     def high_watermark(self) -> int:
+        """The offset behind the last record that every replica in sync has."""
         return self.log.high_watermark
 
     @property
     def log_start_offset(self) -> int:
+        """The first offset that is kept."""
         return self.log.log_start_offset
 
     def check_leader(self, node_id: int, client_epoch: int = NO_EPOCH) -> None:
@@ -193,10 +196,12 @@ class Topic:
 
     @property
     def is_internal(self) -> bool:
+        """Whether it is one of the broker's own, as `__consumer_offsets`."""
         return self.name in INTERNAL_TOPICS
 
     @property
     def partition_count(self) -> int:
+        """How many partitions it has."""
         return len(self.partitions)
 
     def partition(self, index: int) -> Partition | None:

@@ -18,7 +18,7 @@ from aiokafka_lite.records import BatchBuilder, BatchHeader, Codec
 from aiokafka_lite.records.partitioner import partition_for_key
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
 
-Text: TypeAlias = "bytes | str | None"
+Text: TypeAlias = bytes | str | None
 
 # Batches as a producer would send them: far below any topic's limit, unless a record is not.
 BATCH_BYTES: Final = 512 << 10

@@ -212,7 +212,8 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
             InvalidTopicError: A topic's name is not allowed.
             GroupAuthorizationFailedError: The group may not be joined.
             ValueError: isolation_level is unknown.
-            AssertionError: It was started before, or on another loop.
+            WrongLoopError: It was made on another loop.
+            AssertionError: It was started before.
         """
         if self._loop is not asyncio.get_running_loop():
             raise WrongLoopError("start the consumer on the loop on which it was made")

@@ -20,24 +20,24 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aiokafka_lite import _compat
 from aiokafka_lite._compat import Self
+from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults import refusals
 from aiokafka_lite.errors import BrokerResponseError
 from aiokafka_lite.protocol.registry import API_KEYS, API_NAMES
 from aiokafka_lite.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
-    from aiokafka_lite.broker.context import RequestContext
     from aiokafka_lite.broker.faults.connections import ConnectionRule
     from aiokafka_lite.broker.network.processor import Processor
     from aiokafka_lite.broker.network.work import Work
 
-Api: TypeAlias = "type[Request[Response]] | str | int | None"
+Api: TypeAlias = type[Request[Response]] | str | int | None
 """A request's class, the API's name ("Fetch"), its key; None stands for every API."""
 
-Error: TypeAlias = "type[BrokerResponseError] | BrokerResponseError | int"
+Error: TypeAlias = type[BrokerResponseError] | BrokerResponseError | int
 """An error class, an error whose text is sent where the API has room for it, or a code."""
 
-When: TypeAlias = "Callable[[RequestContext, Request[Response]], bool]"
+When: TypeAlias = Callable[[RequestContext, Request[Response]], bool]
 
 
 def api_key_of(api: Api) -> int | None:

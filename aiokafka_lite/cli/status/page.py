@@ -74,8 +74,8 @@ class StatusPage:
         broker: It is only read.
         port: 0 takes a free one.
 
-    Raises (on entering):
-        KafkaConnectionError: It cannot listen there.
+    Raises:
+        KafkaConnectionError: On entering: it cannot listen there.
     """
 
     def __init__(self, broker: Broker, *, port: int = 0) -> None:

@@ -1,0 +1,82 @@
+"""Writes the API reference, from the docstrings of what is public: `make docs`.
+
+What the modules below have in ``__all__`` (or, without one, define) is public, and nothing else.
+
+    python docs/api.py out/docs
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Final, get_type_hints
+
+import pdoc
+import pdoc.docstrings
+import pdoc.render
+
+from aiokafka_lite import AIOKafkaConsumer, __version__
+from aiokafka_lite.broker import Broker, NewRecord
+from aiokafka_lite.broker.thread import BrokerThread
+
+MODULES: Final = (
+    "aiokafka_lite",
+    "aiokafka_lite.abc",
+    "aiokafka_lite.as_aiokafka",
+    "aiokafka_lite.broker",
+    "aiokafka_lite.broker.thread",
+    "aiokafka_lite.events",
+    "aiokafka_lite.coordinator.assignors.abstract",
+    "aiokafka_lite.coordinator.assignors.range",
+    "aiokafka_lite.coordinator.assignors.roundrobin",
+    "aiokafka_lite.coordinator.assignors.sticky.sticky_assignor",
+    "aiokafka_lite.errors",
+    "aiokafka_lite.helpers",
+    "aiokafka_lite.pytest_plugin",
+    "aiokafka_lite.structs",
+)
+# In which file a method is written is the code's affair: readers look for it where they call it.
+WHOLE: Final[tuple[type, ...]] = (AIOKafkaConsumer, Broker, BrokerThread)
+# "::" announces code in plain text; to Markdown the indent says enough.
+ANNOUNCED_CODE: Final = re.compile(r"(?m)(?:^([ ]*)::|(?<=[^:\s])::)[ ]*\n\n(?=[ ]*[ ]{4})")
+
+
+def main(target: Path) -> None:
+    """Write the pages into a folder.
+
+    Raises:
+        Warning: Something cannot be shown as it is meant, if run with ``-W error``.
+    """
+    for cls in WHOLE:
+        take_in_inherited(cls)
+    # A NamedTuple's constructor forgets in which module its annotations were written.
+    NewRecord.__new__.__annotations__ = get_type_hints(NewRecord)
+    google = pdoc.docstrings.google
+    pdoc.docstrings.google = lambda docstring: google(as_markdown(docstring))
+    pdoc.render.configure(
+        docformat="google",
+        footer_text=f"aiokafka_lite {__version__}",
+        show_source=False,
+    )
+    pdoc.pdoc(*MODULES, output_directory=target)
+
+
+def take_in_inherited(cls: type) -> None:
+    """Have a class own the public attributes that parents of this package give it."""
+    for parent in cls.__mro__[1:-1]:
+        if parent.__module__.startswith("aiokafka_lite"):
+            for name, member in vars(parent).items():
+                if not name.startswith("_") and name not in vars(cls):
+                    setattr(cls, name, member)
+    if "__orig_bases__" in vars(cls):  # pdoc would look there first
+        del cls.__orig_bases__  # type: ignore[attr-defined]  # typeshed has it on no class
+
+
+def as_markdown(docstring: str) -> str:
+    """Return a docstring in which code is announced as in Markdown."""
+    return ANNOUNCED_CODE.sub(lambda found: "" if found[1] is not None else ":\n\n", docstring)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

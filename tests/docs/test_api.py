@@ -1,0 +1,147 @@
+"""The API reference: it is built without a warning, and what it says of errors is complete."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import inspect
+import re
+import runpy
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from html import unescape
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from aiokafka_lite import errors
+
+pytest.importorskip("pdoc", reason="the reference is written by pdoc")
+
+SCRIPT = Path(__file__).parents[2] / "docs" / "api.py"
+MODULES: tuple[str, ...] = runpy.run_path(str(SCRIPT))["MODULES"]
+# What methods end with that is no error.
+ENDS = {"StopAsyncIteration", "NotImplementedError"}
+
+
+class Documented(NamedTuple):
+    """Something public, and where the reference has it."""
+
+    module: str
+    anchor: str
+    function: Callable[..., object] | None
+    docstring: str | None
+
+
+def public() -> Iterator[Documented]:
+    """Everything that the reference promises."""
+    for name in MODULES:
+        module = importlib.import_module(name)
+        names: list[str] = getattr(module, "__all__", None) or [
+            key
+            for key, value in vars(module).items()
+            if not key.startswith("_") and getattr(value, "__module__", "") == name
+        ]
+        assert names, name
+        for each in names:
+            if each.startswith("__"):
+                continue
+            value = getattr(module, each)
+            is_function = inspect.isfunction(value)
+            yield Documented(name, each, value if is_function else None, value.__doc__)
+            if inspect.isclass(value) and value.__module__.startswith("aiokafka_lite"):
+                yield from methods(name, value)
+
+
+def methods(module: str, cls: type) -> Iterator[Documented]:
+    for name in dir(cls):
+        # What a public parent gives is shown there.
+        writer = next(base for base in cls.__mro__ if name in vars(base)).__name__
+        is_public = writer in getattr(sys.modules[module], "__all__", ())
+        owner = writer if is_public else cls.__name__
+        member = inspect.getattr_static(cls, name)
+        if isinstance(member, (classmethod, staticmethod)):
+            member = member.__func__
+        function = member.fget if isinstance(member, property) else member
+        is_ours = str(getattr(function, "__module__", "")).startswith("aiokafka_lite")
+        if not name.startswith("_") and inspect.isfunction(function) and is_ours:
+            docstring = inspect.getdoc(getattr(cls, name)) or function.__doc__
+            yield Documented(module, f"{owner}.{name}", function, docstring)
+
+
+EVERYTHING = list(public())
+
+
+def test_reference_is_built_without_a_warning_and_has_every_public_name(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", SCRIPT, tmp_path], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    pages = {
+        name: (tmp_path / f"{name.replace('.', '/')}.html").read_text(encoding="utf-8")
+        for name in MODULES
+    }
+    missing = [
+        f"{each.module}: {each.anchor}"
+        for each in EVERYTHING
+        if f'id="{each.anchor}"' not in pages[each.module]
+    ]
+    assert missing == []
+    for name, page in pages.items():
+        text = unescape(re.sub(r"<(style|script).*?</\1>|<[^>]+>", "", page, flags=re.DOTALL))
+        assert "::" not in text, f"{name}: code that is announced as in plain text"
+        assert str(SCRIPT.parents[1]) not in text, f"{name}: a path of this machine"
+
+
+def test_everything_public_says_what_it_is() -> None:
+    assert len(EVERYTHING) > 400
+    silent = [f"{each.module}: {each.anchor}" for each in EVERYTHING if not each.docstring]
+    assert silent == []
+
+
+def test_what_a_method_raises_is_in_its_docstring() -> None:
+    untold = [
+        f"{each.module}: {each.anchor} raises {name}"
+        for each in EVERYTHING
+        if each.function is not None
+        for name in raised(each.function)
+        if not re.search(rf"\b{name}\b", (each.docstring or "").partition("Raises:")[2])
+    ]
+    assert untold == []
+
+
+def raised(function: Callable[..., object]) -> Iterator[str]:
+    """The classes that a function raises by name, itself."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            called = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            name = ast.unparse(called).split("(")[0].split(".")[0]
+            if name[0].isupper() and name not in ENDS:
+                yield name
+
+
+def test_errors_named_in_docstrings_exist() -> None:
+    known = {*vars(errors), *vars(builtins)}
+    unknown = [
+        f"{each.module}: {each.anchor} names {name}"
+        for each in EVERYTHING
+        for name in errors_named(each.docstring or "")
+        if name not in known and "." not in name
+    ]
+    assert unknown == []
+
+
+def errors_named(docstring: str) -> Iterator[str]:
+    """The names at the head of each entry under "Raises"."""
+    section = re.search(r"Raises:\n((?:[ ]+.*\n?|\n)+)", inspect.cleandoc(docstring))
+    if section is not None:
+        indent = min(len(line) - len(line.lstrip()) for line in section[1].splitlines() if line)
+        for line in section[1].splitlines():
+            head = re.match(rf"[ ]{{{indent}}}(\w[\w., ]*):", line)
+            if head:
+                yield from (name.strip() for name in head[1].split(","))
