@@ -33,10 +33,17 @@ Ours: Final = aiokafka_lite.AIOKafkaConsumer
 OUR_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "__init__": frozenset(
-            {"allow_auto_create_topics", "allow_plaintext_credentials", "max_buffered_bytes"}
+            {
+                "allow_auto_create_topics",
+                "allow_plaintext_credentials",
+                "max_buffered_bytes",
+                "max_records_per_partition",
+            }
         ),
         "stop": frozenset({"timeout"}),
         "committed": frozenset({"others", "metadata"}),
+        "getmany": frozenset({"max_records_per_partition"}),
+        "position": frozenset({"others"}),
     }
 )
 METHODS: Final = sorted(

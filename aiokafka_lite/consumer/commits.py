@@ -112,6 +112,9 @@ class Commits(CommittedReader):
         # The latest commit that succeeded, by partition.
         self._latest: dict[TopicPartition, int] = {}
         self._auto_commit_task: asyncio.Task[None] | None = None
+        # What auto-commit may commit of partitions that the application has unassigned since.
+        self._departed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._departure = asyncio.Event()
         # Commits that waited for the end of a rebalance, until they are done.
         self._waiting: set[_Commit] = set()
 
@@ -151,7 +154,7 @@ class Commits(CommittedReader):
         Returns:
             What could not be committed.
         """
-        left = self._not_committed_yet(offsets)
+        left = self._not_committed_yet({**self._departed, **offsets})
         if left:
             try:
                 await self._commit(left, deadline=deadline, is_asked_for=False)
@@ -163,6 +166,7 @@ class Commits(CommittedReader):
     def start_auto_commit(self, scope: TaskScope) -> None:
         """Start to commit what was handed out before the latest get, time and again."""
         if self._config.enable_auto_commit:
+            self._state.on_departure(self._note_departure)
             self._auto_commit_task = scope.spawn(self._auto_commit(), name="auto-commit")
 
     async def stop_auto_commit(self) -> None:
@@ -173,17 +177,39 @@ class Commits(CommittedReader):
             await asyncio.wait({task})
 
     async def _auto_commit(self) -> None:
+        loop = asyncio.get_running_loop()
+        due_at = loop.time() + self._config.auto_commit_interval_s
         while True:
-            await asyncio.sleep(self._config.auto_commit_interval_s)
-            offsets = self._not_committed_yet(self._state.processed_offsets())
-            if not offsets or self._is_between_assignments:
-                continue
             try:
-                await self._commit(offsets, deadline=self._deadline(None), is_asked_for=False)
-            except (CommitFailedError, KafkaTimeoutError) as error:
-                log.warning("group %s: auto-commit failed: %s", self._member.group_id, error)
-            except KafkaError as error:
-                self._on_error(error)
+                async with timeout_at(due_at):
+                    await self._departure.wait()
+            except asyncio.TimeoutError:
+                due_at = loop.time() + self._config.auto_commit_interval_s
+                offsets = self._not_committed_yet(self._state.processed_offsets())
+                if offsets and not self._is_between_assignments:
+                    await self._try_to_commit(offsets)
+            else:
+                self._departure.clear()
+                departed = dict(self._departed)
+                await self._try_to_commit(departed)
+                for tp, offset in departed.items():
+                    if self._departed.get(tp) is offset:
+                        del self._departed[tp]
+                self._member.notify()
+
+    async def _try_to_commit(self, offsets: Offsets) -> None:
+        try:
+            await self._commit(offsets, deadline=self._deadline(None), is_asked_for=False)
+        except (CommitFailedError, KafkaTimeoutError) as error:
+            log.warning("group %s: auto-commit failed: %s", self._member.group_id, error)
+        except KafkaError as error:
+            self._on_error(error)
+
+    def _note_departure(self, offsets: Offsets) -> None:
+        """Have the task commit at once what was processed of partitions that go."""
+        if left := self._not_committed_yet(offsets):
+            self._departed.update(left)
+            self._departure.set()
 
     @property
     def _is_between_assignments(self) -> bool:
@@ -222,7 +248,7 @@ class Commits(CommittedReader):
 
     @property
     def is_settling(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting or self._departed)
 
     def _done_waiting(self, commit: _Commit) -> None:
         if commit in self._waiting:

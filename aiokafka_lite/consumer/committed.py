@@ -54,7 +54,7 @@ class CommittedReader(ABC):
     @property
     @abstractmethod
     def is_settling(self) -> bool:
-        """Commits wait for the end of a rebalance: what is committed is about to change."""
+        """Commits are still to be made: what is committed is about to change."""
 
     def _deadline(self, timeout_s: float | None) -> float:
         if timeout_s is None:

@@ -101,6 +101,7 @@ class ConsumerConfig(Settings):
     allow_plaintext_credentials: bool = False
     max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES
     allow_auto_create_topics: bool = True
+    max_records_per_partition: int | None = None
 
     @override
     def _check(self) -> None:
@@ -152,6 +153,7 @@ class ConsumerConfig(Settings):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is not negative, as {getattr(self, name)!r} is")
         check_max_records(self.max_poll_records, "max_poll_records")
+        check_max_records(self.max_records_per_partition, "max_records_per_partition")
 
     def check_isolation_level(self) -> None:
         """Refuse a wrong isolation level; as in aiokafka, that is found at `start()`.

@@ -119,6 +119,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
         allow_plaintext_credentials: bool = False,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         allow_auto_create_topics: bool = True,
+        max_records_per_partition: int | None = None,
     ) -> None:
         # Nothing to stop, and nothing to warn of, until the arguments have been found good.
         self._closed = True
@@ -167,6 +168,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
             allow_plaintext_credentials=allow_plaintext_credentials,
             max_buffered_bytes=max_buffered_bytes,
             allow_auto_create_topics=allow_auto_create_topics,
+            max_records_per_partition=max_records_per_partition,
         )
         self._group_id = group_id
         self._source_traceback = traceback.extract_stack() if self._loop.get_debug() else None
@@ -310,7 +312,10 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
 
     # --- Records --------------------------------------------------------------------------
     async def poll(
-        self, timeout_ms: float | None = None, max_records: int | None = None
+        self,
+        timeout_ms: float | None = None,
+        max_records: int | None = None,
+        max_records_per_partition: int | None = None,
     ) -> dict[TopicPartition, list[Record]]:
         """Return the next records, at most `max_records` in all, in order per partition.
 
@@ -319,15 +324,20 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
                 deadline covers the whole call; when it passes, the result is {}.
             max_records: By default `max_poll_records` of the constructor, and if that is None as
                 many as the processor's caches hold, 2,000 at most: then a record costs least.
+            max_records_per_partition: How many of them may be of one partition; by default as the
+                constructor says, which by default sets no limit. Partitions take turns anyway.
 
         Raises:
             ConsumerStoppedError: The consumer is stopped.
+            ValueError: A limit is not a positive int.
             KafkaError: Once a call, for an error that stands before the next record.
         """
         check_max_records(max_records)
+        check_max_records(max_records_per_partition, "max_records_per_partition")
         return await self._engine.gets.some(
             None if timeout_ms is None else timeout_ms / 1000,
             max_records or self._config.max_poll_records,
+            max_records_per_partition or self._config.max_records_per_partition,
         )
 
     async def getmany(
@@ -335,21 +345,26 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
         *partitions: TopicPartition,
         timeout_ms: float = 0,
         max_records: int | None = None,
+        max_records_per_partition: int | None = None,
     ) -> dict[TopicPartition, list[Record]]:
         """Return what is there of the partitions (none named: of all), as aiokafka does.
 
+        `max_records_per_partition` is as in `poll`.
+
         Raises:
             ConsumerStoppedError: The consumer is stopped.
-            ValueError: `max_records` is not a positive int.
+            ValueError: A limit is not a positive int.
             IllegalStateError: A partition is not assigned.
             KafkaError: Once a call, for an error that stands before the next record.
         """
         check_max_records(max_records)
+        check_max_records(max_records_per_partition, "max_records_per_partition")
         self._engine.raise_if_unusable()
         return await self._engine.gets.many(
             self._check_assigned(partitions),
             timeout_ms / 1000,
             max_records or self._config.max_poll_records,
+            max_records_per_partition or self._config.max_records_per_partition,
         )
 
     async def getone(self, *partitions: TopicPartition) -> Record:

@@ -66,6 +66,7 @@ class Engine:
             raise_if_unusable=self.raise_if_unusable,
             on_taken=self._taken,
             on_room=self._has_room,
+            on_error=lambda: self._state_changed.set(),
             has_deserializers=bool(config.key_deserializer or config.value_deserializer),
         )
         self.ready = ReadyRecords(self.state, on_closed=self.queue.finish_if_exhausted)

@@ -13,9 +13,9 @@ So a get may be cancelled at every await, and the next one finds all that this o
 of rows (arrow_gets.py) decodes in its third step, for a time slice at most, so that there never are
 rows that the positions do not know of.
 
-Partitions take turns: the one served first goes to the end of the line. An error stands in line
-behind its partition's records. It is raised when its partition is first in line, or when there
-is nothing else, and never takes records with it.
+Partitions take turns: those that a limited get was served from, and always the first, go to the
+end of the line. An error stands in line behind its partition's records. It is raised when its
+partition is first in line, or when there is nothing else, and never takes records with it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FetchQueue:
 
     `raise_if_unusable` raises what every get has to raise: stopped, or a task has died.
     `on_taken(node_id)` tells a fetcher that its buffered response was taken, `on_room(partition)`
-    that a partition has room for another response.
+    that a partition has room for another response, `on_error()` that a partition cannot go on.
     """
 
     def __init__(
@@ -72,12 +72,14 @@ class FetchQueue:
         raise_if_unusable: Callable[[], None],
         on_taken: Callable[[int], None],
         on_room: Callable[[PartitionState], None],
+        on_error: Callable[[], None] | None = None,
         has_deserializers: bool = False,
     ) -> None:
         self._state = state
         self._raise_if_unusable = raise_if_unusable
         self._on_taken = on_taken
         self._on_room = on_room
+        self._on_error = on_error or self.wake
         self._run = FIRST_DESERIALIZE_RUN if has_deserializers else FIRST_RUN
         self._loop = asyncio.get_running_loop()
         # In line: the first is served first.
@@ -130,6 +132,7 @@ class FetchQueue:
             return
         self._append(FetchedPartition(partition, error=error, is_sticky=is_sticky))
         self.wake()
+        self._on_error()
 
     def _append(self, part: FetchedPartition) -> None:
         self._parts.setdefault(part.partition, deque()).append(part)
@@ -223,23 +226,30 @@ class FetchQueue:
 
     # --- decode ---------------------------------------------------------------------------
     async def decode(
-        self, wanted: Wanted, max_records: int | None = None, deadline: float | None = None
+        self,
+        wanted: Wanted,
+        max_records: int | None = None,
+        deadline: float | None = None,
+        max_of_each: int | None = None,
     ) -> None:
         """Decode up to `max_records` of what is buffered now; moves nothing.
 
-        Stops early, with what it has, when the deadline passes.
+        Of each partition no more than `max_of_each`. Stops early, with what it has, when the
+        deadline passes.
         """
-        while (part := self._decode_some(wanted, max_records, deadline)) is not None:
+        each = max_records if max_of_each is None else max_of_each
+        while (part := self._decode_some(wanted, max_records, deadline, each)) is not None:
             await self._pause(part)
 
     def _decode_some(
-        self, wanted: Wanted, max_records: int | None, deadline: float | None
+        self, wanted: Wanted, max_records: int | None, deadline: float | None, each: int | None
     ) -> FetchedPartition | None:
         """Decode until it is done, or time for a pause ahead of the share returned."""
-        missing = max_records
+        left = max_records
         has_decoded = False
         # Deserialisers may do as they please: what they change is met in what was in line.
         for partition in tuple(islice(self._in_line(wanted), max_records)):
+            missing = each if left is None or each is None else min(left, each)
             for part in tuple(self._parts.get(partition, ())):
                 if part.response is not None and not part.response.is_taken:
                     # The fetcher sends its next request before this one's records are decoded.
@@ -253,8 +263,11 @@ class FetchQueue:
                     has_decoded = True
                 if missing is not None:
                     missing -= len(part.decoded)
+                    left = None if left is None else left - len(part.decoded)
                     if missing <= 0:
-                        return None
+                        break
+            if left is not None and left <= 0:
+                return None
         return None
 
     async def decode_next(self, wanted: Wanted, limit: int) -> FetchedPartition | None:
@@ -369,9 +382,11 @@ class FetchQueue:
 
     # --- pop ------------------------------------------------------------------------------
     def pop(
-        self, wanted: Wanted, max_records: int | None = None
+        self, wanted: Wanted, max_records: int | None = None, max_of_each: int | None = None
     ) -> dict[TopicPartition, list[Record]]:
         """Hand out decoded records and move the positions behind them.
+
+        Partitions that were served go to the end of the line, if the limit left some unserved.
 
         Raises:
             KafkaError: What stands first in line, or alone.
@@ -379,11 +394,14 @@ class FetchQueue:
         result: dict[TopicPartition, list[Record]] = {}
         failed: tuple[FetchedPartition, KafkaError] | None = None
         missing = max_records
-        first: PartitionState | None = None
+        each = max_records if max_of_each is None else max_of_each
+        served: list[PartitionState] = []
         for partition in tuple(islice(self._in_line(wanted), max_records)):
-            is_first = first is None
-            first = first or partition
-            records = self._pop_partition(partition, missing)
+            is_first = not served
+            limit = each if missing is None or each is None else min(missing, each)
+            records = self._pop_partition(partition, limit)
+            if records or is_first:
+                served.append(partition)
             if records:
                 result[partition.tp] = records
                 if missing is not None:
@@ -396,8 +414,8 @@ class FetchQueue:
                 failed = failed or (parts[0], error)
                 if is_first:
                     break
-        if first is not None:
-            self._move_to_end(first)
+        for partition in served if missing is not None and missing <= 0 else served[:1]:
+            self._move_to_end(partition)
         if failed is not None and not result:
             self.fail(*failed)
         return result

@@ -33,10 +33,10 @@ class Gets:
         self._cached_records = MOST_CACHED_RECORDS
 
     async def some(
-        self, timeout_s: float | None, max_records: int | None
+        self, timeout_s: float | None, max_records: int | None, max_of_each: int | None = None
     ) -> dict[TopicPartition, list[Record]]:
         """Like `many` of all partitions; without a limit, as many as the caches hold."""
-        found = await self.many((), timeout_s, max_records or self._cached_records)
+        found = await self.many((), timeout_s, max_records or self._cached_records, max_of_each)
         for records in found.values():
             self._fit_to_caches(records[-1])
             break
@@ -48,9 +48,16 @@ class Gets:
         self._cached_records = max(1, min(CACHED_BYTES // size_bytes, MOST_CACHED_RECORDS))
 
     async def many(
-        self, wanted: Wanted, timeout_s: float | None, max_records: int | None
+        self,
+        wanted: Wanted,
+        timeout_s: float | None,
+        max_records: int | None,
+        max_of_each: int | None = None,
     ) -> dict[TopicPartition, list[Record]]:
-        """Return what is buffered, up to `max_records` in all; {} when the time is up first."""
+        """Return what is buffered, up to `max_records` in all; {} when the time is up first.
+
+        No more than `max_of_each` are of one partition.
+        """
         loop = self._loop
         deadline = None if timeout_s is None else loop.time() + timeout_s
         self._ready.close()
@@ -62,10 +69,10 @@ class Gets:
             # A get that does not wait returns all that is buffered: only decoding takes time.
             decode_until = deadline if timeout_s else None
             while await self._queue.wait(wanted, deadline):
-                await self._queue.decode(wanted, max_records, decode_until)
+                await self._queue.decode(wanted, max_records, decode_until, max_of_each)
                 # Another task's get may have opened a share meanwhile.
                 self._ready.close()
-                records = self._queue.pop(wanted, max_records)
+                records = self._queue.pop(wanted, max_records, max_of_each)
                 if records:
                     return records
             return {}

@@ -98,33 +98,51 @@ class PositionMethods:
                 self._state.seek(state, offset.offset)
         return result
 
-    async def position(self, partition: TopicPartition) -> int:
+    @overload
+    async def position(self, partition: TopicPartition) -> int: ...
+    @overload
+    async def position(
+        self, partition: TopicPartition, second: TopicPartition, /, *others: TopicPartition
+    ) -> dict[TopicPartition, int]: ...
+    async def position(
+        self, partition: TopicPartition, *others: TopicPartition
+    ) -> int | dict[TopicPartition, int]:
         """Return the offset of the next record to be handed out, waiting until it is known.
 
+        Cancelling it leaves nothing behind.
+
+        Args:
+            partition: When it is the only one, its offset alone is returned, as by aiokafka.
+            others: With more of them, the result is a dict by partition, as of one moment.
+
         Raises:
-            IllegalStateError: The partition is not assigned, or was taken away meanwhile.
-            KafkaTimeoutError: It was not found within request_timeout_ms.
-            KafkaError: What keeps it from being found.
+            TypeError: One is not a TopicPartition.
+            IllegalStateError: One is not assigned, or was taken away meanwhile.
+            KafkaTimeoutError: They were not all found within request_timeout_ms.
+            KafkaError: What keeps one from being found.
         """
         self._engine.raise_if_unusable()
-        self._state.settle()
-        state = self._state.partition(partition)
+        wanted = check_partitions((partition, *others))
+        states = [self._state.partition(tp) for tp in wanted]
 
-        def is_known() -> bool:
-            error = self._engine.queue.sticky_error(state)
-            if error is not None:
-                raise error.with_traceback(None)
-            return state.position is not None or not state.is_assigned
+        def are_known() -> bool:
+            for state in states:
+                if (error := self._engine.queue.sticky_error(state)) is not None:
+                    raise error.with_traceback(None)
+            return all(state.position is not None or not state.is_assigned for state in states)
 
-        await self._engine.wait_until(is_known, self._request_deadline())
+        await self._engine.wait_until(are_known, self._request_deadline())
         self._state.settle()
-        position = self._state.partition(partition).position
-        if position is None:
-            raise KafkaTimeoutError(
-                f"the position of {partition} was not found within "
-                f"{self._config.request_timeout_ms} ms: {state.retry_reason or 'no answer'}"
-            ).at(partition)
-        return position
+        positions: dict[TopicPartition, int] = {}
+        for tp in wanted:
+            state = self._state.partition(tp)
+            if state.position is None:
+                raise KafkaTimeoutError(
+                    f"the position of {tp} was not found within "
+                    f"{self._config.request_timeout_ms} ms: {state.retry_reason or 'no answer'}"
+                ).at(tp)
+            positions[tp] = state.position
+        return positions if others else positions[partition]
 
     # --- Commits --------------------------------------------------------------------------
     async def commit(self, offsets: CommitOffsets | None = None) -> None:
@@ -199,6 +217,31 @@ class PositionMethods:
     def _require_group(self) -> None:
         if self._group_id is None:
             raise IllegalOperation("offsets are committed in a group: give a group_id")
+
+    # --- Assignment, changed in part -------------------------------------------------------
+    def incremental_assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these partitions, too, without the group sharing them out.
+
+        Those assigned already go on as they are, with what is buffered of them.
+
+        Raises:
+            IllegalStateError: Topics or a pattern are subscribed.
+            TypeError: One is not a TopicPartition.
+        """
+        self._state.add_from_user(check_partitions(partitions))
+
+    def incremental_unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these partitions no more; the others go on as they are.
+
+        What is buffered of them is dropped. With auto-commit, what was handed out of them before
+        the latest get is committed right after; for the latest get's records `commit` first.
+
+        Raises:
+            IllegalStateError: One is not assigned, in which case nothing is changed; or the
+                partitions come from a subscription.
+            TypeError: One is not a TopicPartition.
+        """
+        self._state.remove_from_user(check_partitions(partitions))
 
     # --- Pauses ---------------------------------------------------------------------------
     def pause(self, *partitions: TopicPartition) -> None:

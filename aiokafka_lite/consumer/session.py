@@ -98,7 +98,10 @@ class FetchSession:
 
     def want(self, tp: TopicPartition, target: FetchTarget | None) -> None:
         """Set what to ask of a partition from the next request on; None: nothing."""
-        before = self._wanted.pop(tp, None)
+        before = self._wanted.get(tp)
+        if before is not None and before == target:
+            return  # it keeps its place: only those that had records go to the end
+        self._wanted.pop(tp, None)
         if before is not None and before.topic_id == ZERO_UUID:
             self._unnamed_count -= 1
         if target is None:
@@ -114,8 +117,7 @@ class FetchSession:
         if target.topic_id == ZERO_UUID:
             self._unnamed_count += 1
         self._topic_names[target.topic_id] = tp.topic
-        if before != target:
-            self._changed[tp] = None
+        self._changed[tp] = None
 
     def request(self) -> SessionRequest:
         """Build the next request's part."""

@@ -37,6 +37,8 @@ __all__ = [
     "SubscriptionState",
 ]
 
+ProcessedOffsets = Mapping[TopicPartition, OffsetAndMetadata]
+
 
 class SubscriptionMode(enum.Enum):
     """How the assignment comes about; one consumer uses only one way until it unsubscribes."""
@@ -77,8 +79,9 @@ class SubscriptionState:
         self._assignment_observers: list[Callable[[], None]] = []
         self._partition_observers: list[Callable[[PartitionState], None]] = []
         self._discard_observers: list[Callable[[PartitionState], None]] = []
+        self._departure_observers: list[Callable[[ProcessedOffsets], None]] = []
         self._settle: Callable[[], None] = _nothing
-        self._marks = [0] * 6
+        self._marks = [0] * 7
         # Where the consumer's parts tell what happens.
         self.events = Events()
 
@@ -108,6 +111,13 @@ class SubscriptionState:
         """Call `observer` when what is buffered of a partition must not be handed out."""
         self._discard_observers.append(observer)
 
+    def on_departure(self, observer: Callable[[ProcessedOffsets], None]) -> None:
+        """Call `observer` before the application takes partitions away that it had assigned.
+
+        It is told what auto-commit may commit of them.
+        """
+        self._departure_observers.append(observer)
+
     def mark_observers(self) -> None:
         """Have `forget_new_observers` keep those that are there now."""
         self._marks = [len(observers) for observers in self._observer_lists()]
@@ -125,6 +135,7 @@ class SubscriptionState:
             self._discard_observers,
             self._hold_observers,
             self._get_observers,
+            self._departure_observers,
         )
 
     def set_settler(self, settle: Callable[[], None]) -> None:
@@ -233,8 +244,38 @@ class SubscriptionState:
         """
         self._require_mode(SubscriptionMode.ASSIGNED)
         self.mode = SubscriptionMode.ASSIGNED
-        self._replace_assignment(frozenset(partitions))
+        wanted = frozenset(partitions)
+        self._depart(self._assignment.keys() - wanted)
+        self._replace_assignment(wanted)
         self._subscription_changed()
+
+    def add_from_user(self, partitions: Iterable[TopicPartition]) -> None:
+        """Assign these partitions too; those assigned already are left as they are.
+
+        Raises:
+            IllegalStateError: Topics or a pattern are subscribed.
+        """
+        self.assign_from_user(self._assignment.keys() | frozenset(partitions))
+
+    def remove_from_user(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take these partitions out of the assignment; the others are left as they are.
+
+        Raises:
+            IllegalStateError: Topics or a pattern are subscribed, or one is not assigned.
+        """
+        self._require_mode(SubscriptionMode.ASSIGNED)
+        gone = frozenset(partitions)
+        for tp in gone:
+            self.partition(tp)
+        self.assign_from_user(self._assignment.keys() - gone)
+
+    def _depart(self, gone: Iterable[TopicPartition]) -> None:
+        if not self._departure_observers:
+            return
+        processed = self.processed_offsets()
+        offsets = {tp: processed[tp] for tp in gone if tp in processed}
+        for observer in self._departure_observers if offsets else ():
+            observer(offsets)
 
     def begin_rebalance(self) -> None:
         """Stop handing out: gets wait, what is buffered is dropped, until the assignment comes.
