@@ -3,6 +3,13 @@
 A scope owns named tasks that belong together. The first unexpected exception of one of them is
 the scope's failure: it is kept, the siblings are cancelled, and whoever uses the scope raises it
 (``raise_if_failed``) until the scope is closed. Nothing dies silently, nothing is only logged.
+
+A task that is cancelled by anybody but its scope has died as well: a CancelledError that leaked
+out of something it awaited, or somebody who cancels whatever tasks there are, ends it for good.
+So those who end a task of a scope do it with ``scope.cancel(task)``.
+
+What passes by itself is no failure but a degradation: a supervised task that is being restarted,
+or one that says so itself (``degrade``, ``recovered``) while it tries again.
 """
 
 from __future__ import annotations
@@ -31,12 +38,19 @@ class TaskScope:
     """
 
     def __init__(
-        self, name: str, *, on_failure: Callable[[BaseException], None] | None = None
+        self,
+        name: str,
+        *,
+        on_failure: Callable[[BaseException], None] | None = None,
+        on_restart: Callable[[str, KafkaError], None] | None = None,
     ) -> None:
         self.name = name
         self._loop = asyncio.get_running_loop()
         self._on_failure = on_failure
+        self._on_restart = on_restart
         self._tasks: set[asyncio.Task[object]] = set()
+        # Tasks that may end by being cancelled: because the scope did it, or said beforehand.
+        self._may_be_cancelled: set[asyncio.Task[object]] = set()
         self._failure: BaseException | None = None
         self._degraded: dict[str, BaseException] = {}
         self._is_closed = False
@@ -48,8 +62,18 @@ class TaskScope:
 
     @property
     def degraded(self) -> Mapping[str, BaseException]:
-        """Supervised tasks that are waiting to be restarted or have not recovered yet."""
+        """By name, what is being tried again because of which error, and has not recovered yet."""
         return self._degraded
+
+    def degrade(self, name: str, error: BaseException) -> bool:
+        """Note that a task is trying again what failed; whether that is news."""
+        is_news = name not in self._degraded
+        self._degraded[name] = error
+        return is_news
+
+    def recovered(self, name: str) -> None:
+        """Undo ``degrade``; nothing happens without it."""
+        self._degraded.pop(name, None)
 
     @property
     def task_names(self) -> list[str]:
@@ -65,52 +89,87 @@ class TaskScope:
         if self._failure is not None:
             raise self._failure.with_traceback(None)
 
-    def spawn(self, coro: Coroutine[object, None, T], *, name: str) -> asyncio.Task[T]:
-        """Start a task; an exception other than CancelledError becomes the scope's failure."""
+    def spawn(
+        self, coro: Coroutine[object, None, T], *, name: str, may_be_cancelled: bool = False
+    ) -> asyncio.Task[T]:
+        """Start a task; an exception it ends with becomes the scope's failure.
+
+        Args:
+            coro: What the task runs.
+            name: What it is called in logs and in ``degraded``.
+            may_be_cancelled: It runs somebody else's code, which may cancel it: no failure.
+        """
         if self._is_closed or self._failure is not None:
             coro.close()
             raise RuntimeError(f"task scope {self.name!r} is closed: {name!r} cannot start")
         task = self._loop.create_task(coro, name=f"{self.name}:{name}")
         self._tasks.add(task)
+        if may_be_cancelled:
+            self._may_be_cancelled.add(task)
         task.add_done_callback(self._task_done)
         return task
 
+    def cancel(self, task: asyncio.Task[T]) -> None:
+        """Cancel one of the scope's tasks, which is no failure then; does not wait for its end."""
+        if not task.done():
+            self._may_be_cancelled.add(task)
+            task.cancel()
+
+    def fail(self, error: BaseException, *, name: str) -> None:
+        """Take what a callback of the event loop raised as the failure, as if a task had."""
+        if self._failure is not None or self._is_closed:
+            return
+        self._failure = error
+        log.error("%s: %s failed", self.name, name, exc_info=error)
+        self._end_after_failure(error)
+
     def supervise(
         self,
-        factory: Callable[[], Coroutine[object, None, None]],
+        factory: Callable[[], Coroutine[object, None, T]],
         *,
         name: str,
         first_delay_s: float = FIRST_RESTART_DELAY_S,
         last_delay_s: float = LAST_RESTART_DELAY_S,
-    ) -> asyncio.Task[None]:
+    ) -> asyncio.Task[T]:
         """Start a task that is restarted, with growing delays, after a retriable KafkaError.
 
-        Any other exception is the scope's failure; returning ends the task.
+        Any other exception is the scope's failure; returning ends the task. A factory of a
+        coroutine that returns Never says that the task ends only by being cancelled.
         """
         return self.spawn(self._supervised(factory, name, first_delay_s, last_delay_s), name=name)
 
     async def _supervised(
         self,
-        factory: Callable[[], Coroutine[object, None, None]],
+        factory: Callable[[], Coroutine[object, None, T]],
         name: str,
         first_delay_s: float,
         last_delay_s: float,
-    ) -> None:
+    ) -> T:
+        try:
+            return await self._restarting(factory, name, first_delay_s, last_delay_s)
+        finally:
+            self.recovered(name)
+
+    async def _restarting(
+        self,
+        factory: Callable[[], Coroutine[object, None, T]],
+        name: str,
+        first_delay_s: float,
+        last_delay_s: float,
+    ) -> T:
         delay_s = first_delay_s
         while True:
             started = self._loop.time()
-            recovery = self._loop.call_later(HEALTHY_AFTER_S, self._degraded.pop, name, None)
+            recovery = self._loop.call_later(HEALTHY_AFTER_S, self.recovered, name)
             try:
-                await factory()
+                return await factory()
             except KafkaError as error:
                 if not error.retriable:
                     raise
-                if name not in self._degraded:  # one line per change of state
+                if self.degrade(name, error):  # one line per change of state
                     log.warning("%s: %s failed and is restarted: %s", self.name, name, error)
-                self._degraded[name] = error
-            else:
-                self._degraded.pop(name, None)
-                return
+                    if self._on_restart is not None:
+                        self._on_restart(name, error)
             finally:
                 recovery.cancel()
             if self._loop.time() - started >= HEALTHY_AFTER_S:
@@ -120,14 +179,37 @@ class TaskScope:
 
     def _task_done(self, task: asyncio.Task[T]) -> None:
         self._tasks.discard(task)
-        if task.cancelled():
+        may_be_cancelled = task in self._may_be_cancelled
+        self._may_be_cancelled.discard(task)
+        error: BaseException | None
+        if not task.cancelled():
+            error = task.exception()
+        elif may_be_cancelled or self._is_closed:
             return
-        error = task.exception()
+        else:
+            error = RuntimeError(f"task {task.get_name()} was cancelled by somebody else")
         if error is None or self._failure is not None:
             return
         self._failure = error
         if not self._is_closed:
             log.error("%s: task %s died", self.name, task.get_name(), exc_info=error)
+        self._end_after_failure(error)
+
+    def guard(self, callback: Callable[[], object], *, name: str) -> Callable[..., None]:
+        """Return a callback for the event loop whose exceptions are the scope's failure.
+
+        Whatever arguments it is called with are left out.
+        """
+
+        def guarded(*_: object) -> None:
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 -- kept, and raised by every get
+                self.fail(error, name=name)
+
+        return guarded
+
+    def _end_after_failure(self, error: BaseException) -> None:
         for sibling in tuple(self._tasks):
             sibling.cancel()
         if self._on_failure is not None:

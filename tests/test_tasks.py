@@ -60,7 +60,7 @@ async def test_scope_that_failed_starts_nothing_new(caplog: pytest.LogCaptureFix
 async def test_cancelled_or_finished_task_is_no_failure() -> None:
     scope = TaskScope("scope")
     scope.spawn(asyncio.sleep(0), name="short")
-    scope.spawn(forever(), name="long").cancel()
+    scope.cancel(scope.spawn(forever(), name="long"))
     await settle()
     scope.raise_if_failed()
     assert scope.task_names == []
@@ -85,6 +85,93 @@ async def test_close_waits_until_tasks_have_cleaned_up() -> None:
     await scope.close()
     assert cleaned
     await scope.close()
+
+
+async def test_task_that_somebody_else_cancels_has_died(caplog: pytest.LogCaptureFixture) -> None:
+    failures: list[BaseException] = []
+    scope = TaskScope("scope", on_failure=failures.append)
+    sibling = scope.spawn(forever(), name="sibling")
+    with caplog.at_level(logging.CRITICAL):
+        scope.spawn(forever(), name="victim").cancel()
+        await settle()
+    assert sibling.cancelled()
+    assert [str(error) for error in failures] == [
+        "task scope:victim was cancelled by somebody else"
+    ]
+    await scope.close()
+
+
+async def test_cancellation_that_leaks_out_of_what_is_awaited_is_a_death(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scope = TaskScope("scope")
+    future = asyncio.get_running_loop().create_future()
+
+    async def wait() -> None:
+        await future
+
+    with caplog.at_level(logging.CRITICAL):
+        scope.spawn(wait(), name="waiting")
+        await settle()
+        future.cancel()
+        await settle()
+    with pytest.raises(RuntimeError, match="cancelled"):
+        scope.raise_if_failed()
+    await scope.close()
+
+
+async def test_task_of_foreign_code_may_cancel_itself() -> None:
+    scope = TaskScope("scope")
+    scope.spawn(forever(), name="foreign", may_be_cancelled=True).cancel()
+    await settle()
+    scope.raise_if_failed()
+    await scope.close()
+
+
+async def test_callback_that_raises_is_a_failure_like_a_task_s(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scope = TaskScope("scope")
+    sibling = scope.spawn(forever(), name="sibling")
+
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    with caplog.at_level(logging.CRITICAL):
+        asyncio.get_running_loop().call_soon(scope.guard(fail, name="timer"), "an argument")
+        await settle()
+    assert sibling.cancelled()
+    scope.fail(ValueError("later"), name="timer")
+    with pytest.raises(ValueError, match="a bug"):
+        scope.raise_if_failed()
+    await scope.close()
+    scope.fail(ValueError("after the end"), name="timer")
+
+
+async def test_degradation_is_news_once_and_ends_with_the_recovery() -> None:
+    scope = TaskScope("scope")
+    assert scope.degrade("fetch", KafkaConnectionError("first"))
+    assert not scope.degrade("fetch", KafkaConnectionError("again"))
+    assert str(scope.degraded["fetch"]).endswith("again")
+    scope.recovered("fetch")
+    scope.recovered("fetch")
+    assert not scope.degraded
+    await scope.close()
+
+
+async def test_restarted_task_that_is_cancelled_leaves_no_degradation() -> None:
+    restarts: list[str] = []
+    scope = TaskScope("scope", on_restart=lambda name, _: restarts.append(name))
+
+    async def broken() -> None:
+        raise KafkaConnectionError("down")
+
+    scope.supervise(broken, name="broken")
+    await settle()
+    assert "broken" in scope.degraded
+    assert restarts == ["broken"]
+    await scope.close()
+    assert not scope.degraded
 
 
 async def test_task_may_close_its_own_scope() -> None:

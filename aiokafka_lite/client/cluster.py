@@ -17,7 +17,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
-from aiokafka_lite._compat import timeout
+from aiokafka_lite._compat import Never, timeout
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.config import ClientConfig
@@ -86,7 +86,7 @@ class Cluster:
         self._view = ClusterView()
         self._listeners: list[Listener] = []
         self._watched: frozenset[str] | None = frozenset()
-        self._refresher: asyncio.Task[None] | None = None
+        self._refresher: asyncio.Task[Never] | None = None
         self._is_closed = False
         # Written by whoever wants a refresh, consumed by the refresh task when it sends.
         self._is_stale = False
@@ -141,11 +141,11 @@ class Cluster:
         """Stop refreshing and close every connection; idempotent."""
         self._is_closed = True
         if self._refresher is not None:
-            self._refresher.cancel()
+            self._scope.cancel(self._refresher)
             await asyncio.wait([self._refresher])
         await self.pool.close()
 
-    def _refresher_ended(self, task: asyncio.Task[None]) -> None:
+    def _refresher_ended(self, task: asyncio.Task[Never]) -> None:
         """Nobody may wait for a refresh that cannot come any more."""
         cause = None if task.cancelled() else task.exception()
         waiters, self._waiters = self._waiters, []
@@ -335,7 +335,7 @@ class Cluster:
         return is_newer
 
     # --- The refresh task ------------------------------------------------------------------
-    async def _keep_fresh(self) -> None:
+    async def _keep_fresh(self) -> Never:
         while True:
             while (delay_s := self._due_at() - self._loop.time()) > 0:
                 self._wake.clear()

@@ -35,13 +35,13 @@ from typing import Final, TypeAlias, TypeVar, cast
 
 from aiokafka_lite._compat import Buffer, timeout
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, Address
-from aiokafka_lite.client.dial import dial, explain
+from aiokafka_lite.client.dial import dial
 from aiokafka_lite.client.exchange import Exchange, own_copy
 from aiokafka_lite.client.frames import UNCHECKED_BYTES, FrameReader
+from aiokafka_lite.client.losses import caused, lost, out_of_step
 from aiokafka_lite.client.low_water import LowWaterMark
 from aiokafka_lite.client.versions import ApiVersions, ask_api_versions
 from aiokafka_lite.errors import (
-    CorrelationIdError,
     IllegalArgumentError,
     KafkaConnectionError,
     KafkaError,
@@ -66,6 +66,7 @@ LARGE_ANSWERS: Final = (FetchRequest, MetadataRequest)
 
 # Returns after how many seconds the session ends, 0 if it does not.
 Authenticate = Callable[["Connection"], Awaitable[float]]
+OnBug = Callable[[BaseException], None]
 # Which version to use, and what decodes the answer.
 _Choice: TypeAlias = tuple[int, framing.ResponseDecoder[R]]
 
@@ -73,7 +74,7 @@ _Choice: TypeAlias = tuple[int, framing.ResponseDecoder[R]]
 class Connection(asyncio.BufferedProtocol):
     """A connection, open from ``open`` until it is poisoned or closed.
 
-    Must be used from one event loop. All fields are written here only.
+    Used from one event loop. All fields are written here only.
 
     Attributes:
         loop: The event loop it belongs to.
@@ -88,7 +89,13 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, address: Address, *, client_id: str, max_frame_bytes: int, node_id: int | None
+        self,
+        address: Address,
+        *,
+        client_id: str,
+        max_frame_bytes: int,
+        node_id: int | None,
+        on_bug: OnBug | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.peer = f"{address}" if node_id is None else f"{address} (node {node_id})"
@@ -98,6 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_used = self.loop.time()
         self.muted_until = 0.0
         self._client_id = client_id
+        self._on_bug = on_bug or self._tell_the_loop
         self._max_frame_bytes = max_frame_bytes
         self._is_trusted = False
         self._is_retired = False
@@ -133,12 +141,14 @@ class Connection(asyncio.BufferedProtocol):
         authenticate: Authenticate | None = None,
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         node_id: int | None = None,
+        on_bug: OnBug | None = None,
     ) -> Connection:
         """Connect, negotiate versions, and authenticate when asked to.
 
         ``authenticate`` is given the fresh connection and returns the session's lifetime; until
         then answers are limited to 64 KiB. Each step takes at most ``connect_timeout_s``.
-        Cancellation leaves nothing open.
+        ``on_bug`` is told of bugs that the connection was given up for (else the loop's exception
+        handler is). Cancellation leaves nothing open.
 
         Raises:
             KafkaConnectionError: No address of the host could be reached, or the peer hung up.
@@ -149,7 +159,11 @@ class Connection(asyncio.BufferedProtocol):
         address = Address(host, port)
         connection = await dial(
             lambda: cls(
-                address, client_id=client_id, max_frame_bytes=max_frame_bytes, node_id=node_id
+                address,
+                client_id=client_id,
+                max_frame_bytes=max_frame_bytes,
+                node_id=node_id,
+                on_bug=on_bug,
             ),
             address,
             ssl_context=ssl_context,
@@ -186,9 +200,8 @@ class Connection(asyncio.BufferedProtocol):
             async with timeout(timeout_s):
                 self.session_lifetime_s = await authenticate(self)
         except asyncio.TimeoutError as error:
-            raise KafkaConnectionError(
-                f"{self.peer} did not finish authentication within {timeout_s:g} s"
-            ) from error
+            text = f"{self.peer} did not finish authentication within {timeout_s:g} s"
+            raise KafkaConnectionError(text) from error
 
     async def renew(self, authenticate: Authenticate, timeout_s: float) -> None:
         """Authenticate again on the live connection (KIP-368); no answer is lost.
@@ -354,7 +367,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             transport.write(encoded)
         except (OSError, RuntimeError) as error:  # uvloop: RuntimeError once the transport closed
-            self._fail(_lost(self.peer, error))
+            self._fail(lost(self.peer, error))
         return exchange
 
     def _choose(self, request_class: type[Request[R]], newest: int) -> _Choice[R]:
@@ -391,12 +404,17 @@ class Connection(asyncio.BufferedProtocol):
     def _set_timer(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.loop.call_at(when, self._check_deadlines)
+        self._timer = self.loop.call_at(when, self._ring)
         self._timer_at = when
 
+    def _ring(self) -> None:
+        self._timer, self._timer_at = None, math.inf
+        try:
+            self._check_deadlines()
+        except Exception as error:  # noqa: BLE001 -- told, see callback_failed
+            self.callback_failed(error)
+
     def _check_deadlines(self) -> None:
-        self._timer = None
-        self._timer_at = math.inf
         now = self.loop.time()
         oldest = next(iter(self._in_flight.values()), None)
         for exchange in self._in_flight.values():
@@ -423,46 +441,50 @@ class Connection(asyncio.BufferedProtocol):
         self._low_water = LowWaterMark(transport)
 
     def get_buffer(self, sizehint: int) -> Buffer:
-        return self._reader.missing
+        try:
+            return self._reader.missing
+        except Exception as error:  # noqa: BLE001 -- told, see callback_failed
+            self.callback_failed(error)
+            return bytearray(1)
 
     def buffer_updated(self, nbytes: int) -> None:
         if self.error is not None:
             return
-        while True:
-            try:
-                frame = self._reader.next_frame(nbytes)
-                if frame is None:
-                    if self._reader.wanted_bytes != self._low_water.wanted_bytes:
-                        self._low_water.want(self._reader.wanted_bytes)
+        try:
+            while True:
+                try:
+                    if (frame := self._reader.next_frame(nbytes)) is None:
+                        if self._reader.wanted_bytes != self._low_water.wanted_bytes:
+                            self._low_water.want(self._reader.wanted_bytes)
+                        return
+                    exchange = self._in_flight.pop(read_correlation_id(frame)[0], None)
+                    if exchange is None:
+                        raise out_of_step(self.peer, frame)
+                except KafkaProtocolError as error:
+                    self._fail(error)
                     return
-                exchange = self._in_flight.pop(read_correlation_id(frame)[0], None)
-                if exchange is None:
-                    raise self._out_of_step(frame)
-            except KafkaProtocolError as error:
-                self._fail(error)
-                return
-            try:
                 exchange.answered(frame)
-            except BaseException as error:
-                text = f"the connection to {self.peer} was given up: an answer's callback failed"
-                self._fail(_caused(KafkaConnectionError(text), error))
-                raise
-            if self._is_draining and not self._in_flight:
-                self._last_answer_arrived()
-            nbytes = 0  # what is behind it came along
+                if self._is_draining and not self._in_flight:
+                    self._last_answer_arrived()
+                nbytes = 0  # what is behind it came along
+        except Exception as error:  # noqa: BLE001 -- told, see callback_failed
+            self.callback_failed(error)
 
-    def _out_of_step(self, frame: memoryview) -> CorrelationIdError:
-        return CorrelationIdError(
-            f"{self.peer} answers request {framing.response_correlation_id(frame)}, which is not "
-            "in flight: the connection is out of step"
-        )
+    def callback_failed(self, error: BaseException) -> None:
+        """Give the connection up for a bug that the event loop would log, leaving all waiting."""
+        text = f"the connection to {self.peer} was given up: an answer's callback failed"
+        self._fail(caused(KafkaConnectionError(text), error))
+        self._on_bug(error)
+
+    def _tell_the_loop(self, bug: BaseException) -> None:
+        self.loop.call_exception_handler({"message": f"a bug: {self.peer}", "exception": bug})
 
     def eof_received(self) -> bool:
         return False  # the transport closes itself, connection_lost follows
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(_lost(self.peer, exc))
         self._transport_closed.set()
+        self._fail(lost(self.peer, exc))
 
     def pause_writing(self) -> None:
         self._can_write.clear()
@@ -476,12 +498,3 @@ class Connection(asyncio.BufferedProtocol):
         if any(issubclass(e.request_class, LARGE_ANSWERS) for e in self._in_flight.values()):
             return self._max_frame_bytes
         return min(MAX_SMALL_ANSWER_BYTES, self._max_frame_bytes)
-
-
-def _lost(peer: str, error: BaseException | None) -> KafkaConnectionError:
-    return _caused(KafkaConnectionError(f"lost the connection to {peer}: {explain(error)}"), error)
-
-
-def _caused(error: KafkaConnectionError, cause: BaseException | None) -> KafkaConnectionError:
-    error.__cause__ = cause
-    return error

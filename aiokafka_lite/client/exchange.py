@@ -15,8 +15,8 @@ each before anything behind it is looked at. An error (the connection was lost, 
 up, the deadline passed) comes in the loop's next iteration. So it is never called from within
 ``send``, ``close`` or any other call of one's own, and may itself send on the connection, close
 it, or abandon exchanges. It must be short, as it holds up everybody's callbacks, and must raise
-nothing: what it raises out of an answer gives the connection up and goes to the loop's exception
-handler, where an error's goes as well.
+nothing: what it raises gives the connection up and goes to the connection's ``on_bug``, or to the
+loop's exception handler where there is none.
 """
 
 from __future__ import annotations
@@ -143,7 +143,10 @@ class Exchange(Generic[R_co]):
 
     def _tell(self) -> None:
         if self._on_done is not None:
-            self._on_done(self)
+            try:
+                self._on_done(self)
+            except Exception as error:  # noqa: BLE001 -- the connection tells whoever has to know
+                self._connection.callback_failed(error)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():  # else it was cancelled

@@ -109,6 +109,7 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self._config = config
         self._scope = scope
+        self._guard = scope.guard
         self._rng = rng
         self._authenticate = authenticate
         self._nodes: dict[int, _NodeState] = {}
@@ -329,6 +330,8 @@ class Pool:
                 authenticate=self._authenticate,
                 max_frame_bytes=self._config.max_frame_bytes,
                 node_id=state.node.id if state.node.id >= 0 else None,
+                # Ends like what a task dies of.
+                on_bug=lambda error: self._scope.fail(error, name="a connection's callback"),
             )
         except KafkaError as error:
             self._failed(state, error)
@@ -340,7 +343,9 @@ class Pool:
         slot.opened_at = self._loop.time()
         if (mute_s := self._mute_s(slot.muted_until, slot.lane)) > 0:
             connection.throttle(mute_s)
-        connection.closed.add_done_callback(lambda _: self._usable(state, slot))
+        connection.closed.add_done_callback(
+            self._guard(lambda: self._usable(state, slot), name="noticing a lost connection")
+        )
         if state.last_error is not None:
             log.info("connected to %s again", state)
             state.last_error = None
@@ -355,11 +360,12 @@ class Pool:
         if connection.session_lifetime_s:
             delay_s = connection.session_lifetime_s * self._rng.uniform(*RENEWED_AT)
             delay_s = max(delay_s, LEAST_RENEWAL_S)
-            timer = self._loop.call_later(delay_s, self._renew_soon, connection)
+            renew = self._guard(lambda: self._renew_soon(connection), name="renewing a session")
+            timer = self._loop.call_later(delay_s, renew)
             connection.closed.add_done_callback(lambda _: timer.cancel())
 
     def _renew_soon(self, connection: Connection) -> None:
-        if not self._is_closed and connection.error is None:
+        if not self._is_closed and connection.error is None and self._scope.failure is None:
             self._scope.spawn(self._renew(connection), name=f"renew session with {connection.peer}")
 
     async def _renew(self, connection: Connection) -> None:
@@ -431,7 +437,7 @@ class Pool:
             if slot.connection is not None:
                 self._let_go(slot, slot.connection)
             if slot.connecting is not None:
-                slot.connecting.cancel()
+                self._scope.cancel(slot.connecting)
 
     def _let_go(self, slot: _Slot, connection: Connection) -> None:
         """Close a connection once its answers have arrived; the slot is free at once."""
@@ -450,7 +456,11 @@ class Pool:
     def _arm_idle_timer(self) -> None:
         max_idle_s = self._config.connections_max_idle_s
         if max_idle_s is not None and self._idle_timer is None:
-            self._idle_timer = self._loop.call_later(max_idle_s, self._close_idle, max_idle_s)
+            self._set_idle_timer(self._loop.time() + max_idle_s, max_idle_s)
+
+    def _set_idle_timer(self, when: float, max_idle_s: float) -> None:
+        close = self._guard(lambda: self._close_idle(max_idle_s), name="closing idle connections")
+        self._idle_timer = self._loop.call_at(when, close)
 
     def _close_idle(self, max_idle_s: float) -> None:
         """Close what was not used for too long; one timer serves all connections."""
@@ -466,7 +476,7 @@ class Pool:
                 continue
             next_due = due if next_due is None else min(next_due, due)
         if next_due is not None:
-            self._idle_timer = self._loop.call_at(next_due, self._close_idle, max_idle_s)
+            self._set_idle_timer(next_due, max_idle_s)
 
     async def close(self) -> None:
         """Close every connection; waiters get KafkaConnectionError. Idempotent."""
@@ -476,7 +486,7 @@ class Pool:
             self._idle_timer = None
         attempts = list(self._attempts)
         for attempt in attempts:
-            attempt.cancel()
+            self._scope.cancel(attempt)
         connections = [connection for _, connection in self._connected_slots()]
         connections += self._leaving
         self._nodes.clear()

@@ -22,7 +22,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 
-from aiokafka_lite._compat import timeout_at
+from aiokafka_lite._compat import Never, timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster
 from aiokafka_lite.consumer.committed import CommittedReader, pause
@@ -111,7 +111,8 @@ class Commits(CommittedReader):
         self._sequence = 0
         # The latest commit that succeeded, by partition.
         self._latest: dict[TopicPartition, int] = {}
-        self._auto_commit_task: asyncio.Task[None] | None = None
+        self._auto_commit_task: asyncio.Task[Never] | None = None
+        self._auto_commit_scope: TaskScope | None = None
         # What auto-commit may commit of partitions that the application has unassigned since.
         self._departed: dict[TopicPartition, OffsetAndMetadata] = {}
         self._departure = asyncio.Event()
@@ -167,16 +168,17 @@ class Commits(CommittedReader):
         """Start to commit what was handed out before the latest get, time and again."""
         if self._config.enable_auto_commit:
             self._state.on_departure(self._note_departure)
-            self._auto_commit_task = scope.spawn(self._auto_commit(), name="auto-commit")
+            self._auto_commit_scope = scope
+            self._auto_commit_task = scope.supervise(self._auto_commit, name="auto-commit")
 
     async def stop_auto_commit(self) -> None:
         """Stop the task, so that what is committed last stays; idempotent."""
-        task = self._auto_commit_task
-        if task is not None and not task.done():
-            task.cancel()
+        task, scope = self._auto_commit_task, self._auto_commit_scope
+        if task is not None and scope is not None and not task.done():
+            scope.cancel(task)
             await asyncio.wait({task})
 
-    async def _auto_commit(self) -> None:
+    async def _auto_commit(self) -> Never:
         loop = asyncio.get_running_loop()
         due_at = loop.time() + self._config.auto_commit_interval_s
         while True:

@@ -147,6 +147,12 @@ class Engine:
         self.queue.wake()
         self._state_changed.set()
 
+    def _on_restart(self, name: str, error: KafkaError) -> None:
+        """Tell that a task failed by what may pass, and is tried again."""
+        from aiokafka_lite.consumer.events import TaskRestarted
+
+        self.state.events.publish(TaskRestarted(name, error))
+
     def raise_if_unusable(self) -> None:
         """Raise what keeps the gets from going on.
 
@@ -290,13 +296,13 @@ class Running:
 
     def __init__(self, engine: Engine, rng: random.Random) -> None:
         config, state = engine.config, engine.state
-        on_failure = engine._on_failure
+        on_failure, on_restart = engine._on_failure, engine._on_restart
         self._loop = asyncio.get_running_loop()
         self._config = config
-        self._fetching = TaskScope("fetch", on_failure=on_failure)
-        self._positions = TaskScope("positions", on_failure=on_failure)
-        self._grouping = TaskScope("group", on_failure=on_failure)
-        self._connecting = TaskScope("cluster", on_failure=on_failure)
+        self._fetching = TaskScope("fetch", on_failure=on_failure, on_restart=on_restart)
+        self._positions = TaskScope("positions", on_failure=on_failure, on_restart=on_restart)
+        self._grouping = TaskScope("group", on_failure=on_failure, on_restart=on_restart)
+        self._connecting = TaskScope("cluster", on_failure=on_failure, on_restart=on_restart)
         self.scopes = (self._fetching, self._positions, self._grouping, self._connecting)
         client = client_config(config)
         self.cluster = Cluster(
@@ -355,7 +361,7 @@ class Running:
         """Start all tasks and wait for the first assignment."""
         self.fetcher.start()
         self.cluster.add_listener(self.resolver.view_changed)
-        self._positions.spawn(self.resolver.run(), name="positions")
+        self._positions.supervise(self.resolver.run, name="positions")
         if self._config.enable_auto_commit:
             self.commits.start_auto_commit(self._grouping)
         await self.membership.start()

@@ -10,6 +10,7 @@ Which node a partition is read from, its leader or a follower nearby, is replica
 
 from __future__ import annotations
 
+import logging
 import random
 from typing import NamedTuple
 
@@ -23,8 +24,16 @@ from aiokafka_lite.consumer.replicas import ReplicaChoice
 from aiokafka_lite.consumer.session import FetchTarget
 from aiokafka_lite.consumer.settling import Settling
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
+from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.fetch_template import FetchTemplate
 from aiokafka_lite.protocol.schema import ZERO_UUID
+
+log = logging.getLogger(__name__)
+
+
+def task_name(node_id: int) -> str:
+    """Return what the fetch task of a node is called."""
+    return f"fetch from node {node_id}"
 
 
 class Source(NamedTuple):
@@ -127,12 +136,28 @@ class Fetcher:
         node = self._nodes.get(node_id)
         if node is None:
             node = self._nodes[node_id] = NodeFetcher(self, node_id)
-            self._scope.spawn(node.run(), name=f"fetch from node {node_id}")
+            self._scope.supervise(node.run, name=task_name(node_id))
         return node
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is to be fetched any more."""
+        return self._is_closed
 
     def node_ended(self, node: NodeFetcher) -> None:
         """Forget a task that ended because nothing is left for it."""
         del self._nodes[node.node_id]
+        self._scope.recovered(task_name(node.node_id))
+
+    def node_failed(self, node_id: int, error: KafkaError) -> None:
+        """Note that a node's fetches fail and are tried again; one line when that is news."""
+        if self._scope.degrade(task_name(node_id), error):
+            log.warning("fetching from node %s failed, is retried: %s", node_id, error)
+
+    def node_recovered(self, node_id: int) -> None:
+        """Note that a node answers again."""
+        self._scope.recovered(task_name(node_id))
+        log.info("fetching from node %s goes on", node_id)
 
     def touch(self, partition: PartitionState) -> None:
         """Look at a partition again before the next request to its leader."""

@@ -142,7 +142,11 @@ class NodeFetcher:
 
     # --- The task -------------------------------------------------------------------------
     async def run(self) -> None:
-        """Fetch until none of the assigned partitions is read from the broker."""
+        """Fetch until none of the assigned partitions is read from the broker.
+
+        May be run again after an error that it raised: with a new session, from the same offsets.
+        """
+        self._is_closed = self._fetcher.is_closed
         try:
             while True:
                 self._wake.clear()
@@ -165,7 +169,10 @@ class NodeFetcher:
                 await self._sleep_until_woken(self._retry_at)
         finally:
             self._is_closed = True
+            self._settling = None
+            self._error = None
             self._give_up_request()
+            self._session.replace()
 
     async def _sleep_until_woken(self, deadline: float | None) -> None:
         try:
@@ -200,8 +207,7 @@ class NodeFetcher:
         for partition in tuple(self._partitions):
             if partition.preferred_replica is not None:
                 self._fetcher.give_back(partition, now)
-        if self._backoff.failures == 0:  # one line per change of state
-            log.warning("fetching from node %s failed, is retried: %s", self.node_id, error)
+        self._fetcher.node_failed(self.node_id, error)
         if error.invalid_metadata or isinstance(error, (KafkaConnectionError, NodeNotReadyError)):
             self._fetcher.cluster.invalidate()
         await asyncio.sleep(self._backoff.next_delay_s())
@@ -337,7 +343,9 @@ class NodeFetcher:
             self._release()
             self._session_failed(for_code(response.error_code))
             return
-        self._backoff.reset()
+        if self._backoff.failures:
+            self._backoff.reset()
+            self._fetcher.node_recovered(self.node_id)
         self._session.succeeded(response.session_id)
         self._settling = self._settle(response)
         self._settle_more(self._settling)

@@ -20,7 +20,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
-from aiokafka_lite._compat import timeout_at
+from aiokafka_lite._compat import Never, timeout_at
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -100,16 +100,20 @@ class PositionResolver:
         if partition.fetch_state is not FetchState.FETCHING:
             self._wake.set()
 
-    async def run(self) -> None:
-        """Resolve positions until cancelled."""
+    async def run(self) -> Never:
+        """Resolve positions until cancelled.
+
+        Raises:
+            KafkaError: What passes by itself: whoever runs this has it run again after a while.
+        """
         while True:
             self._wake.clear()
             try:
                 is_done = await self._resolve_once()
             except KafkaError as error:
-                if not error.retriable:
-                    self._on_error(error)
-                log.warning("looking up positions failed, is retried: %s", error)
+                if error.retriable:
+                    raise
+                self._on_error(error)
                 is_done = False
             if is_done:
                 self._backoff.reset()

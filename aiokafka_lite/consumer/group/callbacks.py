@@ -54,7 +54,9 @@ class ListenerCalls:
         When the caller is cancelled the callback goes on; `finish` waits for it.
         """
         call = _Call()
-        task = self._scope.spawn(self._guarded(call, callback, partitions), name="listener")
+        task = self._scope.spawn(
+            self._guarded(call, callback, partitions), name="listener", may_be_cancelled=True
+        )
         self._running = (task, call)
         await self.finish(deadline=deadline)
 

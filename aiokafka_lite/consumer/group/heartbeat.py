@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 
+from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -63,7 +64,7 @@ class Heartbeat:
 
     def start(self) -> asyncio.Task[Interruption]:
         """Send heartbeats for a stable member, until the task returned is cancelled or done."""
-        task = self._scope.spawn(self.beat(is_rebalancing=False), name="heartbeat")
+        task = self._scope.supervise(lambda: self.beat(is_rebalancing=False), name="heartbeat")
         task.add_done_callback(lambda _: self._member.notify())
         return task
 
@@ -80,12 +81,12 @@ class Heartbeat:
             if not task.cancelled() and task.exception() is None:
                 member.interrupt(identity, task.result())
 
-        task = self._scope.spawn(self.beat(is_rebalancing=True), name="heartbeat")
+        task = self._scope.supervise(lambda: self.beat(is_rebalancing=True), name="heartbeat")
         task.add_done_callback(post)
         try:
             yield
         finally:
-            await stop(task)
+            await stop(self._scope, task)
 
     async def beat(self, *, is_rebalancing: bool) -> Interruption:
         """Send heartbeats until something interrupts the membership.
@@ -173,8 +174,10 @@ class Heartbeat:
         return None
 
 
-async def stop(task: asyncio.Task[Interruption] | asyncio.Task[None] | None) -> None:
+async def stop(
+    scope: TaskScope, task: asyncio.Task[Interruption] | asyncio.Task[Never] | None
+) -> None:
     """Cancel a task and wait for its end, whatever that is."""
     if task is not None and not task.done():
-        task.cancel()
+        scope.cancel(task)
         await asyncio.wait({task})

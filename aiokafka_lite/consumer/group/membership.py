@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.backoff import Backoff
@@ -88,7 +89,7 @@ class GroupMembership:
         )
         self._rebalance = Rebalance(config, cluster, coordinator, member, state, self._heartbeat)
         self._listener_calls = ListenerCalls(scope)
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[Never] | None = None
         # The subscription that the last rebalance answers to, and that for which the listener
         # has been told as well; -1: there is no assignment.
         self._joined_version = -1
@@ -129,7 +130,7 @@ class GroupMembership:
         """Start taking part; awaits nothing of the network."""
         self._state.add_listener(self._application_acted)
         self._cluster.add_listener(self._metadata_changed)
-        self._task = self._scope.spawn(self._run(), name="group")
+        self._task = self._scope.supervise(self._run, name="group")
         self._task.add_done_callback(lambda _: self._member.notify())
 
     async def wait_assigned(self) -> None:
@@ -163,7 +164,7 @@ class GroupMembership:
         member = self._member
         loop = asyncio.get_running_loop()
         self._cluster.remove_listener(self._metadata_changed)
-        await stop(self._task)
+        await stop(self._scope, self._task)
         await self._commits.stop_auto_commit()
         now = loop.time()
         await self._listener_calls.finish(deadline=now + max(0.0, deadline - now) / 2)
@@ -184,9 +185,10 @@ class GroupMembership:
         return uncommitted
 
     # --- The group task -------------------------------------------------------------------
-    async def _run(self) -> None:
+    async def _run(self) -> Never:
         member = self._member
         reason = "the consumer starts"
+        self._sits_out = False
         while True:
             if not is_subscribed(self._state):
                 if member.state is not MemberState.UNJOINED:
@@ -196,7 +198,8 @@ class GroupMembership:
                 else:
                     await member.wait_for_change()
                 continue
-            if member.state is MemberState.UNJOINED:
+            # Stable: this task died of something that passes, and was restarted.
+            if member.state in (MemberState.UNJOINED, MemberState.STABLE):
                 await self._give_back(reason)
             share = await self._join(reason)
             if share is None:
@@ -320,7 +323,7 @@ class GroupMembership:
             while (interruption := self._interruption(heartbeat)) is None:
                 await member.wait_for_change()
         finally:
-            await stop(heartbeat)
+            await stop(self._scope, heartbeat)
         log.info("group %s: rebalance: %s", member.group_id, interruption)
         if interruption is Interruption.FENCED:
             self._give_up(FencedInstanceIdError(interruption))

@@ -1,0 +1,26 @@
+"""The errors that connections end with."""
+
+from __future__ import annotations
+
+from aiokafka_lite.client.dial import explain
+from aiokafka_lite.errors import CorrelationIdError, KafkaConnectionError
+from aiokafka_lite.protocol.framing import response_correlation_id
+
+
+def lost(peer: str, error: BaseException | None) -> KafkaConnectionError:
+    """Return what became of a connection that the network, or the peer, has ended."""
+    return caused(KafkaConnectionError(f"lost the connection to {peer}: {explain(error)}"), error)
+
+
+def caused(error: KafkaConnectionError, cause: BaseException | None) -> KafkaConnectionError:
+    """Return an error with its cause, as `raise from` would set it."""
+    error.__cause__ = cause
+    return error
+
+
+def out_of_step(peer: str, frame: memoryview) -> CorrelationIdError:
+    """Return what is wrong with an answer that no request in flight has asked for."""
+    return CorrelationIdError(
+        f"{peer} answers request {response_correlation_id(frame)}, which is not in flight: "
+        "the connection is out of step"
+    )
