@@ -23,10 +23,15 @@ BEYOND_ASYNCIO = {"async_timeout", "bisect", "copy", "cython_runtime", "random",
 # Of our own, what only some consumers need: they import it when they do.
 NOT_AT_IMPORT = (
     "aiokafka_lite._record_py",
+    "aiokafka_lite.bad_records",
     "aiokafka_lite.broker",
+    "aiokafka_lite.consumer.application",
     "aiokafka_lite.consumer.commits",
+    "aiokafka_lite.consumer.deserialising",
     "aiokafka_lite.consumer.events",
     "aiokafka_lite.consumer.group",
+    "aiokafka_lite.deserializers",
+    "aiokafka_lite.records.behind",
     "aiokafka_lite.records.build",
     "aiokafka_lite.records.compression",
 )

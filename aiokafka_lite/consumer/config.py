@@ -6,7 +6,7 @@ from the `_s` properties.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -14,15 +14,16 @@ from aiokafka_lite._compat import override
 from aiokafka_lite._settings import Settings
 from aiokafka_lite._version import __version__
 from aiokafka_lite.client.config import check_plaintext_credentials, parse_bootstrap_servers
+from aiokafka_lite.consumer.delivering import check_on_bad_record
 from aiokafka_lite.consumer.reset import check_reset, reset_timestamp
 
 if TYPE_CHECKING:
     import ssl
 
     from aiokafka_lite.abc import AbstractTokenProvider
+    from aiokafka_lite.bad_records import OnBadRecord
     from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor
-
-Deserializer = Callable[[bytes | None], object]
+    from aiokafka_lite.consumer.deserialising import AnyDeserializer
 
 DEFAULT_CLIENT_ID: Final = f"aiokafka-lite-{__version__}"
 DEFAULT_MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
@@ -56,6 +57,7 @@ class ConsumerConfig(Settings):
 
     Raises:
         ValueError: A value cannot be used.
+        TypeError: A deserialiser, or on_bad_record, is none.
         InsecureConfigError: Credentials would leave this machine without TLS.
         NotImplementedError: sasl_mechanism is GSSAPI.
     """
@@ -66,8 +68,8 @@ class ConsumerConfig(Settings):
     client_id: str = DEFAULT_CLIENT_ID
     group_id: str | None = None
     group_instance_id: str | None = None
-    key_deserializer: Deserializer | None = None
-    value_deserializer: Deserializer | None = None
+    key_deserializer: AnyDeserializer | None = None
+    value_deserializer: AnyDeserializer | None = None
     fetch_max_wait_ms: int = 500
     fetch_max_bytes: int = 52_428_800
     fetch_min_bytes: int = 1
@@ -102,12 +104,25 @@ class ConsumerConfig(Settings):
     max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES
     allow_auto_create_topics: bool = True
     max_records_per_partition: int | None = None
+    on_bad_record: OnBadRecord = "raise"
 
     @override
     def _check(self) -> None:
         self._check_security()
         self._check_numbers()
         check_reset(self.auto_offset_reset)
+        check_on_bad_record(self.on_bad_record)
+        if self.has_deserializers:
+            # Imported where it is used: many consumers have none.
+            from aiokafka_lite.consumer.deserialising import check_deserializer
+
+            check_deserializer("key_deserializer", self.key_deserializer)
+            check_deserializer("value_deserializer", self.value_deserializer)
+
+    @property
+    def has_deserializers(self) -> bool:
+        """Whether records are handed out with keys or values that are not their bytes."""
+        return self.key_deserializer is not None or self.value_deserializer is not None
 
     def _check_security(self) -> None:
         if self.security_protocol not in SECURITY_PROTOCOLS:

@@ -25,7 +25,6 @@ from aiokafka_lite.consumer.config import (
     DEFAULT_CLIENT_ID,
     DEFAULT_MAX_BUFFERED_BYTES,
     ConsumerConfig,
-    Deserializer,
     check_max_records,
 )
 from aiokafka_lite.consumer.engine import Engine
@@ -44,7 +43,9 @@ from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from aiokafka_lite.bad_records import OnBadRecord
     from aiokafka_lite.consumer.arrow_gets import ArrowGets
+    from aiokafka_lite.consumer.deserialising import AnyDeserializer
 
 DEFAULT_STOP_TIMEOUT_S: Final = 10.0
 
@@ -81,8 +82,8 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
         client_id: str = DEFAULT_CLIENT_ID,
         group_id: str | None = None,
         group_instance_id: str | None = None,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: AnyDeserializer | None = None,
+        value_deserializer: AnyDeserializer | None = None,
         fetch_max_wait_ms: int = 500,
         fetch_max_bytes: int = 52_428_800,
         fetch_min_bytes: int = 1,
@@ -120,6 +121,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         allow_auto_create_topics: bool = True,
         max_records_per_partition: int | None = None,
+        on_bad_record: OnBadRecord = "raise",
     ) -> None:
         # Nothing to stop, and nothing to warn of, until the arguments have been found good.
         self._closed = True
@@ -169,6 +171,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
             max_buffered_bytes=max_buffered_bytes,
             allow_auto_create_topics=allow_auto_create_topics,
             max_records_per_partition=max_records_per_partition,
+            on_bad_record=on_bad_record,
         )
         self._group_id = group_id
         self._source_traceback = traceback.extract_stack() if self._loop.get_debug() else None
@@ -435,7 +438,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
 
     def _use_arrow(self) -> ArrowGets:
         if self._arrow_gets is None:
-            if self._config.key_deserializer or self._config.value_deserializer:
+            if self._config.has_deserializers:
                 raise IllegalStateError(
                     "rows hold keys and values as bytes: make a consumer without key_deserializer "
                     "and value_deserializer, and decode columns instead"
@@ -459,7 +462,8 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
 
         Raises:
             StopAsyncIteration: The consumer is stopped.
-            KafkaError: As `getone`, but records that are too large are skipped.
+            KafkaError: As `getone`, but records that are too large are skipped, as in aiokafka,
+                unless on_bad_record is a callable, which decides.
         """
         while True:
             try:
@@ -467,12 +471,11 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
             except ConsumerStoppedError:
                 raise StopAsyncIteration from None
             except RecordTooLargeError as error:
-                if error.tp is None or error.offset is None:
+                bad = self._engine.queue.delivery.bad
+                if error.tp is None or error.next_offset is None or bad.handler is not None:
                     raise
-                from aiokafka_lite.consumer.events import RecordSkipped
-
-                self.seek(error.tp, error.offset + 1)
-                self._state.events.publish(RecordSkipped(error.tp, error.offset, error))
+                bad.skipped(error)
+                self.seek(error.tp, error.next_offset)
 
     def _check_assigned(self, partitions: tuple[TopicPartition, ...]) -> frozenset[TopicPartition]:
         for tp in check_partitions(partitions):

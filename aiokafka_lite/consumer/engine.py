@@ -27,6 +27,7 @@ from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.client.connection import Authenticate
 from aiokafka_lite.consumer.budget import ByteBudget
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.delivering import make_delivery
 from aiokafka_lite.consumer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.fetcher import Fetcher
 from aiokafka_lite.consumer.gets import Gets
@@ -67,7 +68,7 @@ class Engine:
             on_taken=self._taken,
             on_room=self._has_room,
             on_error=lambda: self._state_changed.set(),
-            has_deserializers=bool(config.key_deserializer or config.value_deserializer),
+            delivery=make_delivery(config, self.state.events),
         )
         self.ready = ReadyRecords(self.state, on_closed=self.queue.finish_if_exhausted)
         self.gets = Gets(self.state, self.queue, self.ready)

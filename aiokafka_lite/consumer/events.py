@@ -188,7 +188,10 @@ class OffsetReset(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class RecordSkipped(ConsumerEvent):
-    """A record was passed over because it could not be handed out."""
+    """A record, or a batch, was passed over because it could not be handed out.
+
+    `next_offset` is where reading goes on: one more than `offset`, or behind the batch.
+    """
 
     name: ClassVar[str] = "record_skipped"
     level: ClassVar[int | None] = logging.ERROR
@@ -196,13 +199,17 @@ class RecordSkipped(ConsumerEvent):
     tp: TopicPartition
     offset: int
     error: BaseException
+    next_offset: int | None = None
 
     @property
     def subject(self) -> object:
         return self.tp
 
     def __str__(self) -> str:
-        return f"record skipped: {self.tp.topic}/{self.tp.partition} at {self.offset}: {self.error}"
+        last = self.offset if self.next_offset is None else self.next_offset - 1
+        what = "record skipped" if last == self.offset else "batch skipped"
+        where = f"{self.offset}" if last == self.offset else f"{self.offset} to {last}"
+        return f"{what}: {self.tp.topic}/{self.tp.partition} at {where}: {self.error}"
 
 
 # --- Topics -----------------------------------------------------------------------------------

@@ -27,10 +27,11 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite.consumer.delivering import Delivery
 from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse, Record
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
-from aiokafka_lite.errors import CorruptRecordException, DeserializationError, KafkaError
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.errors import CorruptRecordException, KafkaError
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.records.decoders import Columns
@@ -73,14 +74,17 @@ class FetchQueue:
         on_taken: Callable[[int], None],
         on_room: Callable[[PartitionState], None],
         on_error: Callable[[], None] | None = None,
-        has_deserializers: bool = False,
+        delivery: Delivery,
     ) -> None:
         self._state = state
         self._raise_if_unusable = raise_if_unusable
         self._on_taken = on_taken
         self._on_room = on_room
         self._on_error = on_error or self.wake
-        self._run = FIRST_DESERIALIZE_RUN if has_deserializers else FIRST_RUN
+        self.delivery = delivery
+        self._run = FIRST_DESERIALIZE_RUN if delivery.has_deserializers else FIRST_RUN
+        if delivery.awaited is not None:
+            self._run = max(self._run, delivery.awaited.max_records)
         self._loop = asyncio.get_running_loop()
         # In line: the first is served first.
         self._parts: dict[PartitionState, deque[FetchedPartition]] = {}
@@ -130,7 +134,7 @@ class FetchQueue:
         parts = self._parts.get(partition)
         if parts and parts[-1].error is not None:
             return
-        self._append(FetchedPartition(partition, error=error, is_sticky=is_sticky))
+        self._append(FetchedPartition(partition, self.delivery, error=error, is_sticky=is_sticky))
         self.wake()
         self._on_error()
 
@@ -238,25 +242,52 @@ class FetchQueue:
         deadline passes.
         """
         each = max_records if max_of_each is None else max_of_each
-        while (part := self._decode_some(wanted, max_records, deadline, each)) is not None:
+        # What an earlier get has left is handed out before the application is awaited again.
+        may_work = not self.delivery.may_wait or not self._has_decoded(wanted)
+        while (
+            part := self._decode_some(wanted, max_records, deadline, each, may_work=may_work)
+        ) is not None:
+            paused_at = self._loop.time()
+            is_work = part.needs_application
             await self._pause(part)
+            if is_work and self._looked_at - paused_at > TIME_SLICE_S:
+                may_work = False
+
+    def _has_decoded(self, wanted: Wanted) -> bool:
+        """Whether a get of these partitions would hand out something without decoding."""
+        return any(self._parts[partition][0].decoded for partition in self._in_line(wanted))
 
     def _decode_some(
-        self, wanted: Wanted, max_records: int | None, deadline: float | None, each: int | None
+        self,
+        wanted: Wanted,
+        max_records: int | None,
+        deadline: float | None,
+        each: int | None,
+        *,
+        may_work: bool,
     ) -> FetchedPartition | None:
-        """Decode until it is done, or time for a pause ahead of the share returned."""
+        """Decode until it is done, or time for a pause ahead of the share returned.
+
+        Without `may_work` it is done where the application would have to be awaited.
+        """
         left = max_records
         has_decoded = False
         # Deserialisers may do as they please: what they change is met in what was in line.
         for partition in tuple(islice(self._in_line(wanted), max_records)):
             missing = each if left is None or each is None else min(left, each)
-            for part in tuple(self._parts.get(partition, ())):
+            parts = tuple(self._parts.get(partition, ()))
+            for part in parts:
                 if part.response is not None and not part.response.is_taken:
                     # The fetcher sends its next request before this one's records are decoded.
                     self._mark_taken(part.response)
                 while (missing is None or len(part.decoded) < missing) and part.can_decode:
                     if self._needs_pause(part):
-                        return part
+                        if not part.needs_application:
+                            return part
+                        is_next = may_work and part is parts[0]
+                        # What a get has is handed out before on_bad_record may raise.
+                        is_next = is_next and (part.error is None or not self._has_decoded(wanted))
+                        return part if is_next else None
                     if has_decoded and deadline is not None and self._looked_at >= deadline:
                         return None
                     self._decode_run(part, missing)
@@ -281,7 +312,7 @@ class FetchQueue:
             return None
         if not part.decoded and part.can_decode:
             self._decode_run(part, limit)
-        self._move_to_end(part.partition)
+        self.move_to_end(part.partition)
         if part.decoded:
             return part
         if part.error is not None:
@@ -308,7 +339,7 @@ class FetchQueue:
                 return None
             # Another task's get may have come to a batch that is being decompressed. A slice that
             # is used up again already, however, must not keep this get from ever decoding.
-            if not self._needs_thread(part):
+            if not self._has_to_wait(part):
                 break
         return part
 
@@ -334,7 +365,7 @@ class FetchQueue:
 
     def _needs_pause(self, part: FetchedPartition) -> bool:
         """Whether the loop has to run before more of a share is decoded."""
-        if self._needs_thread(part):
+        if self._has_to_wait(part):
             return True
         self._looked_at = self._loop.time()
         if self._slice_ends_at is None:
@@ -342,9 +373,13 @@ class FetchQueue:
             return False
         return self._looked_at >= self._slice_ends_at
 
-    def _needs_thread(self, part: FetchedPartition) -> bool:
-        """Whether a worker thread decompresses what comes next, or has to."""
-        return part.inflating is not None or part.inflate_estimate_s > INFLATE_ON_LOOP_S
+    def _has_to_wait(self, part: FetchedPartition) -> bool:
+        """Whether a worker thread, or the application, works on what comes next, or has to."""
+        return (
+            part.inflating is not None
+            or part.inflate_estimate_s > INFLATE_ON_LOOP_S
+            or part.needs_application
+        )
 
     def begin_slice(self) -> float:
         """Return when the time slice ends; it begins now if the loop has just run."""
@@ -360,7 +395,14 @@ class FetchQueue:
             self._slice_ends_at = None
 
     async def _pause(self, part: FetchedPartition) -> None:
-        """Let others run: while a batch is decompressed in a thread, or once round the loop."""
+        """Let others run: the application, a thread that decompresses, or once round the loop."""
+        if part.needs_application:
+            # Imported where it is used: most consumers have nothing that waits.
+            from aiokafka_lite.consumer.application import work_on
+
+            await work_on(part, self)
+            self._looked_at = self._loop.time()
+            return
         if part.inflating is None and part.inflate_estimate_s > INFLATE_ON_LOOP_S:
             part.inflating = self._loop.run_in_executor(None, part.inflate)
         if part.inflating is None:
@@ -415,7 +457,7 @@ class FetchQueue:
                 if is_first:
                     break
         for partition in served if missing is not None and missing <= 0 else served[:1]:
-            self._move_to_end(partition)
+            self.move_to_end(partition)
         if failed is not None and not result:
             self.fail(*failed)
         return result
@@ -467,7 +509,7 @@ class FetchQueue:
 
     def end_turn(self, partition: PartitionState) -> None:
         """Let the next partition be first; a time slice that is half used up is over."""
-        self._move_to_end(partition)
+        self.move_to_end(partition)
         slice_ends_at = self._slice_ends_at
         if slice_ends_at is not None and self._looked_at > slice_ends_at - TIME_SLICE_S / 2:
             self._slice_ends_at = 0.0
@@ -492,33 +534,59 @@ class FetchQueue:
         if response is not None and not response.is_open and not response.is_taken:
             self._mark_taken(response)  # nothing is left of it to take
 
-    def _move_to_end(self, partition: PartitionState) -> None:
+    def move_to_end(self, partition: PartitionState) -> None:
+        """Have all other partitions come first."""
         parts = self._parts.pop(partition, None)
         if parts is not None:
             self._parts[partition] = parts
 
     def fail(self, part: FetchedPartition, error: KafkaError) -> None:
         """Raise a share's error, unless it is to be tried again; other partitions come next."""
-        self._move_to_end(part.partition)
+        self.move_to_end(part.partition)
         self._raise_error(part, error)
 
     def _raise_error(self, part: FetchedPartition, error: KafkaError) -> None:
         """Raise a share's error under the poison rule: the position stays where it is."""
         partition = part.partition
-        if isinstance(error, DeserializationError):
-            part.retry()
-        elif isinstance(error, CorruptRecordException):
-            offset = partition.position if error.offset is None else error.offset
-            is_first_time = partition.corrupt_at != offset
-            partition.corrupt_at = -1 if offset is None else offset
-            self._state.refetch(partition)
-            if is_first_time:
-                log.warning("%s/%s: %s; fetching it again", *partition.tp, error)
-                return
-        elif part.is_error_only and not part.is_sticky:
+        if part.is_undecided:
+            return  # on_bad_record comes first, and may not want it raised
+        if part.is_error_only and not part.is_sticky:
             self._remove_first(partition)
             self._on_room(partition)
+        part.raised()
+        if isinstance(error, CorruptRecordException):
+            if self.fetch_again(part, error):
+                return
+            self._state.refetch(partition)
         raise error.with_traceback(None)
+
+    # --- Bad batches ----------------------------------------------------------------------
+    def fetch_again(self, part: FetchedPartition, error: CorruptRecordException) -> bool:
+        """Have what is corrupt fetched once more; False if it was already."""
+        partition = part.partition
+        offset = partition.position if error.offset is None else error.offset
+        if partition.corrupt_at == offset:
+            return False
+        partition.corrupt_at = -1 if offset is None else offset
+        log.warning("%s/%s: %s; fetching it again", *partition.tp, error)
+        self._state.refetch(partition)
+        return True
+
+    def skip_batch(self, part: FetchedPartition, next_offset: int) -> None:
+        """Go on fetching behind a batch that cannot be read."""
+        self._state.pass_over(part.partition, next_offset)
+        self._state.refetch(part.partition)
+
+    def replace_batch(
+        self, part: FetchedPartition, next_offset: int, record: ConsumerRecord[object, object]
+    ) -> None:
+        """Deliver a record instead of a batch that cannot be read, and go on fetching behind it."""
+        partition = part.partition
+        self._state.refetch(partition)
+        substitute = FetchedPartition(partition, self.delivery, end_offset=next_offset)
+        substitute.decoded.append(record)  # type: ignore[arg-type]  # of the application's types
+        self._append(substitute)
+        self._on_room(partition)
 
     def _remove_first(self, partition: PartitionState) -> None:
         parts = self._parts[partition]

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aiokafka_lite.consumer.budget import Reservation
-from aiokafka_lite.consumer.config import Deserializer
+from aiokafka_lite.consumer.delivering import Delivery, Deserialize, raw_record
 from aiokafka_lite.consumer.state import NO_EPOCH, PartitionState
 from aiokafka_lite.errors import DeserializationError, KafkaError
-from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
+    from aiokafka_lite.bad_records import Verdict
+    from aiokafka_lite.consumer.application import Work
+    from aiokafka_lite.consumer.deserialising import Converted
     from aiokafka_lite.records import RecordSet
     from aiokafka_lite.records.decoders import Columns
 
 Record = ConsumerRecord[bytes, bytes]
-Deserialize = Callable[[Record], None]
 
 
 class FetchedResponse:
@@ -57,49 +58,57 @@ class FetchedPartition:
     """One partition's share of a response; the source of its records, in offset order.
 
     `decoded` are records ready for the application; it grows by `decode` and shrinks when they
-    are handed out. `error` is what stands behind the last of them.
+    are handed out. `raw` are those behind them, decoded but not deserialised. `error` is what
+    stands behind the last of `decoded`.
     """
 
     __slots__ = (
         "_deserialize",
         "_inflated_bytes",
-        "_raw",
         "_records",
         "decoded",
+        "delivery",
         "end_offset",
         "error",
         "inflating",
         "is_sticky",
+        "is_undecided",
         "partition",
+        "raw",
         "response",
         "tag",
+        "work",
     )
 
     def __init__(
         self,
         partition: PartitionState,
+        delivery: Delivery,
         *,
         response: FetchedResponse | None = None,
         records: RecordSet | None = None,
         end_offset: int | None = None,
-        deserialize: Deserialize | None = None,
         error: KafkaError | None = None,
         is_sticky: bool = False,
     ) -> None:
         self.partition = partition
+        self.delivery = delivery
         self.tag = partition.tag
         self.response = response
         # Offset behind its last whole batch; None: nothing can be fetched beyond it.
         self.end_offset = end_offset
         self.decoded: list[Record] = []
+        self.raw: list[Record] = []
         self.error = error
+        # Whether on_bad_record is still to say what becomes of what `error` is about.
+        self.is_undecided = False
         # Whether the error stays until the application seeks, or is raised only once.
         self.is_sticky = is_sticky
         self.inflating: asyncio.Future[None] | None = None
+        # The get that awaits the application for it.
+        self.work: Work | None = None
         self._records = records
-        self._deserialize = deserialize
-        # Decoded, but not yet through the deserialisers.
-        self._raw: list[Record] = []
+        self._deserialize = delivery.deserialize
         self._inflated_bytes = 0
         if response is not None:
             response.open_part()
@@ -112,7 +121,7 @@ class FetchedPartition:
     @property
     def is_exhausted(self) -> bool:
         """Whether it has nothing left to hand out, and no error."""
-        if self.decoded or self._raw or self.error is not None:
+        if self.decoded or self.raw or self.error is not None:
             return False
         return self._records is None or self._records.is_exhausted
 
@@ -123,19 +132,26 @@ class FetchedPartition:
 
     @property
     def can_decode(self) -> bool:
-        """Whether `decode` may add records."""
+        """Whether `decode`, or the application, may add records."""
         if self.error is not None:
-            return False
-        return bool(self._raw) or (self._records is not None and not self._records.is_exhausted)
+            return self.needs_application
+        return bool(self.raw) or (self._records is not None and not self._records.is_exhausted)
+
+    @property
+    def needs_application(self) -> bool:
+        """Whether the application has to be awaited before more can be added (application.py)."""
+        if self.error is not None:
+            return self.is_undecided and not self.decoded
+        return bool(self.raw) and self.delivery.awaited is not None
 
     @property
     def position_after(self) -> int:
         """Position once all of `decoded` is handed out."""
-        if self._raw:
-            return self._raw[0].offset
+        if self.raw:
+            return self.raw[0].offset
         if self._records is not None:
             return self._records.next_offset
-        return self.partition.fetched
+        return self.partition.fetched if self.end_offset is None else self.end_offset
 
     @property
     def leader_epoch(self) -> int:
@@ -145,7 +161,7 @@ class FetchedPartition:
     @property
     def inflate_estimate_s(self) -> float:
         """About how long the batch that comes next takes to decompress, 0 if it has not to be."""
-        return 0.0 if self._raw or self._records is None else self._records.inflate_estimate_s
+        return 0.0 if self.raw or self._records is None else self._records.inflate_estimate_s
 
     def inflate(self) -> None:
         """Decompress the next batch; runs in a worker thread, changes nothing but the set."""
@@ -156,8 +172,8 @@ class FetchedPartition:
             pass  # decode() meets it again, behind the records ahead of it
 
     def decode(self, limit: int) -> None:
-        """Add up to `limit` records to `decoded`, or set `error`."""
-        if self._raw and self._deserialize is not None:
+        """Add up to `limit` records to `decoded`, or to `raw`, or set `error`."""
+        if self.raw and self._deserialize is not None:
             self._deserialize_raw(limit, self._deserialize)
             return
         if self._records is None:
@@ -165,13 +181,15 @@ class FetchedPartition:
         try:
             fresh = self._records.take(limit)
         except KafkaError as error:
-            self.error = error
+            self._set_error(error)
             return
         finally:
             self._account_inflated()
         if self._deserialize is not None:
-            self._raw = fresh
+            self.raw = fresh
             self._deserialize_raw(limit, self._deserialize)
+        elif self.delivery.awaited is not None:
+            self.raw += fresh
         elif self.decoded:
             self.decoded += fresh
         else:
@@ -184,7 +202,7 @@ class FetchedPartition:
         try:
             return self._records.take_columns(columns, limit)
         except KafkaError as error:
-            self.error = error
+            self._set_error(error)
             return 0
         finally:
             self._account_inflated()
@@ -198,21 +216,59 @@ class FetchedPartition:
         self.decoded = decoded[limit:]
         return decoded[:limit]
 
-    def retry(self) -> None:
-        """Forget a deserialiser's error, so that the next get tries the same record again."""
-        if self._raw:
+    def raised(self) -> None:
+        """Note that a get raises `error`: the next one tries the same record again."""
+        error = self.error
+        if self.raw:
             self.error = None
+        elif error is not None:
+            self.is_undecided = self.delivery.bad.decides(error)
 
     def _deserialize_raw(self, limit: int, deserialize: Deserialize) -> None:
         done = 0
+        error = None
         try:
-            for record in self._raw[:limit]:
+            for record in self.raw[:limit]:
                 deserialize(record)
                 done += 1
-        except DeserializationError as error:
-            self.error = error
-        self.decoded += self._raw[:done]
-        del self._raw[:done]
+        except DeserializationError as refused:
+            error = refused
+        self._move_to_decoded(done, error)
+
+    def accept(self, converted: Converted) -> None:
+        """Take what the application's deserialisers made of the first of `raw`."""
+        for record, (key, value) in zip(self.raw, converted.pairs, strict=False):
+            # With deserialisers a record is of their types.
+            record.key = key  # type: ignore[assignment]
+            record.value = value  # type: ignore[assignment]
+        self._move_to_decoded(len(converted.pairs), converted.error)
+
+    def _move_to_decoded(self, count: int, error: DeserializationError | None) -> None:
+        """Move records from `raw` to `decoded`, up to the one that an error is about."""
+        self.decoded += self.raw[:count]
+        del self.raw[:count]
+        if error is None:
+            return
+        # It may be kept for long, by whoever is told of it.
+        self._set_error(error.with_traceback(None))
+        bad = self.delivery.bad
+        if self.is_undecided and bad.handler is None:
+            self.settle_bad_record(bad.word, error)
+
+    def _set_error(self, error: KafkaError) -> None:
+        self.error = error
+        self.is_undecided = self.delivery.bad.decides(error)
+
+    def settle_bad_record(self, verdict: Verdict, error: KafkaError) -> None:
+        """Skip or deliver the first of `raw`, which `error` is about, as was decided."""
+        record = self.raw.pop(0)
+        if isinstance(verdict, ConsumerRecord):
+            self.decoded.append(verdict)  # type: ignore[arg-type]  # of the application's types
+        elif verdict == "raw":
+            self.decoded.append(raw_record(record, error))
+        else:
+            self.delivery.bad.skipped(error)
+        self.error = None
 
     def _account_inflated(self) -> None:
         if self.response is None or self._records is None:
@@ -231,40 +287,3 @@ class FetchedPartition:
             self._inflated_bytes = 0
         self.response.close_part()
         self.response = None
-
-
-def make_deserialize(
-    key_deserializer: Deserializer | None, value_deserializer: Deserializer | None
-) -> Deserialize | None:
-    """Return what replaces a record's key and value in place; None if nothing has to.
-
-    A record whose deserialiser raises is left as it was, to be tried again.
-    """
-    if key_deserializer is None and value_deserializer is None:
-        return None
-
-    def deserialize(record: Record) -> None:
-        key: object = record.key
-        value: object = record.value
-        try:
-            if key_deserializer is not None:
-                key = key_deserializer(record.key)
-            if value_deserializer is not None:
-                value = value_deserializer(record.value)
-        except Exception as error:  # whatever the user's code raises
-            raise bad_record(record, error) from error
-        # With deserialisers a record is of their types.
-        record.key = key  # type: ignore[assignment]
-        record.value = value  # type: ignore[assignment]
-
-    return deserialize
-
-
-def bad_record(record: Record, cause: BaseException) -> DeserializationError:
-    """Return the error for a record that a deserialiser refused."""
-    error = DeserializationError(
-        f"record {record.topic}/{record.partition} at offset {record.offset} cannot be "
-        f"deserialised: {cause!r}; seek past it, or mend the deserialiser"
-    ).at(TopicPartition(record.topic, record.partition), record.offset)
-    error.record = record
-    return error

@@ -17,7 +17,7 @@ from typing import Final
 
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetch_queue import FetchQueue
-from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse, make_deserialize
+from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse
 from aiokafka_lite.consumer.session import FetchTarget
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
 from aiokafka_lite.errors import (
@@ -63,7 +63,6 @@ class Settling:
         self._rng = rng
         self._check_crcs = config.check_crcs
         self._is_read_committed = config.is_read_committed
-        self._deserialize = make_deserialize(config.key_deserializer, config.value_deserializer)
         # Set when an answer shows that the metadata is out of date; whoever acts on it resets it.
         self.is_metadata_stale = False
 
@@ -99,6 +98,7 @@ class Settling:
         view = memoryview(answer.records)
         return FetchedPartition(
             partition,
+            self._queue.delivery,
             response=response,
             records=RecordSet(
                 partition.tp.topic,
@@ -109,7 +109,6 @@ class Settling:
                 aborted=aborted_transactions(answer) if self._is_read_committed else None,
             ),
             end_offset=end_offset(view),
-            deserialize=self._deserialize,
         )
 
     def _settle_error(

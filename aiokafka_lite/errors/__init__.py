@@ -14,11 +14,13 @@
     │  └─ CorrelationIdError, FrameTooLargeError
     ├─ UnsupportedCodecError, UnsupportedMagicError, DecompressionLimitError,
     │  RecordTooLargeError, DeserializationError                             a record at .tp .offset
+    │  └─ DeserializerUnavailableError
     └─ CommitFailedError, NoOffsetForPartitionError, LogTruncationError …    offsets and groups
     ConsumerStoppedError, IllegalOperation (plain Exceptions, as in aiokafka)
 
-An error that is tied to one record is raised once per get: the position stays on that record,
-other partitions go on, and ``seek(tp, offset + 1)`` skips it.
+An error that is tied to one record, or batch, is raised once per get: the position stays on it,
+other partitions go on, and ``seek(error.tp, error.next_offset)`` skips it. The consumer's argument
+`on_bad_record` has that done for you.
 """
 
 from __future__ import annotations

@@ -18,17 +18,22 @@ class KafkaError(RuntimeError):
         invalid_metadata: The cluster's metadata should be refreshed before trying again.
         tp: The partition concerned, when the error is tied to one.
         offset: The offset concerned, when the error is tied to one record or batch.
+        next_offset: Where reading can go on behind that record or batch, when it is tied to one.
     """
 
     retriable: ClassVar[bool] = False
     invalid_metadata: ClassVar[bool] = False
     tp: TopicPartition | None = None
     offset: int | None = None
+    next_offset: int | None = None
 
-    def at(self, tp: TopicPartition, offset: int | None = None) -> Self:
+    def at(
+        self, tp: TopicPartition, offset: int | None = None, next_offset: int | None = None
+    ) -> Self:
         """Tie the error to a place in a partition and return it, for use in a raise."""
         self.tp = tp
         self.offset = offset
+        self.next_offset = next_offset
         return self
 
     def __str__(self) -> str:

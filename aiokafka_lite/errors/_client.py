@@ -157,9 +157,23 @@ class DeserializationError(KafkaError):
 
     Attributes:
         record: The record with key and value still as bytes.
+        is_key: Whether it is the key that was refused.
     """
 
     record: object = None
+    is_key: bool = False
+
+    @property
+    def raw(self) -> bytes | None:
+        """The bytes that were refused."""
+        raw: bytes | None = getattr(self.record, "key" if self.is_key else "value", None)
+        return raw
+
+
+class DeserializerUnavailableError(DeserializationError):
+    """A deserialiser could not do its work now, which says nothing of the record."""
+
+    retriable = True
 
 
 # --- Offsets and groups --------------------------------------------------------------------

@@ -15,7 +15,7 @@ from aiokafka_lite.errors import CorruptRecordException, UnsupportedMagicError
 from aiokafka_lite.records import checksum
 from aiokafka_lite.records.codec import Codec
 
-__all__ = ["BatchHeader", "check_crc", "iter_batches", "patch_batch", "read_header"]
+__all__ = ["BatchHeader", "check_crc", "iter_batches", "patch_batch", "peek_header", "read_header"]
 
 # base offset, length | leader epoch, magic, crc | attributes, last offset delta, base and max
 # timestamp, producer id, producer epoch, base sequence, count
@@ -138,6 +138,22 @@ def read_header(view: memoryview, pos: int) -> BatchHeader | None:
             f"a batch goes from offset {header.base_offset} to {header.last_offset}"
         )
     return header
+
+
+def peek_header(view: memoryview, pos: int) -> BatchHeader | None:
+    """Return what a batch claims, which may be anything, also of one that is cut short.
+
+    None if the header is not there in full, or of a format from the future.
+    """
+    left = len(view) - pos
+    if left <= _MAGIC_AT:
+        return None
+    magic = view[pos + _MAGIC_AT]
+    if magic == 2:
+        return _read_v2(view, pos) if left >= HEADER_BYTES else None
+    if magic > 2 or left < LOG_OVERHEAD + _MIN_LENGTHS[magic]:
+        return None
+    return _read_message(view, pos)
 
 
 def _read_v2(view: memoryview, pos: int) -> BatchHeader:

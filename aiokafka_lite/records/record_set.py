@@ -271,7 +271,7 @@ class RecordSet:
         self.next_offset = run.next_offset
         self.leader_epoch = run.leader_epoch
         if failure is not None:
-            self._fail(failure)
+            self._fail(failure, is_of_run=True)
 
     def _deliverable(self, header: BatchHeader, batch: memoryview) -> memoryview | None:
         """Return the batch's records, still compressed, or None if no record is for the reader."""
@@ -408,11 +408,19 @@ class RecordSet:
             size = f": the fetch would have to bring {LOG_OVERHEAD + length} bytes"
         self._fail(RecordTooLargeError(f"the first batch is cut at {len(self._view)} bytes{size}"))
 
-    def _fail(self, error: KafkaError) -> None:
+    def _fail(self, error: KafkaError, *, is_of_run: bool = False) -> None:
         """Keep the error for when the records ahead of it have been returned."""
+        from aiokafka_lite.records import behind  # on first use: few consumers ever need it
+
+        if is_of_run:
+            next_offset = behind.offset_behind_batch_before(self._view, self._pos, self.next_offset)
+        elif self._header is not None:
+            next_offset = max(self._header.last_offset, self.next_offset) + 1
+        else:
+            next_offset = behind.offset_behind(self._view, self._pos, self.next_offset)
         # Without its traceback, whose frames refer to this set: that would be a cycle.
         self._error = error.with_traceback(None).at(
-            TopicPartition(self.topic, self.partition), self.next_offset
+            TopicPartition(self.topic, self.partition), self.next_offset, next_offset
         )
         self._drop_batch()
 

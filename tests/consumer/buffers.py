@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from aiokafka_lite import records
+from aiokafka_lite.bad_records import OnBadRecord
 from aiokafka_lite.consumer.budget import ByteBudget
-from aiokafka_lite.consumer.config import Deserializer
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.delivering import make_delivery
+from aiokafka_lite.consumer.deserialising import AnyDeserializer
 from aiokafka_lite.consumer.fetch_queue import FetchQueue
-from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse, make_deserialize
+from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse
 from aiokafka_lite.consumer.gets import Gets
 from aiokafka_lite.consumer.partition import PartitionState
 from aiokafka_lite.consumer.ready import ReadyRecords
@@ -32,7 +35,9 @@ class Buffers:
     def __init__(
         self,
         *assigned: TopicPartition,
-        value_deserializer: Deserializer | None = None,
+        value_deserializer: AnyDeserializer | None = None,
+        key_deserializer: AnyDeserializer | None = None,
+        on_bad_record: OnBadRecord = "raise",
         # A small batch may be decompressed into a large buffer that is left from another test.
         budget_bytes: int = 1 << 26,
     ) -> None:
@@ -41,13 +46,18 @@ class Buffers:
         self.with_room: list[TopicPartition] = []
         self.unusable: BaseException | None = None
         self.budget = ByteBudget(budget_bytes, lambda: None)
-        self.deserialize = make_deserialize(None, value_deserializer)
+        config = ConsumerConfig(
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+            on_bad_record=on_bad_record,
+        )
+        self.delivery = make_delivery(config, self.state.events)
         self.queue = FetchQueue(
             self.state,
             raise_if_unusable=self._raise_if_unusable,
             on_taken=self.taken.append,
             on_room=lambda partition: self.with_room.append(partition.tp),
-            has_deserializers=value_deserializer is not None,
+            delivery=self.delivery,
         )
         self.ready = ReadyRecords(self.state, self.queue.finish_if_exhausted)
         self.gets = Gets(self.state, self.queue, self.ready)
@@ -66,12 +76,12 @@ class Buffers:
         partition = self.partition(tp)
         return FetchedPartition(
             partition,
+            self.delivery,
             response=response,
             records=records.RecordSet(
                 *tp, memoryview(view), fetch_offset=partition.fetched, check_crcs=True
             ),
             end_offset=records.end_offset(memoryview(view)),
-            deserialize=self.deserialize,
         )
 
     def put(self, views: dict[TopicPartition, bytes], node_id: int = 1) -> FetchedResponse:

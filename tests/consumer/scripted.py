@@ -11,6 +11,7 @@ from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
 from aiokafka_lite.consumer.budget import ByteBudget
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.delivering import make_delivery
 from aiokafka_lite.consumer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.fetcher import Fetcher
 from aiokafka_lite.consumer.gets import Gets
@@ -249,6 +250,7 @@ class Fetching:
             raise_if_unusable=self.scope.raise_if_failed,
             on_taken=lambda node_id: self.fetcher.taken(node_id),
             on_room=lambda partition: self.fetcher.touch(partition),
+            delivery=make_delivery(self.config, self.state.events),
         )
         self.ready = ReadyRecords(self.state, self.queue.finish_if_exhausted)
         self.gets = Gets(self.state, self.queue, self.ready)

@@ -155,6 +155,7 @@ async def test_an_event_is_a_value_with_the_time_it_was_made() -> None:
         "tp": ["t", 0],
         "offset": 7,
         "error": "KafkaError: broken",
+        "next_offset": None,
     }
     with pytest.raises(AttributeError):
         event.offset = 8  # type: ignore[misc]

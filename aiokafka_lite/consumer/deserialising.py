@@ -1,0 +1,300 @@
+"""How keys and values are made of bytes, by whichever kind of deserialiser was given.
+
+Those that never wait are called where records are decoded (`Deserialize`). As soon as one of the
+two may wait, both are left to `AwaitedDeserialising`, which the gets await before a record can be
+handed out. It changes no record: what it made is put into the records in one go, after its last
+await, so that a get may be cancelled at any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeAlias, TypeGuard
+
+from aiokafka_lite.deserializers import (
+    AsyncDeserializer,
+    BatchDeserializer,
+    Deserializer,
+    Serialized,
+    Undeserializable,
+)
+from aiokafka_lite.errors import DeserializationError, DeserializerUnavailableError, KafkaError
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+
+Record = ConsumerRecord[bytes, bytes]
+Deserialize = Callable[[Record], None]
+PlainDeserializer = Callable[[bytes | None], object]
+AnyDeserializer: TypeAlias = (
+    PlainDeserializer | Deserializer | AsyncDeserializer | BatchDeserializer
+)
+
+KINDS: Final = (Deserializer, AsyncDeserializer, BatchDeserializer)
+# What says that the deserialiser, not the record, is the trouble.
+PASSING: Final = (ConnectionError, TimeoutError, asyncio.TimeoutError)
+
+
+def check_deserializer(name: str, given: AnyDeserializer | None) -> None:
+    """Refuse what is no deserialiser, or would be taken for one of another kind.
+
+    Raises:
+        TypeError: It is none; or it is a coroutine function, whose coroutines would be the values.
+    """
+    if given is None:
+        return
+    if isinstance(given, type) and issubclass(given, KINDS):
+        raise TypeError(f"{name} is an instance of {given.__name__}, not the class")
+    if isinstance(given, BatchDeserializer):
+        method: object = given.deserialize_batch
+    elif isinstance(given, (AsyncDeserializer, Deserializer)):
+        method = given.deserialize
+    elif callable(given):
+        method = None if isinstance(given, type) else getattr(given, "__call__", None)  # noqa: B004
+    else:
+        raise TypeError(f"{name} is a callable of bytes or a deserialiser, not {given!r}")
+    is_async = inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(given)
+    if is_async and not may_wait(given):
+        raise TypeError(f"{name} is a coroutine function: make it an AsyncDeserializer")
+    if may_wait(given) and not is_async:
+        raise TypeError(f"the method of {name}, {given!r}, has to be an async def")
+
+
+class Converted(NamedTuple):
+    """What became of the first of some records: key and value of each; then perhaps an error."""
+
+    pairs: Sequence[tuple[object, object]]
+    error: DeserializationError | None
+
+
+class _Field(NamedTuple):
+    """The same of one field. Without an error as many values as there were records, or fewer."""
+
+    values: Sequence[object]
+    error: Exception | None
+
+
+class AwaitedDeserialising:
+    """Deserialises records some at a time, where a key's or value's deserialiser may wait."""
+
+    def __init__(self, key: AnyDeserializer | None, value: AnyDeserializer | None) -> None:
+        self._key = key
+        self._value = value
+        limits = [each.max_items for each in (key, value) if isinstance(each, BatchDeserializer)]
+        #: How many records `convert` takes at once.
+        self.max_records = max(1, min(limits, default=1))
+
+    async def convert(self, records: Sequence[Record]) -> Converted:
+        """Return what becomes of the first records, of one at least unless that one is bad."""
+        keys = await _convert_field(self._key, records, is_key=True)
+        values = await _convert_field(self._value, records[: len(keys.values)], is_key=False)
+        done = len(values.values)
+        error = None
+        if values.error is not None:
+            error = bad_record(records[done], values.error)
+        elif keys.error is not None and done == len(keys.values):
+            error = bad_record(records[done], keys.error, is_key=True)
+        return Converted(tuple(zip(keys.values[:done], values.values, strict=True)), error)
+
+
+async def _convert_field(
+    deserializer: AnyDeserializer | None, records: Sequence[Record], *, is_key: bool
+) -> _Field:
+    payloads = [record.key if is_key else record.value for record in records]
+    if deserializer is None:
+        return _Field(payloads, None)
+    if isinstance(deserializer, BatchDeserializer):
+        return await _convert_batch(deserializer, records, payloads, is_key=is_key)
+    if isinstance(deserializer, AsyncDeserializer):
+        return await _convert_each(deserializer, records, payloads, is_key=is_key)
+    make = _of_record(deserializer, is_key=is_key)
+    values: list[object] = []
+    try:
+        for record in records:
+            values.append(make(record))  # noqa: PERF401 -- those ahead of an error are kept
+    except Exception as error:  # noqa: BLE001 -- whatever the user's code raises
+        return _Field(values, error)
+    return _Field(values, None)
+
+
+async def _convert_each(
+    deserializer: AsyncDeserializer,
+    records: Sequence[Record],
+    payloads: Sequence[bytes | None],
+    *,
+    is_key: bool,
+) -> _Field:
+    values: list[object] = []
+    try:
+        for record, payload in zip(records, payloads, strict=True):
+            value: object = None
+            if payload is not None:
+                value = await deserializer.deserialize(_serialized(record, payload, is_key))
+            values.append(value)
+    except Exception as error:  # noqa: BLE001 -- whatever the user's code raises
+        return _Field(values, error)
+    return _Field(values, None)
+
+
+async def _convert_batch(
+    deserializer: BatchDeserializer,
+    records: Sequence[Record],
+    payloads: Sequence[bytes | None],
+    *,
+    is_key: bool,
+) -> _Field:
+    places = [place for place, payload in enumerate(payloads) if payload is not None]
+    values: list[object] = [None] * len(records)
+    if not places:
+        return _Field(values, None)
+    items = [_serialized(records[place], payloads[place] or b"", is_key) for place in places]
+    size = len(items)
+    while True:
+        try:
+            made = await deserializer.deserialize_batch(items[:size])
+            break
+        except Exception as error:  # noqa: BLE001 -- whatever the user's code raises
+            if size == 1 or _is_passing(error):
+                return _Field(values[: places[0]], error)
+            size //= 2  # one of them is bad: those ahead of it are to be delivered first
+    if len(made) != size:
+        raise TypeError(
+            f"{type(deserializer).__name__}.deserialize_batch returned {len(made)} objects for "
+            f"{size} items: it has to return one for each, in their order"
+        )
+    for place, value in zip(places, made, strict=False):
+        if isinstance(value, Undeserializable):
+            return _Field(values[:place], value.error)
+        values[place] = value
+    return _Field(values if size == len(items) else values[: places[size]], None)
+
+
+def _serialized(record: Record, payload: bytes, is_key: bool) -> Serialized:
+    return Serialized(
+        payload,
+        is_key,
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp,
+        record.headers,
+    )
+
+
+# --- Without waiting -----------------------------------------------------------------------
+def make_deserialize(
+    key_deserializer: AnyDeserializer | None, value_deserializer: AnyDeserializer | None
+) -> Deserialize | None:
+    """Return what replaces a record's key and value in place; None if nothing has to.
+
+    A record whose deserialiser raises is left as it was, to be tried again. Neither may wait.
+    """
+    if key_deserializer is None and value_deserializer is None:
+        return None
+    if is_plain(key_deserializer) and is_plain(value_deserializer):
+        return _make_of_bytes(key_deserializer, value_deserializer)
+    make_key = _of_record(key_deserializer, is_key=True)
+    make_value = _of_record(value_deserializer, is_key=False)
+
+    def deserialize(record: Record) -> None:
+        try:
+            key = make_key(record)
+        except Exception as error:  # whatever the user's code raises
+            raise bad_record(record, error, is_key=True) from error
+        try:
+            value = make_value(record)
+        except Exception as error:  # whatever the user's code raises
+            raise bad_record(record, error) from error
+        put(record, key, value)
+
+    return deserialize
+
+
+def _make_of_bytes(
+    key_deserializer: PlainDeserializer | None, value_deserializer: PlainDeserializer | None
+) -> Deserialize:
+    """Return the same for callables of bytes, with no calls but theirs."""
+
+    def deserialize(record: Record) -> None:
+        key: object = record.key
+        value: object = record.value
+        try:
+            if key_deserializer is not None:
+                key = key_deserializer(record.key)
+        except Exception as error:  # whatever the user's code raises
+            raise bad_record(record, error, is_key=True) from error
+        try:
+            if value_deserializer is not None:
+                value = value_deserializer(record.value)
+        except Exception as error:  # whatever the user's code raises
+            raise bad_record(record, error) from error
+        record.key = key  # type: ignore[assignment]  # see `put`
+        record.value = value  # type: ignore[assignment]
+
+    return deserialize
+
+
+def _of_record(deserializer: AnyDeserializer | None, *, is_key: bool) -> Callable[[Record], object]:
+    """Return what makes a key or value of a record, by a deserialiser that never waits."""
+
+    def payload_of(record: Record) -> bytes | None:
+        return record.key if is_key else record.value
+
+    if deserializer is None:
+        return payload_of
+    if isinstance(deserializer, Deserializer):
+        of_item = deserializer.deserialize
+
+        def make(record: Record) -> object:
+            payload = payload_of(record)
+            return None if payload is None else of_item(_serialized(record, payload, is_key))
+
+        return make
+    if isinstance(deserializer, (AsyncDeserializer, BatchDeserializer)):
+        raise AssertionError("it may wait")
+    return lambda record: deserializer(payload_of(record))
+
+
+def put(record: Record, key: object, value: object) -> None:
+    """Put deserialised ones in their places: with deserialisers a record is of their types."""
+    record.key = key  # type: ignore[assignment]
+    record.value = value  # type: ignore[assignment]
+
+
+# --- Which kind it is ----------------------------------------------------------------------
+def is_plain(deserializer: AnyDeserializer | None) -> TypeGuard[PlainDeserializer | None]:
+    """Whether it is a callable of bytes, or none was given."""
+    return not isinstance(deserializer, KINDS)
+
+
+def may_wait(deserializer: AnyDeserializer | None) -> bool:
+    """Whether it has to be awaited."""
+    return isinstance(deserializer, (AsyncDeserializer, BatchDeserializer))
+
+
+# --- Errors --------------------------------------------------------------------------------
+def _is_passing(cause: BaseException) -> bool:
+    """Whether an error is no verdict on the record: it may be well the next time."""
+    return cause.retriable if isinstance(cause, KafkaError) else isinstance(cause, PASSING)
+
+
+def bad_record(
+    record: Record, cause: BaseException, *, is_key: bool = False
+) -> DeserializationError:
+    """Return the error for a record that a deserialiser refused, with its cause."""
+    tp = TopicPartition(record.topic, record.partition)
+    field = "key" if is_key else "value"
+    where = f"{field} of record {tp.topic}/{tp.partition} at offset {record.offset}"
+    if _is_passing(cause):
+        error: DeserializationError = DeserializerUnavailableError(
+            f"the {where} cannot be deserialised now: {cause!r}; the next get tries again"
+        )
+    else:
+        error = DeserializationError(
+            f"the {where} cannot be deserialised: {cause!r}; seek past it, mend the deserialiser, "
+            "or have on_bad_record decide"
+        )
+    error.__cause__ = cause
+    error.record = record
+    error.is_key = is_key
+    return error.at(tp, record.offset, record.offset + 1)

@@ -1,0 +1,74 @@
+"""Where reading can go on behind a batch that cannot be read.
+
+What a broken batch says of itself is evidence, not proof: only as much is skipped as it shows to
+be its own. Fetching goes on from there; if the broker sends the same batch again, that is found
+broken at the next offset, and so on to its end. So too little is skipped rather than too much.
+"""
+
+from __future__ import annotations
+
+from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.records.batch import (
+    LOG_OVERHEAD,
+    MAX_OFFSET,
+    BatchHeader,
+    check_crc,
+    peek_header,
+    read_header,
+)
+
+
+def offset_behind(view: memoryview, pos: int, floor: int) -> int:
+    """Return the offset behind the bad batch at `pos`, at least the one behind `floor`.
+
+    Good evidence, in this order: its own header if the checksum is right; the sound batch that
+    follows; a header whose count of records and last offset agree.
+
+    Args:
+        view: A record set.
+        pos: Where in it the batch begins; it may be cut short.
+        floor: The first offset that is not to be had.
+    """
+    own = peek_header(view, pos)
+    if own is None:
+        return floor + 1
+    if not _is_sound(own, view, pos):
+        following = _sound_batch(view, pos + LOG_OVERHEAD + max(own.batch_length, 0))
+        if following is not None and following.magic == 2 and following.base_offset > floor:
+            return following.base_offset
+        if own.magic == 2 and own.last_offset_delta != own.count - 1:
+            return floor + 1
+    return own.last_offset + 1 if floor <= own.last_offset <= MAX_OFFSET else floor + 1
+
+
+def offset_behind_batch_before(view: memoryview, end: int, floor: int) -> int:
+    """Return the offset behind the batch that ends at `end`, at least the one behind `floor`.
+
+    All headers up to there can be read.
+    """
+    pos = 0
+    while pos < end and (header := read_header(view, pos)) is not None:
+        pos += header.size
+        if pos == end and header.last_offset >= floor:
+            return header.last_offset + 1
+    return floor + 1
+
+
+def _sound_batch(view: memoryview, pos: int) -> BatchHeader | None:
+    """Return the header of a whole batch whose checksum is right; None if there is none."""
+    try:
+        header = read_header(view, pos) if pos < len(view) else None
+    except KafkaError:
+        return None
+    return header if header is not None and _is_sound(header, view, pos) else None
+
+
+def _is_sound(header: BatchHeader, view: memoryview, pos: int) -> bool:
+    batch = view[pos : pos + header.size]
+    if len(batch) < header.size or header.batch_length < 0:
+        return False
+    try:
+        check_crc(header, batch)
+    except KafkaError:
+        return False
+    return True
