@@ -1,9 +1,6 @@
 """The status page over HTTP, on 127.0.0.1 only: a page that reads JSON, and nothing to change.
 
-What a page on a developer's machine has to expect: other web pages in the same browser. So it
-answers only to its own address (a foreign name in `Host` is DNS rebinding), only GET and HEAD, and
-runs and shows nothing that is not its own (CSP; the script writes text, never markup). Paths are
-looked up in a table, files are not opened by them.
+What it refuses is said in `_pages/guard.py`; it goes by its own address only.
 """
 
 from __future__ import annotations
@@ -11,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from importlib import resources
 from types import TracebackType
 from typing import Final, NamedTuple
 
 from aiohttp import web
 
 from aiokafka_lite._compat import Self
+from aiokafka_lite._pages import HEADERS, SHARED, problem, read_assets, refusal
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli.status import views
 from aiokafka_lite.cli.status.slices import Slices
@@ -26,22 +23,6 @@ from aiokafka_lite.cli.status.views import NotThereError, Query
 from aiokafka_lite.errors import KafkaConnectionError
 
 HOST: Final = "127.0.0.1"
-HEADERS: Final[Mapping[str, str]] = {
-    "Content-Security-Policy": (
-        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "Cache-Control": "no-store",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "Server": "aiokafka_lite",
-    "X-Content-Type-Options": "nosniff",
-}
-STATIC: Final[Mapping[str, tuple[str, str]]] = {
-    "/": ("index.html", "text/html"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
-    "/status.css": ("status.css", "text/css"),
-    "/status.js": ("status.js", "text/javascript"),
-}
 VIEWS: Final[Mapping[str, Callable[[Broker, Query, Slices], Awaitable[dict[str, Json]]]]] = {
     "/api/overview": views.overview,
     "/api/topics": views.topics,
@@ -51,7 +32,6 @@ VIEWS: Final[Mapping[str, Callable[[Broker, Query, Slices], Awaitable[dict[str, 
     "/api/connections": views.connections,
     "/api/requests": views.requests,
 }
-METHODS: Final = ("GET", "HEAD")
 MOST_AT_ONCE: Final = 32
 MOST_REMEMBERED: Final = 100
 # A view is made anew after so many times what making it took: 1 % of the loop's time at most.
@@ -82,10 +62,9 @@ class StatusPage:
         self._broker = broker
         self._port = port
         self._hosts: frozenset[str] = frozenset()
-        self._files = {
-            path: ((resources.files(__package__) / "static" / name).read_bytes(), kind)
-            for path, (name, kind) in STATIC.items()
-        }
+        assets = {**SHARED, **read_assets(__package__, ("index.html", "status.js"))}
+        self._files = {f"/{name}": asset for name, asset in assets.items()}
+        self._files["/"] = self._files.pop("/index.html")
         self._at_once = 0
         self._remembered: dict[tuple[str, Query], _Remembered] = {}
         # Made on entering, in the loop.
@@ -129,20 +108,15 @@ class StatusPage:
         return answer
 
     async def _dispatch(self, request: web.Request) -> web.Response:
-        hosts = request.headers.getall("Host", [])
-        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
-            return _problem(400, f"this is {self.url}, and goes by no other name")
-        if request.method not in METHODS:
-            answer = _problem(405, "there is nothing to change here: GET or HEAD")
-            answer.headers["Allow"] = ", ".join(METHODS)
-            return answer
+        refused = refusal(request, self._hosts.__contains__)
+        if refused is not None:
+            return refused
         if request.path in self._files:
-            body, kind = self._files[request.path]
-            return web.Response(body=body, content_type=kind, charset="utf-8")
+            return self._files[request.path].answer()
         if request.path not in VIEWS:
-            return _problem(404, "there is nothing here")
+            return problem(404, "there is nothing here")
         if self._at_once >= MOST_AT_ONCE:
-            answer = _problem(503, "too many ask at once")
+            answer = problem(503, "too many ask at once")
             answer.headers["Retry-After"] = "1"
             return answer
         self._at_once += 1
@@ -160,7 +134,7 @@ class StatusPage:
                 try:
                     view = await VIEWS[path](self._broker, query, slices)
                 except NotThereError as error:
-                    return _problem(404, str(error))
+                    return problem(404, str(error))
                 rest_s = slices.worked_s * REST_PER_WORK
                 view["refresh_ms"] = max(LEAST_REFRESH_MS, int(rest_s * 1000))
                 remembered = _Remembered(json.dumps(view).encode(), loop.time() + rest_s)
@@ -168,7 +142,3 @@ class StatusPage:
                     self._remembered.clear()
                 self._remembered[path, query] = remembered
         return web.Response(body=remembered.body, content_type="application/json")
-
-
-def _problem(status: int, text: str) -> web.Response:
-    return web.Response(status=status, text=f"{text}\n")

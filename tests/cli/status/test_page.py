@@ -357,8 +357,8 @@ async def test_nothing_can_be_changed(method: str) -> None:
 
 async def test_head_is_get_without_a_body() -> None:
     async with shown() as (_, url):
-        head = await ask(url, "HEAD /status.css HTTP/1.1")
-        get = await ask(f"{url}/status.css")
+        head = await ask(url, "HEAD /page.css HTTP/1.1")
+        get = await ask(f"{url}/page.css")
         assert (head.status, head.body) == (200, b"")
         assert head.headers["Content-Length"] == str(len(get.body))
 
@@ -367,7 +367,7 @@ async def test_head_is_get_without_a_body() -> None:
     "path",
     [
         "/../page.py", "/static/../../page.py", "/%2e%2e/page.py", "/..%2fpage.py", "//etc/passwd",
-        "/status.css/", "/./status.css/..", "/%00", "/index.html", "/api", "/api/../status.css%00",
+        "/page.css/", "/./page.css/..", "/%00", "/index.html", "/api", "/api/../page.css%00",
         "/" + "x" * 5_000,
     ],
 )  # fmt: skip
