@@ -11,17 +11,33 @@ __all__ = ["AbstractTokenProvider", "ConsumerRebalanceListener"]
 
 
 class ConsumerRebalanceListener(abc.ABC):
-    """Told when partitions are taken away and given; both methods may be plain or async.
+    """Told when partitions are taken away and given; all methods may be plain or async.
 
-    With the classic protocol both get the whole assignment, and the first call of all is
-    ``on_partitions_revoked(set())``. Nothing is fetched while a callback runs, which may call
-    ``commit``, ``committed``, ``position`` and ``seek``, and is cut off after the rebalance
-    timeout. What it raises is logged, and the rebalance goes on.
+    With the classic protocol each gets the whole assignment, and the first call of all is
+    ``on_partitions_revoked(set())``. Nothing is handed out while a callback runs: it may call
+    ``commit``, ``committed``, ``position``, ``seek`` and ``stop``, and a get without a timeout is
+    an IllegalStateError. What it raises is logged and an event, ``poll()`` raises it once, and the
+    rebalance goes on in any case.
+
+    The rebalance timeout (``rebalance_timeout_ms``, or else ``session_timeout_ms``) bounds a
+    callback; then it is cancelled, and the rebalance goes on. That is what happens to one that
+    waits for a lock whose holder waits in ``getone()``, which returns only after the rebalance:
+    hold no such lock around a get that has no timeout.
     """
 
     @abc.abstractmethod
     def on_partitions_revoked(self, revoked: set[TopicPartition]) -> Awaitable[None] | None:
         """Finish work on the partitions, and commit it: another member may own them next."""
+
+    def on_partitions_lost(self, lost: set[TopicPartition]) -> Awaitable[None] | None:
+        """Drop work on partitions that are gone already: others may own them, no commit is taken.
+
+        Called in place of `on_partitions_revoked` when the group threw this consumer out: after
+        a silence longer than the session timeout (a blocked event loop, say), or when another
+        took its ``group_instance_id``. By default it does what `on_partitions_revoked` does, as
+        in Java's ConsumerRebalanceListener; aiokafka has no such method.
+        """
+        return self.on_partitions_revoked(lost)
 
     @abc.abstractmethod
     def on_partitions_assigned(self, assigned: set[TopicPartition]) -> Awaitable[None] | None:

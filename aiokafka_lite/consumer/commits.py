@@ -5,6 +5,8 @@ What makes commits hard is that they overlap with each other and with rebalances
 - Overlap with each other: one is sent at a time, and a commit that is tried again leaves out
   what a later one has committed meanwhile. So a committed offset goes back only when the
   application says so by a later call.
+- Overlap with a topic's end: what no broker knows any more drops out of the commits that the
+  consumer makes of its positions, lest they wait for it until their deadline.
 - Overlap with a rebalance: while the coordinator waits for the new assignment it takes no
   commits (REBALANCE_IN_PROGRESS). Such a commit waits, and is sent once for the generation right
   after, if the partitions came back: then nobody else has had them in between. Whatever else
@@ -21,6 +23,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from aiokafka_lite._compat import Never, timeout_at
 from aiokafka_lite._tasks import TaskScope
@@ -28,10 +31,10 @@ from aiokafka_lite.client import Cluster
 from aiokafka_lite.consumer.committed import CommittedReader, pause
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events import CommitFailed
-from aiokafka_lite.consumer.group.callbacks import is_in_callback
 from aiokafka_lite.consumer.group.coordinator import Coordinator
 from aiokafka_lite.consumer.group.member import (
     INTERRUPTION_BY_RECOVERY,
+    LOSSES,
     REBALANCING,
     Identity,
     Interruption,
@@ -49,6 +52,7 @@ from aiokafka_lite.consumer.group.offset_requests import (
     commit_request,
     commit_results,
 )
+from aiokafka_lite.consumer.reentry import is_in_callback
 from aiokafka_lite.consumer.state import (
     NO_EPOCH,
     PartitionState,
@@ -61,6 +65,8 @@ from aiokafka_lite.errors import (
     KafkaTimeoutError,
     MaxPollIntervalError,
     TopicAuthorizationFailedError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
     for_code,
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -68,6 +74,9 @@ from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 log = logging.getLogger(__name__)
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+# What the coordinator says of a topic that was deleted, or that it has not heard of yet.
+GONE: Final = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 
 
 class _Commit:
@@ -78,12 +87,20 @@ class _Commit:
     """
 
     def __init__(
-        self, sequence: int, offsets: Offsets, made_as: Identity, *, is_asked_for: bool
+        self,
+        sequence: int,
+        offsets: Offsets,
+        made_as: Identity,
+        *,
+        is_asked_for: bool,
+        names_partitions: bool,
     ) -> None:
         self.sequence = sequence
         self.left = dict(offsets)
         self.made_as = made_as
         self.is_asked_for = is_asked_for
+        # By the application: then each of them is committed, or the commit fails.
+        self.names_partitions = names_partitions
         # The coordinator is in the middle of a rebalance that this member may not know of yet.
         self.was_put_off = False
 
@@ -128,13 +145,15 @@ class Commits(CommittedReader):
         Args:
             offsets: ``{TopicPartition: offset | (offset, metadata) | OffsetAndMetadata}``; None
                 for the positions: everything handed out so far.
-            timeout_s: How long to try; request_timeout_ms by default.
+            timeout_s: How long to try, with all that is tried again meanwhile, as Java's
+                default.api.timeout.ms does; request_timeout_ms by default.
 
         Raises:
             ValueError: The argument has the wrong shape.
             TypeError: A key is no TopicPartition, or metadata is no string.
             IllegalStateError: A partition is not assigned to this consumer.
             CommitFailedError: The group rebalanced: the partitions may have another owner.
+            FencedInstanceIdError: Another consumer has taken this one's group_instance_id.
             KafkaTimeoutError: It could not be done in time.
             KafkaError: The coordinator refuses.
         """
@@ -145,7 +164,12 @@ class Commits(CommittedReader):
         elif wanted and not self._member.is_member:
             raise self._lost()
         if wanted:
-            await self._commit(wanted, deadline=self._deadline(timeout_s), is_asked_for=True)
+            await self._commit(
+                wanted,
+                deadline=self._deadline(timeout_s),
+                is_asked_for=True,
+                names_partitions=offsets is not None,
+            )
 
     async def commit_last(
         self, offsets: Offsets, *, deadline: float
@@ -237,13 +261,27 @@ class Commits(CommittedReader):
         committed, position = partition.committed.offset, partition.position
         return committed == offset or (position is not None and offset < committed <= position)
 
-    async def _commit(self, offsets: Offsets, *, deadline: float, is_asked_for: bool) -> None:
+    async def _commit(
+        self,
+        offsets: Offsets,
+        *,
+        deadline: float,
+        is_asked_for: bool,
+        names_partitions: bool = False,
+    ) -> None:
         self._sequence += 1
-        commit = _Commit(self._sequence, offsets, self._member.identity, is_asked_for=is_asked_for)
+        commit = _Commit(
+            self._sequence,
+            offsets,
+            self._member.identity,
+            is_asked_for=is_asked_for,
+            names_partitions=names_partitions,
+        )
         try:
             await self._carry_through(commit, deadline)
         except KafkaError as error:
-            self._state.events.publish(CommitFailed(commit.left, error, is_auto=not is_asked_for))
+            failed = CommitFailed(dict(commit.left), error, is_auto=not is_asked_for)
+            self._state.events.publish(failed)
             raise
         finally:
             self._done_waiting(commit)
@@ -275,6 +313,10 @@ class Commits(CommittedReader):
                 self._done_waiting(commit)
                 if not self._is_worth_another_try(commit, error):
                     raise
+                if isinstance(error, GONE) and await self._is_all_that_is_left_gone(
+                    commit, deadline
+                ):
+                    return
             else:
                 return
             if not await pause(backoff, deadline):
@@ -341,8 +383,12 @@ class Commits(CommittedReader):
         return identity
 
     def _lost(self) -> CommitFailedError:
+        because = self._member.lost_because
         if self._member.lost_by is Interruption.POLL_INTERVAL_EXCEEDED:
-            return MaxPollIntervalError()
+            text = f"{because}: the partitions were given back; {MaxPollIntervalError.remedy}"
+            return MaxPollIntervalError(text)
+        if because:
+            return CommitFailedError(f"{because}: move what takes so long into a thread")
         return CommitFailedError()
 
     def _leader_epoch(self, tp: TopicPartition, offset: int) -> int:
@@ -359,9 +405,18 @@ class Commits(CommittedReader):
             partition.committed = offset
 
     def _note_interruption(self, identity: Identity, error: KafkaError) -> None:
+        member = self._member
         interruption = INTERRUPTION_BY_RECOVERY.get(recovery_for(error))
-        if interruption is not None:
-            self._member.interrupt(identity, interruption)
+        if interruption is None:
+            return
+        if (
+            interruption in LOSSES
+            and identity == member.identity
+            and member.state is MemberState.STABLE
+        ):
+            # Nothing more of what is lost, until the group task has dropped it.
+            self._state.hold_hand_outs()
+        member.interrupt(identity, interruption)
 
     @staticmethod
     def _raise_refusals(commit: _Commit, codes: Mapping[TopicPartition, int]) -> None:
@@ -386,11 +441,36 @@ class Commits(CommittedReader):
             commit.was_put_off = True
             self._waiting.add(commit)
             return True
+        if recovery is Recovery.FENCED:  # not to be mended by reading the records again
+            return False
         if recovery in INTERRUPTION_BY_RECOVERY:
             raise CommitFailedError from error
         if error.invalid_metadata:
             self._cluster.invalidate()
         return recovery is not Recovery.SURFACE
+
+    async def _is_all_that_is_left_gone(self, commit: _Commit, deadline: float) -> bool:
+        """Drop the partitions that brokers and coordinator alike do not know; whether all go."""
+        if commit.names_partitions:
+            return False
+        try:
+            async with timeout_at(deadline):
+                view = await self._cluster.refresh()
+        except (asyncio.TimeoutError, KafkaError):
+            return False
+        gone = {
+            tp
+            for tp in commit.left
+            if (topic := view.topics.get(tp.topic)) is None
+            or topic.error is UnknownTopicOrPartitionError
+        }
+        if gone:
+            log.warning(
+                "group %s: not committed, the topics are gone: %s",
+                self._member.group_id,
+                {tp: commit.left.pop(tp).offset for tp in sorted(gone)},
+            )
+        return not commit.left
 
     async def _wait_until_taken(self, commit: _Commit) -> None:
         """Wait for the end of a rebalance in which the commit would be refused (again)."""

@@ -71,7 +71,7 @@ class Engine:
             delivery=make_delivery(config, self.state.events),
         )
         self.ready = ReadyRecords(self.state, on_closed=self.queue.finish_if_exhausted)
-        self.gets = Gets(self.state, self.queue, self.ready)
+        self.gets = Gets(self.state, self.queue, self.ready, self._raise_listener_error)
         self.is_stopped = False
         self._rng = rng
         self._loop = asyncio.get_running_loop()
@@ -79,6 +79,8 @@ class Engine:
         self._may_be_unusable = True
         # What membership and the resolver met and could not settle: each is raised by one get.
         self._errors: deque[KafkaError] = deque()
+        # What the rebalance listener raised: one `poll` raises it, the other gets do not.
+        self._listener_error: Exception | None = None
         self._state_changed = asyncio.Event()
         self.state.on_assignment_change(self._assignment_changed)
         self.state.on_partition_change(lambda _: self._state_changed.set())
@@ -117,7 +119,13 @@ class Engine:
         return {*(self.state.subscription or ()), *(tp.topic for tp in self.state.assignment)}
 
     def on_error(self, error: KafkaError) -> None:
-        """Have one get raise `error`: the waiting one, or the next."""
+        """Have one get raise `error`: the waiting one, or the next.
+
+        What is met again before a get has raised it is one error: so there are few of them, and
+        none that was over long ago, however long the application stays away.
+        """
+        if any(type(e) is type(error) and e.tp == error.tp for e in self._errors):
+            return
         self._errors.append(error)
         self._may_be_unusable = True
         self.ready.close()
@@ -135,6 +143,17 @@ class Engine:
             if error is None
             else BrokerDown(node_id, address, error)
         )
+
+    def on_listener_error(self, error: Exception) -> None:
+        """Have one `poll` raise what the listener raised; of several before it, the first."""
+        if self._listener_error is None:
+            self._listener_error = error
+            self.queue.wake()
+
+    def _raise_listener_error(self) -> None:
+        if self._listener_error is not None:
+            error, self._listener_error = self._listener_error, None
+            raise error
 
     def _on_failure(self, error: BaseException) -> None:
         """Note that a task died; from now on every get raises what it died of."""
@@ -340,7 +359,7 @@ class Running:
         from aiokafka_lite.consumer.group import Coordinator, GroupMembership, Member
 
         config, state = engine.config, engine.state
-        coordinator = Coordinator(self.cluster, group_id)
+        coordinator = Coordinator(self.cluster, group_id, state.events)
         member = Member(group_id, config.group_instance_id)
         commits = Commits(
             config, state, self.cluster, coordinator, member, rng=rng, on_error=engine.on_error
@@ -355,6 +374,7 @@ class Running:
             scope=self._grouping,
             rng=rng,
             on_error=engine.on_error,
+            on_listener_error=engine.on_listener_error,
         )
         return commits, membership
 

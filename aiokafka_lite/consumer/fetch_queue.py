@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite.consumer import reentry
 from aiokafka_lite.consumer.delivering import Delivery
 from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse, Record
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
@@ -188,20 +189,35 @@ class FetchQueue:
             if not partition.is_paused and (not wanted or partition.tp in wanted):
                 yield partition
 
-    async def wait(self, wanted: Wanted, deadline: float | None) -> bool:
+    async def wait(
+        self,
+        wanted: Wanted,
+        deadline: float | None,
+        also_raise: Callable[[], None] | None = None,
+    ) -> bool:
         """Wait until there is something to decode or raise; False when the deadline passed.
+
+        Args:
+            wanted: The partitions it is about; empty for all.
+            deadline: Loop time; None waits without end.
+            also_raise: Raises what only this kind of get does; called before and after waits.
 
         Raises:
             ConsumerStoppedError: The consumer is stopped.
+            IllegalStateError: A rebalance listener would wait without end.
             BaseException: A background task has died of it.
         """
         self._raise_if_unusable()
+        if also_raise is not None:
+            also_raise()
         while not self.is_ready(wanted):
             # Whatever else is buffered is of no use to this get, and must not keep the fetchers
             # from bringing what is.
             for response in tuple(self._untaken.values()):
                 self._mark_taken(response)
-            if deadline is not None and not self._set_alarm(deadline):
+            if deadline is None:
+                reentry.refuse_to_wait_for_records()
+            elif not self._set_alarm(deadline):
                 return False
             waiter = self._loop.create_future()
             self._waiters.append(waiter)
@@ -211,6 +227,8 @@ class FetchQueue:
                 self._waiters.remove(waiter)
             self._slice_ends_at = None
             self._raise_if_unusable()
+            if also_raise is not None:
+                also_raise()
         return True
 
     def _set_alarm(self, deadline: float) -> bool:

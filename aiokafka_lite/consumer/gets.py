@@ -6,6 +6,7 @@ Every get may be cancelled at any await: what it had prepared is found by the ne
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite.consumer.fetch_queue import FetchQueue, Wanted
@@ -25,10 +26,17 @@ RECORD_BYTES: Final = 300
 class Gets:
     """What `poll`, `getmany`, `getone` and `async for` do."""
 
-    def __init__(self, state: SubscriptionState, queue: FetchQueue, ready: ReadyRecords) -> None:
+    def __init__(
+        self,
+        state: SubscriptionState,
+        queue: FetchQueue,
+        ready: ReadyRecords,
+        raise_in_poll: Callable[[], None] | None = None,
+    ) -> None:
         self._state = state
         self._queue = queue
         self._ready = ready
+        self._raise_in_poll = raise_in_poll
         self._loop = asyncio.get_running_loop()
         self._cached_records = MOST_CACHED_RECORDS
 
@@ -36,7 +44,9 @@ class Gets:
         self, timeout_s: float | None, max_records: int | None, max_of_each: int | None = None
     ) -> dict[TopicPartition, list[Record]]:
         """Like `many` of all partitions; without a limit, as many as the caches hold."""
-        found = await self.many((), timeout_s, max_records or self._cached_records, max_of_each)
+        found = await self.many(
+            (), timeout_s, max_records or self._cached_records, max_of_each, self._raise_in_poll
+        )
         for records in found.values():
             self._fit_to_caches(records[-1])
             break
@@ -53,6 +63,7 @@ class Gets:
         timeout_s: float | None,
         max_records: int | None,
         max_of_each: int | None = None,
+        also_raise: Callable[[], None] | None = None,
     ) -> dict[TopicPartition, list[Record]]:
         """Return what is buffered, up to `max_records` in all; {} when the time is up first.
 
@@ -68,7 +79,7 @@ class Gets:
                 await asyncio.sleep(0)
             # A get that does not wait returns all that is buffered: only decoding takes time.
             decode_until = deadline if timeout_s else None
-            while await self._queue.wait(wanted, deadline):
+            while await self._queue.wait(wanted, deadline, also_raise):
                 await self._queue.decode(wanted, max_records, decode_until, max_of_each)
                 # Another task's get may have opened a share meanwhile.
                 self._ready.close()

@@ -134,7 +134,8 @@ class PositionResolver:
             partition
             for partition in self._state.assignment.values()
             if partition.fetch_state is fetch_state
-            and not partition.is_revoking
+            # One that is given back needs a position if its listener asks for it.
+            and not (partition.is_revoking and partition.position is not None)
             and self._given_up.get(partition) != partition.tag
         ]
 

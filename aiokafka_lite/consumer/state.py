@@ -448,6 +448,15 @@ class SubscriptionState:
         """Bring the positions up to date with what was handed out message by message."""
         self._settle()
 
+    def being_processed(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the offsets [first, next) that the latest get handed out, by partition."""
+        self._settle()
+        return {
+            partition.tp: (partition.processed, partition.position)
+            for partition in self._latest
+            if partition.processed is not None and partition.position is not None
+        }
+
     def processed_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what auto-commit may commit: all handed out before the latest get."""
         self._settle()

@@ -195,21 +195,32 @@ class LogTruncationError(KafkaError):
 
 
 class CommitFailedError(KafkaError):
-    """The group rebalanced: its new owners will read the offsets' records again."""
+    """The group rebalanced: its new owners will read the offsets' records again.
+
+    The consumer goes on: the next get has the records of what it is assigned by then.
+
+    Args:
+        args: Why, if more is known than that.
+    """
+
+    cause = "the group has rebalanced and assigned the partitions to another member"
+    remedy = (
+        "process faster, raise max_poll_interval_ms or session_timeout_ms, "
+        "or take fewer records a poll with max_poll_records"
+    )
 
     def __init__(self, *args: object) -> None:
-        super().__init__(
-            *args
-            or (
-                "the group has rebalanced and assigned the partitions to another member; "
-                "process faster, raise max_poll_interval_ms or session_timeout_ms, "
-                "or take fewer records a poll with max_poll_records",
-            )
-        )
+        super().__init__(*args or (f"{self.cause}; {self.remedy}",))
 
 
 class MaxPollIntervalError(CommitFailedError):
     """The time between two gets exceeded ``max_poll_interval_ms``."""
+
+    cause = "no record was asked for within max_poll_interval_ms: the partitions were given back"
+    remedy = (
+        "process faster, take fewer records a poll with max_poll_records, "
+        "or raise max_poll_interval_ms"
+    )
 
 
 # --- Producers (for programs that import the names) ----------------------------------------

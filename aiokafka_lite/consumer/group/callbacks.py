@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
 from typing import Final
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.consumer import reentry
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -16,22 +16,7 @@ log = logging.getLogger(__name__)
 # How long a callback that was cut off may take to clean up before it is left to itself.
 GRACE_S: Final = 1.0
 
-Callback = Callable[[set[TopicPartition]], Awaitable[None] | None]
-
-
-class _Call:
-    """A callback that runs, or did: tasks that it started keep a reference after its end."""
-
-    is_running = True
-
-
-_call: ContextVar[_Call | None] = ContextVar("_call", default=None)
-
-
-def is_in_callback() -> bool:
-    """Whether a rebalance waits for the running code, which must not wait for the rebalance."""
-    call = _call.get()
-    return call is not None and call.is_running
+Method = Callable[[set[TopicPartition]], Awaitable[None] | None]
 
 
 class ListenerCalls:
@@ -40,22 +25,29 @@ class ListenerCalls:
     A task of its own, because a callback may hang (it is cut off at the deadline, and the
     rebalance goes on), and because it may stop the consumer: then it waits for the end of the
     group task, which must not be waiting for the callback.
+
+    Args:
+        scope: Whose task "listener" a callback is.
+        on_failed: Told the callback's name and what it raised; None when it was cut off.
     """
 
-    def __init__(self, scope: TaskScope) -> None:
+    def __init__(
+        self, scope: TaskScope, on_failed: Callable[[str, Exception | None], None]
+    ) -> None:
         self._scope = scope
-        self._running: tuple[asyncio.Task[None], _Call] | None = None
+        self._on_failed = on_failed
+        self._running: tuple[asyncio.Task[None], reentry.Callback] | None = None
 
     async def call(
-        self, callback: Callback, partitions: set[TopicPartition], *, deadline: float
+        self, name: str, method: Method, partitions: set[TopicPartition], *, deadline: float
     ) -> None:
         """Run a callback to its end, or to the deadline.
 
         When the caller is cancelled the callback goes on; `finish` waits for it.
         """
-        call = _Call()
+        call = reentry.Callback(name)
         task = self._scope.spawn(
-            self._guarded(call, callback, partitions), name="listener", may_be_cancelled=True
+            self._guarded(call, method, partitions), name="listener", may_be_cancelled=True
         )
         self._running = (task, call)
         await self.finish(deadline=deadline)
@@ -65,30 +57,40 @@ class ListenerCalls:
 
         Does nothing when it is the callback that asks, as one that stops the consumer does.
         """
-        if self._running is None or self._running[1] is _call.get():
+        if self._running is None or reentry.is_in(self._running[1]):
             return
-        task, _ = self._running
+        task, call = self._running
         loop = asyncio.get_running_loop()
         done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline - loop.time()))
         if not done:
             log.error(
-                "the rebalance listener did not return in time and is cut off: "
-                "partitions go on to their next owners"
+                "the rebalance listener did not return from %s in time and is cut off: "
+                "partitions go on to their next owners",
+                call.name,
             )
+            call.is_running = False
             task.cancel()
             done, _ = await asyncio.wait({task}, timeout=GRACE_S)
             if not done:
                 log.error("the rebalance listener ignores its cancellation")
+            self._on_failed(call.name, None)
+        elif task.cancelled():
+            # By the application: what it awaited was cancelled.
+            self._on_failed(call.name, None)
+            log.error("the rebalance listener was cancelled in %s", call.name)
         self._running = None
 
-    @staticmethod
-    async def _guarded(call: _Call, callback: Callback, partitions: set[TopicPartition]) -> None:
-        _call.set(call)
+    async def _guarded(
+        self, call: reentry.Callback, method: Method, partitions: set[TopicPartition]
+    ) -> None:
+        reentry.enter(call)
         try:
-            result = callback(partitions)
+            result = method(partitions)
             if asyncio.iscoroutine(result):
                 await result
-        except Exception:
-            log.exception("the rebalance listener raised in %s", callback)
+        except Exception as error:
+            log.exception("the rebalance listener raised in %s", call.name)
+            if call.is_running:
+                self._on_failed(call.name, error)
         finally:
             call.is_running = False

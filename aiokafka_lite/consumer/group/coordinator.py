@@ -9,6 +9,8 @@ from typing import Final, TypeVar
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.client import Cluster, Lane
+from aiokafka_lite.consumer.event_stream import Events
+from aiokafka_lite.consumer.events import CoordinatorChanged
 from aiokafka_lite.consumer.group.member import Recovery, recovery_for
 from aiokafka_lite.errors import KafkaError, KafkaTimeoutError, for_code
 from aiokafka_lite.protocol.schema import Request, Response
@@ -27,10 +29,12 @@ class Coordinator:
     One writer: this object. It does not retry; whoever asks has its own deadline and pauses.
     """
 
-    def __init__(self, cluster: Cluster, group_id: str) -> None:
+    def __init__(self, cluster: Cluster, group_id: str, events: Events) -> None:
         self._cluster = cluster
         self._group_id = group_id
+        self._events = events
         self._node_id: int | None = None
+        self._previous_node_id: int | None = None
         self._finding = asyncio.Lock()
 
     @property
@@ -42,7 +46,7 @@ class Coordinator:
         """Find the coordinator anew at the next request, unless that has been done already."""
         if node_id == self._node_id:
             log.info("group %s: leaving coordinator %s: %s", self._group_id, node_id, reason)
-            self._node_id = None
+            self._previous_node_id, self._node_id = node_id, None
 
     async def request(
         self,
@@ -100,4 +104,7 @@ class Coordinator:
             if self._node_id is None:
                 self._node_id = await self._cluster.find_coordinator(self._group_id)
                 log.info("group %s: coordinator is node %s", self._group_id, self._node_id)
+                if self._node_id != self._previous_node_id:
+                    changed = CoordinatorChanged(self._node_id, self._previous_node_id)
+                    self._events.publish(changed)
             return self._node_id

@@ -14,6 +14,7 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.group.coordinator import Coordinator
 from aiokafka_lite.consumer.group.member import (
     INTERRUPTION_BY_RECOVERY,
+    LOSSES,
     Interruption,
     Member,
     Recovery,
@@ -55,10 +56,24 @@ class Heartbeat:
         # Loop times. The coordinator heard of this member last, and will hear next.
         self._last_contact = 0.0
         self._next_beat = 0.0
+        # How long the event loop was blocked since then, if that was long.
+        self._blocked_s = 0.0
+
+    @property
+    def why_silent(self) -> str:
+        """Why the coordinator did not hear of the member in time, as far as that is known."""
+        if not self._blocked_s:
+            return ""
+        return (
+            f"the event loop was blocked for {self._blocked_s:.1f} s, and heartbeats are sent from "
+            f"it: after session_timeout_ms={self._config.session_timeout_ms} without one, the "
+            "group drops a member"
+        )
 
     def note_contact(self) -> None:
         """Note that the coordinator has just heard of the member."""
         self._last_contact = asyncio.get_running_loop().time()
+        self._blocked_s = 0.0
         self._next_beat = self._last_contact + self._config.heartbeat_interval_s
         self._backoff.reset()
 
@@ -112,9 +127,13 @@ class Heartbeat:
                 elif interruption is Interruption.GROUP_REBALANCES and is_rebalancing:
                     self.note_contact()
                 else:
+                    if interruption in LOSSES and not is_rebalancing:
+                        self._state.hold_hand_outs()  # until the group task has dropped it all
                     return interruption
             else:
                 self.note_contact()
+            if not is_rebalancing:
+                self._state.release_hand_outs()
 
     def _poll_time_left_s(self) -> float:
         now = asyncio.get_running_loop().time()
@@ -130,13 +149,12 @@ class Heartbeat:
         await asyncio.sleep(wake_at - loop.time())
         late_s = loop.time() - wake_at
         if late_s > self._config.session_timeout_s / 2:
-            log.warning(
-                "the event loop was blocked for %.1f s: heartbeats are sent from it, and group "
-                "%s drops a member that is silent for %.1f s",
-                late_s,
-                self._member.group_id,
-                self._config.session_timeout_s,
-            )
+            self._blocked_s = late_s
+            log.warning("group %s: %s", self._member.group_id, self.why_silent)
+        if late_s > self._config.session_timeout_s and not is_rebalancing:
+            # Perhaps others have the partitions by now: what is buffered waits for the answer to
+            # this beat, or is lost with the partitions.
+            self._state.hold_hand_outs()
         return loop.time() >= self._next_beat
 
     async def _send(self, member_id: str, generation: int) -> None:

@@ -157,6 +157,11 @@ INTERRUPTION_BY_RECOVERY: Final[Mapping[Recovery, Interruption]] = MappingProxyT
     }
 )
 
+# What leaves the partitions to others at once.
+LOSSES: Final = frozenset(
+    {Interruption.LOST_GENERATION, Interruption.LOST_MEMBERSHIP, Interruption.FENCED}
+)
+
 # When several things interrupt at once the gravest decides what is left of the membership.
 GRAVITY: Final = (
     Interruption.GROUP_REBALANCES,
@@ -183,8 +188,9 @@ class Member:
         self.identity = Identity()
         self.protocol_name: str | None = None
         self.is_leader = False
-        # Why there is no generation any more; None before the first one.
+        # Why there is no generation any more, and what is known about it; None while there is one.
         self.lost_by: Interruption | None = None
+        self.lost_because = ""
         self._interruption: Interruption | None = None
         self._changed = asyncio.Event()
 
@@ -237,6 +243,7 @@ class Member:
         self.identity = identity
         self.protocol_name = protocol_name
         self.is_leader = identity.member_id == leader_id
+        self.lost_by, self.lost_because = None, ""
         self._interruption = None
         self.enter(MemberState.SYNCING)
 
@@ -244,14 +251,14 @@ class Member:
         """Be of no generation any more; the member id stays good."""
         self.identity = Identity(self.identity.member_id)
         self.is_leader = False
-        self.lost_by = lost_by
+        self.lost_by, self.lost_because = lost_by, ""
         self.notify()
 
-    def lose_membership(self, lost_by: Interruption | None = None) -> None:
+    def lose_membership(self, lost_by: Interruption | None = None, because: str = "") -> None:
         """Be nobody: the next JoinGroup asks for a new member id."""
         self.identity = Identity()
         self.is_leader = False
-        self.lost_by = lost_by
+        self.lost_by, self.lost_because = lost_by, because
         self.notify()
 
     # --- Interruptions --------------------------------------------------------------------

@@ -18,7 +18,7 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.events import Assigned, Lost, Revoked
+from aiokafka_lite.consumer.events import Assigned, ListenerFailed, Lost, Revoked
 from aiokafka_lite.consumer.group.callbacks import ListenerCalls
 from aiokafka_lite.consumer.group.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
 from aiokafka_lite.consumer.group.heartbeat import Heartbeat, stop
@@ -68,6 +68,7 @@ class GroupMembership:
         scope: TaskScope,
         rng: random.Random,
         on_error: Callable[[KafkaError], None],
+        on_listener_error: Callable[[Exception], None],
     ) -> None:
         self._config = config
         self._state = state
@@ -77,6 +78,7 @@ class GroupMembership:
         self._commits = commits
         self._scope = scope
         self._on_error = on_error
+        self._on_listener_error = on_listener_error
         self._rng = rng
         self._heartbeat = Heartbeat(
             config,
@@ -88,7 +90,7 @@ class GroupMembership:
             on_error=self._surface,
         )
         self._rebalance = Rebalance(config, cluster, coordinator, member, state, self._heartbeat)
-        self._listener_calls = ListenerCalls(scope)
+        self._listener_calls = ListenerCalls(scope, self._listener_failed)
         self._task: asyncio.Task[Never] | None = None
         # The subscription that the last rebalance answers to, and that for which the listener
         # has been told as well; -1: there is no assignment.
@@ -205,42 +207,66 @@ class GroupMembership:
             if share is None:
                 continue
             reason = await self._hold(share)
+            overdue = self._overdue()
             await self._give_back(reason)
+            if reason is Interruption.FENCED:
+                self._give_up(FencedInstanceIdError(reason))
             if reason is Interruption.POLL_INTERVAL_EXCEEDED:
-                await self._sit_out()
-
-    def _publish_loss(self, partitions: set[TopicPartition], reason: str) -> None:
-        if partitions:
-            event = Revoked if self._member.is_member else Lost
-            self._state.events.publish(event(frozenset(partitions), reason))
+                await self._sit_out(overdue)
 
     async def _give_back(self, reason: str) -> None:
         """Commit what was processed and tell the listener; nothing is handed out any more.
 
-        Which partitions these were stays readable until there is a new assignment.
+        Where the group does not count this member in any more the partitions are lost: nothing
+        is committed, and the listener is told that. Which partitions these were stays readable
+        until there is a new assignment.
         """
         member, state = self._member, self._state
-        member.settle_interruption()
+        self._settle_interruption()
         member.enter(MemberState.PREPARING)
         self._joined_version = self._assigned_version = -1
         if not is_subscribed(state):  # unsubscribe() has let go of everything already
+            state.release_hand_outs()
             return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.rebalance_timeout_s
         state.begin_rebalance()
+        state.release_hand_outs()  # a loss may have held them; now there are none
         async with self._heartbeat.kept_alive():
             if member.is_member and self._config.enable_auto_commit:
                 # Half of the time: the listener may want to commit or flush something, too.
                 await self._commits.commit_last(
                     state.processed_offsets(), deadline=(loop.time() + deadline) / 2
                 )
-            revoked = set(state.assignment)
-            self._publish_loss(revoked, reason)
-            log.info("group %s: giving back %s", member.group_id, sorted(revoked))
-            if (listener := state.listener) is not None:
-                await self._listener_calls.call(
-                    listener.on_partitions_revoked, revoked, deadline=deadline
-                )
+            await self._tell_of_the_end(reason, deadline)
+
+    def _settle_interruption(self) -> None:
+        was_member = self._member.is_member
+        self._member.settle_interruption()
+        if was_member and not self._member.is_member:
+            self._member.lost_because = self._heartbeat.why_silent
+
+    async def _tell_of_the_end(self, reason: str, deadline: float) -> None:
+        """Tell the listener, and all who want to know, that the assignment is over."""
+        member, state, call = self._member, self._state, self._listener_calls.call
+        gone = set(state.assignment)
+        self._settle_interruption()  # the commit may have been told that it is lost
+        is_lost = bool(gone) and not member.is_member
+        if is_lost:
+            reason = member.lost_because or member.lost_by or reason
+            log.warning("group %s: lost %s: %s", member.group_id, sorted(gone), reason)
+            state.events.publish(Lost(frozenset(gone), reason))
+        else:
+            log.info("group %s: giving back %s", member.group_id, sorted(gone))
+            if gone:
+                state.events.publish(Revoked(frozenset(gone), reason))
+        if (listener := state.listener) is None:
+            return
+        if is_lost:
+            await call("on_partitions_lost", listener.on_partitions_lost, gone, deadline=deadline)
+        else:
+            method = listener.on_partitions_revoked
+            await call("on_partitions_revoked", method, gone, deadline=deadline)
 
     async def _join(self, reason: str) -> Share | None:
         """Join and sync until it succeeds; None when nothing is subscribed any more."""
@@ -248,8 +274,8 @@ class GroupMembership:
         backoff = Backoff(self._config.retry_backoff_s, RETRY_BACKOFF_MAX_S, self._rng)
         self._error = None
         while True:
-            if member.interruption is Interruption.FENCED:
-                self._give_up(FencedInstanceIdError(member.interruption))
+            if Interruption.FENCED in (member.interruption, member.lost_by):
+                self._give_up(FencedInstanceIdError(Interruption.FENCED))
             member.settle_interruption()
             if not is_subscribed(state):
                 return None
@@ -311,6 +337,7 @@ class GroupMembership:
         if (listener := state.listener) is not None:
             async with self._heartbeat.kept_alive():
                 await self._listener_calls.call(
+                    "on_partitions_assigned",
                     listener.on_partitions_assigned,
                     set(share.partitions),
                     deadline=loop.time() + self._config.rebalance_timeout_s,
@@ -325,8 +352,6 @@ class GroupMembership:
         finally:
             await stop(self._scope, heartbeat)
         log.info("group %s: rebalance: %s", member.group_id, interruption)
-        if interruption is Interruption.FENCED:
-            self._give_up(FencedInstanceIdError(interruption))
         return interruption
 
     def _interruption(self, heartbeat: asyncio.Task[Interruption]) -> Interruption | None:
@@ -351,17 +376,31 @@ class GroupMembership:
             now = asyncio.get_running_loop().time()
             await self._rebalance.leave(reason, deadline=now + self._config.request_timeout_s)
 
-    async def _sit_out(self) -> None:
+    def _overdue(self) -> str:
+        """Say how long no record was asked for, and what the application is busy with."""
+        idle_s = self._state.idle_s(asyncio.get_running_loop().time())
+        busy_with = ", ".join(
+            f"{tp.topic}-{tp.partition} offset {first}"
+            + (f" to {end - 1}" if end - first > 1 else "")
+            for tp, (first, end) in sorted(self._state.being_processed().items())
+        )
+        return (
+            f"no record was asked for in {idle_s:.1f} s, longer than max_poll_interval_ms="
+            f"{self._config.max_poll_interval_ms}"
+            + (f"; handed out last: {busy_with}" if busy_with else "")
+        )
+
+    async def _sit_out(self, overdue: str) -> None:
         """Leave while the application is busy with something else, until its next get."""
         state = self._state
         log.warning(
-            "group %s: leaving: no record was asked for within max_poll_interval_ms (%.0f s); "
-            "the consumer joins again when the application is back for records",
+            "group %s: leaving: %s; the consumer joins again when the application is back for "
+            "records",
             self._member.group_id,
-            self._config.max_poll_interval_s,
+            overdue,
         )
         await self._withdraw(Interruption.POLL_INTERVAL_EXCEEDED)
-        self._member.lose_membership(Interruption.POLL_INTERVAL_EXCEEDED)
+        self._member.lose_membership(Interruption.POLL_INTERVAL_EXCEEDED, overdue)
         loop = asyncio.get_running_loop()
         self._sits_out = True
         while (
@@ -384,6 +423,11 @@ class GroupMembership:
         )
         self._member.notify()
 
+    def _listener_failed(self, callback: str, error: Exception | None) -> None:
+        self._state.events.publish(ListenerFailed(callback, error))
+        if error is not None:
+            self._on_listener_error(error)
+
     def _surface(self, error: KafkaError) -> None:
         self._error = error
         self._on_error(error)
@@ -391,9 +435,7 @@ class GroupMembership:
 
     def _give_up(self, error: KafkaError) -> None:
         """End the group task for good: the consumer raises the error from every get."""
-        partitions = set(self._state.assignment)
-        self._state.revoke(partitions)
+        self._state.revoke(set(self._state.assignment))
         self._member.lose_membership(Interruption.FENCED)
-        self._publish_loss(partitions, Interruption.FENCED)
         self._member.enter(MemberState.FENCED)
         raise error

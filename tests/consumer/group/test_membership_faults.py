@@ -219,7 +219,7 @@ async def test_a_listener_that_hangs_is_cut_off_after_the_rebalance_timeout(
     worker.state.listener = Hanging()
     async with worker:
         assert worker.membership.is_stable
-    assert "did not return in time" in caplog.text
+    assert "did not return from on_partitions_assigned in time" in caplog.text
 
 
 async def test_a_listener_that_raises_is_logged_and_the_rebalance_goes_on(

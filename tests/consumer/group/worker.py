@@ -77,8 +77,9 @@ class Worker:
             rng=rng,
         )
         self.errors: list[KafkaError] = []
+        self.listener_errors: list[Exception] = []
         self.member = Member(group_id, self.config.group_instance_id)
-        coordinator = Coordinator(self.cluster, group_id)
+        coordinator = Coordinator(self.cluster, group_id, self.state.events)
         self.commits = Commits(
             self.config,
             self.state,
@@ -98,6 +99,7 @@ class Worker:
             scope=self.scope,
             rng=rng,
             on_error=self.errors.append,
+            on_listener_error=self.listener_errors.append,
         )
 
     @property

@@ -1,0 +1,211 @@
+"""Commits that fail: what the application is told, and that the consumer goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from aiokafka_lite import errors
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.events import CommitFailed, CoordinatorChanged
+from aiokafka_lite.errors import (
+    CommitFailedError,
+    FencedInstanceIdError,
+    KafkaTimeoutError,
+    MaxPollIntervalError,
+)
+from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
+from aiokafka_lite.protocol.schema import Message, Response
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.consumer.group.scripted import NODE_ID, ScriptedBroker, commit_answer, refused_commit
+from tests.consumer.group.test_membership import throw_out
+from tests.consumer.group.worker import PATIENCE_S, Worker, tps, until
+from tests.consumer.test_consumer import reading, rows
+from tests.support.cluster import KafkaHandle, unique
+
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[ScriptedBroker]:
+    async with ScriptedBroker({"t": 2, "gone": 1}) as broker:
+        yield broker
+
+
+def worker_of(broker: ScriptedBroker, *topics: str, **settings: object) -> Worker:
+    return Worker(f"127.0.0.1:{broker.port}", "g", topics or ["t"], settings)
+
+
+# --- The consumer goes on ------------------------------------------------------------------
+@pytest.mark.parametrize("way", ["getone", "getmany"])
+async def test_after_a_commit_that_failed_the_consumer_reads_on(
+    kafka: KafkaHandle, way: str
+) -> None:
+    """FastStream#1414: commit by hand, thrown out of the group, and then never a record again."""
+    topic = await kafka.create_topic()
+    tp, group = TopicPartition(topic, 0), unique("g")
+    await kafka.produce(topic, 0, rows(0, 6))
+
+    async with reading(kafka, topic, group_id=group, enable_auto_commit=False) as consumer:
+
+        async def next_offset() -> int:
+            if way == "getone":
+                return (await consumer.getone()).offset
+            batches = await consumer.getmany(timeout_ms=int(PATIENCE_S * 1000), max_records=1)
+            ((record,),) = batches.values()
+            return record.offset
+
+        for offset in range(3):
+            assert await next_offset() == offset
+        await consumer.commit({tp: 2})
+        for _ in range(2):
+            member_id = consumer._engine.running.membership.member_id
+            await throw_out(kafka, group, member_id)
+            events = consumer.events()
+            with pytest.raises(CommitFailedError):
+                await consumer.commit({tp: 3})
+            failed = await anext(events)
+            assert isinstance(failed, CommitFailed)
+            assert failed.offsets == {tp: OffsetAndMetadata(3, "")}
+            assert isinstance(failed.error, CommitFailedError)
+            assert not failed.is_auto
+            # What was not committed is read again, and may be committed now.
+            assert await asyncio.wait_for(next_offset(), PATIENCE_S) == 2
+        await consumer.commit()
+        assert await consumer.committed(tp) == 3
+        assert [await next_offset() for _ in range(3)] == [3, 4, 5]
+
+
+async def test_a_commit_by_a_fenced_member_says_so_and_every_get_does(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    group = unique("g")
+
+    def member() -> AbstractAsyncContextManager[AIOKafkaConsumer]:
+        # Heartbeats come too late to find it out before the commit does.
+        return reading(
+            kafka,
+            topic,
+            group_id=group,
+            group_instance_id="twin",
+            heartbeat_interval_ms=10_000,
+            session_timeout_ms=30_000,
+            enable_auto_commit=False,
+        )
+
+    async with member() as older, member():
+        with pytest.raises(FencedInstanceIdError):
+            await older.commit({TopicPartition(topic, 0): 0})
+        for _ in range(2):
+            with pytest.raises(FencedInstanceIdError):
+                await asyncio.wait_for(older.getone(), PATIENCE_S)
+        assert older.assignment() == set()
+
+
+# --- What the application is told ----------------------------------------------------------
+async def test_a_commit_after_too_long_a_pause_says_how_long_and_at_which_record() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        broker.produce("t", b"one")
+        handle = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with reading(
+            handle, "t", group_id="g", max_poll_interval_ms=150, enable_auto_commit=False
+        ) as consumer:
+            record = await consumer.getone()
+            await broker.wait_until(lambda: bool(broker.requests.of("LeaveGroup")))
+            with pytest.raises(MaxPollIntervalError) as caught:
+                await consumer.commit({TP: record.offset + 1})
+            assert (await consumer.getone()).offset == 0  # it has joined again
+            await consumer.commit()
+    text = str(caught.value)
+    assert "longer than max_poll_interval_ms=150" in text
+    assert "t-0 offset 0" in text
+    assert "max_poll_records" in text
+
+
+async def test_commit_gives_up_after_request_timeout_ms() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        handle = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with reading(
+            handle, "t", group_id="g", request_timeout_ms=300, enable_auto_commit=False
+        ) as consumer:
+            with (
+                broker.on("OffsetCommit").fail(errors.CoordinatorLoadInProgressError, times=None),
+                pytest.raises(KafkaTimeoutError) as caught,
+            ):
+                await asyncio.wait_for(consumer.commit({TP: 1}), PATIENCE_S)
+            assert isinstance(caught.value.__cause__, errors.CoordinatorLoadInProgressError)
+            await consumer.commit({TP: 1})
+        assert broker.committed("g") == {TP: 1}
+
+
+async def test_another_coordinator_is_an_event(broker: ScriptedBroker) -> None:
+    worker = worker_of(broker)
+    with worker.state.events.subscribe() as events:
+        async with worker:
+            broker.script(OffsetCommitRequest, refused_commit(errors.NotCoordinatorError))
+            await worker.commits.commit({TP: 5})
+        changes = [event for event in events._buffer if isinstance(event, CoordinatorChanged)]
+    assert changes == [CoordinatorChanged(NODE_ID)]  # the second time it was the same one
+
+
+# --- Deleted topics ------------------------------------------------------------------------
+def knowing(broker: ScriptedBroker, *topics: str) -> Callable[[Message], Response]:
+    """Commit offsets of these topics, and say of others that there are none such."""
+
+    def answer(request: Message) -> Response:
+        assert isinstance(request, OffsetCommitRequest)
+        response = commit_answer(request)
+        for asked, told in zip(request.topics, response.topics, strict=True):
+            name = broker._name(asked.name, asked.topic_id)
+            for entry, result in zip(asked.partitions, told.partitions, strict=True):
+                if name in topics:
+                    broker.offsets[name, entry.partition_index] = (entry.committed_offset, "")
+                else:
+                    result.error_code = errors.UnknownTopicOrPartitionError.errno
+        return response
+
+    return answer
+
+
+async def test_positions_of_a_deleted_topic_drop_out_of_a_commit(broker: ScriptedBroker) -> None:
+    async with worker_of(broker, "t", "gone") as worker:
+        worker.work(TP, 5)
+        worker.work(TopicPartition("gone", 0), 7)
+        del broker.topics["gone"]
+        broker.script(OffsetCommitRequest, knowing(broker, "t"))
+
+        await asyncio.wait_for(worker.commits.commit(), PATIENCE_S)
+
+    assert broker.offsets == {("t", 0): (5, "")}
+    assert len(broker.asked(OffsetCommitRequest)) == 1
+
+
+async def test_giving_partitions_back_does_not_wait_for_a_deleted_topic(
+    broker: ScriptedBroker,
+) -> None:
+    settings = {"enable_auto_commit": True, "rebalance_timeout_ms": 600_000}
+    async with worker_of(broker, "t", "gone", **settings) as worker:
+        worker.work(TP, 5)
+        worker.work(TopicPartition("gone", 0), 7)
+        worker.state.begin_get()
+        broker.script(OffsetCommitRequest, *[knowing(broker, "t")] * 100)
+        del broker.topics["gone"]
+        worker.cluster.invalidate()  # the leader sees it and has the topics shared out anew
+
+        await until(lambda: worker.partitions == tps("t", 0, 1), worker)
+    assert broker.offsets == {("t", 0): (5, "")}
+
+
+async def test_a_topic_that_one_broker_does_not_know_yet_is_committed(
+    broker: ScriptedBroker,
+) -> None:
+    async with worker_of(broker) as worker:
+        worker.work(TP, 5)
+        broker.script(OffsetCommitRequest, knowing(broker))
+        await worker.commits.commit()
+    assert broker.offsets == {("t", 0): (5, "")}

@@ -1,0 +1,346 @@
+"""Whatever a rebalance listener does, the rebalance goes on, and it does not go unnoticed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.event_stream import EventSubscription
+from aiokafka_lite.consumer.events import Assigned, ConsumerEvent, ListenerFailed, Lost
+from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError
+from aiokafka_lite.structs import TopicPartition
+from tests.consumer.group.test_membership import throw_out
+from tests.consumer.group.worker import PATIENCE_S, Calls, tps
+from tests.consumer.test_consumer import rows
+from tests.support.cluster import KafkaHandle, unique
+
+Callback = Callable[[AIOKafkaConsumer, set[TopicPartition]], Awaitable[object]]
+
+
+@asynccontextmanager
+async def listening(
+    kafka: KafkaHandle,
+    topic: str,
+    listener: ConsumerRebalanceListener,
+    **arguments: object,
+) -> AsyncIterator[AIOKafkaConsumer]:
+    """A started member of a new group whose rebalances the listener is told of."""
+    settings: dict[str, object] = {
+        "bootstrap_servers": kafka.bootstrap_servers,
+        "group_id": unique("g"),
+        "auto_offset_reset": "earliest",
+        "heartbeat_interval_ms": 100,
+        **arguments,
+    }
+    consumer = AIOKafkaConsumer(**settings)  # type: ignore[arg-type]
+    if isinstance(listener, Acting):
+        listener.consumer = consumer
+    consumer.subscribe([topic], listener=listener)
+    async with consumer:
+        yield consumer
+
+
+async def rebalance(consumer: AIOKafkaConsumer) -> None:
+    """Have the member give back what it has and join again."""
+    state = consumer._engine.state
+    consumer.subscribe(consumer.subscription(), listener=state.listener)
+    await asyncio.wait_for(consumer._engine.running.membership.wait_assigned(), PATIENCE_S)
+
+
+async def drained(events: EventSubscription) -> list[ConsumerEvent]:
+    """The events so far, of which there is at least one."""
+    found = [await asyncio.wait_for(anext(events), PATIENCE_S)]
+    while events._buffer:
+        found.append(await anext(events))
+    return found
+
+
+class Acting(ConsumerRebalanceListener):
+    """Does something with its consumer when partitions are given, or taken away."""
+
+    consumer: AIOKafkaConsumer
+
+    def __init__(
+        self, *, assigned: Callback | None = None, revoked: Callback | None = None
+    ) -> None:
+        self._assigned, self._revoked = assigned, revoked
+        self.results: list[object] = []
+
+    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        if self._assigned is not None:
+            self.results.append(await self._assigned(self.consumer, assigned))
+
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        if self._revoked is not None and revoked:
+            self.results.append(await self._revoked(self.consumer, revoked))
+
+
+class Raising(ConsumerRebalanceListener):
+    def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        if revoked:
+            raise LookupError("from a plain method")
+
+    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        raise ValueError("from a coroutine")
+
+
+# --- It raises -----------------------------------------------------------------------------
+async def test_what_a_listener_raises_is_raised_by_one_poll_and_goes_to_log_and_events(
+    kafka: KafkaHandle, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 3))
+    async with listening(kafka, topic, Raising()) as consumer:
+        with pytest.raises(ValueError, match="from a coroutine"):
+            await consumer.poll()
+        assert [len(batch) for batch in (await consumer.poll()).values()] == [3]
+
+        with consumer.events() as events:
+            await rebalance(consumer)
+            failed = [event for event in await drained(events) if isinstance(event, ListenerFailed)]
+        assert [(event.callback, type(event.error)) for event in failed] == [
+            ("on_partitions_revoked", LookupError),
+            ("on_partitions_assigned", ValueError),
+        ]
+        with pytest.raises(LookupError, match="from a plain method"):  # the first of the two
+            await consumer.poll()
+        assert await consumer.poll(timeout_ms=0) is not None
+    assert "from a plain method" in caplog.text
+    assert "from a coroutine" in caplog.text
+
+
+async def test_the_other_gets_go_on_after_a_listener_that_raised(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    async with listening(kafka, topic, Raising()) as consumer:
+        await kafka.produce(topic, 0, rows(0, 1))
+        assert (await consumer.getone()).offset == 0
+        await kafka.produce(topic, 0, rows(1, 1))
+        async for record in consumer:
+            assert record.offset == 1
+            break
+        await kafka.produce(topic, 0, rows(2, 1))
+        (batch,) = (await consumer.getmany(timeout_ms=10_000)).values()
+        assert [record.offset for record in batch] == [2]
+        with pytest.raises(ValueError, match="from a coroutine"):
+            await consumer.poll()
+
+
+async def test_a_poll_that_waits_hears_of_a_listener_that_raised(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+
+    async def refuse(_: AIOKafkaConsumer, revoked: set[TopicPartition]) -> None:
+        raise LookupError(len(revoked))
+
+    async with listening(kafka, topic, Acting(revoked=refuse)) as consumer:
+        polling = asyncio.ensure_future(consumer.poll())
+        await asyncio.sleep(0)
+        await rebalance(consumer)
+        with pytest.raises(LookupError, match="1"):
+            await asyncio.wait_for(polling, PATIENCE_S)
+
+
+# --- It takes too long ---------------------------------------------------------------------
+async def test_a_listener_that_hangs_is_cut_off_and_is_an_event(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 1))
+
+    async def hang(_: AIOKafkaConsumer, __: set[TopicPartition]) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    listener = Acting(revoked=hang)
+    async with listening(kafka, topic, listener, rebalance_timeout_ms=300) as consumer:
+        with consumer.events() as events:
+            await rebalance(consumer)
+            assert ListenerFailed("on_partitions_revoked", None) in await drained(events)
+        assert (await consumer.getone()).offset == 0
+
+
+async def test_a_lock_around_gets_with_a_timeout_is_had_by_the_listener(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    lock = asyncio.Lock()
+
+    async def with_lock(_: AIOKafkaConsumer, __: set[TopicPartition]) -> str:
+        async with lock:
+            return "had it"
+
+    async with listening(kafka, topic, listener := Acting(revoked=with_lock)) as consumer:
+        is_over = False
+
+        async def work() -> None:
+            while not is_over:
+                async with lock:
+                    await consumer.getmany(timeout_ms=50)
+
+        working = asyncio.ensure_future(work())
+        await rebalance(consumer)
+        is_over = True
+        await working
+    assert listener.results == ["had it"]
+
+
+async def test_a_lock_around_a_get_without_timeout_costs_the_rebalance_timeout(
+    kafka: KafkaHandle, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = await kafka.create_topic()
+    lock = asyncio.Lock()
+
+    async def with_lock(_: AIOKafkaConsumer, __: set[TopicPartition]) -> None:
+        async with lock:
+            raise AssertionError("the get holds it")
+
+    listener = Acting(revoked=with_lock)
+    async with listening(kafka, topic, listener, rebalance_timeout_ms=300) as consumer:
+
+        async def work() -> int:
+            async with lock:
+                return (await consumer.getone()).offset
+
+        working = asyncio.ensure_future(work())
+        await asyncio.sleep(0)
+        await rebalance(consumer)
+        await kafka.produce(topic, 0, rows(0, 1))
+        assert await asyncio.wait_for(working, PATIENCE_S) == 0
+    assert "did not return from on_partitions_revoked in time" in caplog.text
+
+
+# --- It uses the consumer ------------------------------------------------------------------
+async def test_a_callback_seeks_commits_and_reads_positions(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 9))
+    tp = TopicPartition(topic, 0)
+
+    async def start_at_4(consumer: AIOKafkaConsumer, _: set[TopicPartition]) -> object:
+        before = await consumer.position(tp), await consumer.committed(tp)
+        consumer.seek(tp, 4)
+        return before, await consumer.position(tp)
+
+    async def commit(consumer: AIOKafkaConsumer, _: set[TopicPartition]) -> object:
+        await consumer.commit()
+        return await consumer.position(tp), await consumer.committed(tp)
+
+    listener = Acting(assigned=start_at_4, revoked=commit)
+    async with listening(kafka, topic, listener, enable_auto_commit=False) as consumer:
+        assert (await consumer.getone()).offset == 4
+        await rebalance(consumer)
+        assert (await consumer.getone()).offset == 4
+    assert listener.results == [((0, None), 4), (5, 5), ((5, 5), 4)]
+
+
+async def test_a_position_that_is_not_known_yet_is_found_while_partitions_are_given_back(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 3))
+    tp = TopicPartition(topic, 0)
+
+    async def position(consumer: AIOKafkaConsumer, _: set[TopicPartition]) -> int:
+        return await consumer.position(tp)
+
+    listener = Acting(revoked=position)
+    async with listening(kafka, topic, listener) as consumer:
+        await rebalance(consumer)  # right after the start: the position was hardly asked for
+    assert listener.results == [0]
+
+
+async def test_a_get_in_a_callback_is_refused_if_it_would_wait_for_ever(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 2))
+
+    async def get(consumer: AIOKafkaConsumer, _: set[TopicPartition]) -> object:
+        with pytest.raises(IllegalStateError, match="cannot wait for records"):
+            await consumer.poll()
+        with pytest.raises(IllegalStateError, match="cannot wait for records"):
+            await anext(aiter(consumer))
+        assert await consumer.getmany(timeout_ms=20) == {}
+        return await consumer.getone()
+
+    async with listening(kafka, topic, Acting(revoked=get)) as consumer:
+        assert (await consumer.getone()).offset == 0
+        with consumer.events() as events:
+            await rebalance(consumer)
+            failed = [event for event in await drained(events) if isinstance(event, ListenerFailed)]
+        assert (await consumer.getone()).offset == 0
+    assert [type(event.error) for event in failed] == [IllegalStateError]
+
+
+async def test_a_task_that_a_callback_starts_may_wait_for_records(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 1))
+
+    async def start(consumer: AIOKafkaConsumer, _: set[TopicPartition]) -> object:
+        reading = asyncio.ensure_future(consumer.getone())
+        await asyncio.sleep(0.01)
+        return reading
+
+    async with listening(kafka, topic, listener := Acting(assigned=start)):
+        (reading,) = listener.results
+        assert isinstance(reading, asyncio.Task)
+        assert (await asyncio.wait_for(reading, PATIENCE_S)).offset == 0
+
+
+@pytest.mark.parametrize("when", ["assigned", "revoked"])
+async def test_a_callback_may_stop_the_consumer(kafka: KafkaHandle, when: str) -> None:
+    topic = await kafka.create_topic()
+    stopped = asyncio.Event()
+
+    async def stop(consumer: AIOKafkaConsumer, _: set[TopicPartition]) -> None:
+        assert await consumer.stop() == {}
+        stopped.set()
+
+    listener = Acting(**{when: None})
+    async with listening(kafka, topic, listener) as consumer:
+        setattr(listener, f"_{when}", stop)
+        getting = asyncio.ensure_future(consumer.getone())
+        consumer.subscribe([topic], listener=listener)
+        await asyncio.wait_for(stopped.wait(), PATIENCE_S)
+        with pytest.raises(ConsumerStoppedError):
+            await asyncio.wait_for(getting, PATIENCE_S)
+
+
+# --- Partitions are lost -------------------------------------------------------------------
+class Losing(Calls):
+    async def on_partitions_lost(self, lost: set[TopicPartition]) -> None:
+        self.calls.append(("lost", set(lost)))
+
+
+def test_by_default_lost_partitions_are_told_as_revoked_ones() -> None:
+    class Plain(ConsumerRebalanceListener):
+        def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+            told.append(revoked)
+
+        def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+            pass
+
+    told: list[set[TopicPartition]] = []
+    assert Plain().on_partitions_lost(tps("t", 1)) is None
+    assert told == [tps("t", 1)]
+
+
+async def test_a_member_that_was_thrown_out_has_lost_its_partitions(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 3))
+    async with listening(kafka, topic, listener := Losing()) as consumer:
+        assert (await consumer.getone()).offset == 0
+        membership = consumer._engine.running.membership
+        with consumer.events() as events:
+            await throw_out(kafka, consumer._group_id or "", membership.member_id)
+            seen: list[ConsumerEvent] = []
+            while not any(isinstance(event, Assigned) for event in seen):
+                seen += await drained(events)
+        assert (await consumer.getone()).offset == 0  # nothing had been committed
+
+    own = tps(topic, 0)
+    assert listener.calls == [
+        ("revoked", set()),
+        ("assigned", own),
+        ("lost", own),
+        ("assigned", own),
+    ]
+    assert [type(event) for event in seen] == [Lost, Assigned]
