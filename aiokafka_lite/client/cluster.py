@@ -53,6 +53,8 @@ R = TypeVar("R", bound=Response)
 # A broker that takes longer for metadata is passed over, another is asked.
 MAX_METADATA_WAIT_S: Final = 10.0
 GROUP_COORDINATOR: Final = 0
+# Longest pause between two refreshes while a new leader is looked for; drawn from these.
+SEARCH_PAUSE_S: Final = (0.1, 0.2)
 
 Listener = Callable[[ClusterView], None]
 
@@ -90,6 +92,7 @@ class Cluster:
         self._is_closed = False
         # Written by whoever wants a refresh, consumed by the refresh task when it sends.
         self._is_stale = False
+        self._is_leader_missing = False
         self._is_watched_changed = False
         self._waiters: list[asyncio.Future[ClusterView]] = []
         self._wake = asyncio.Event()
@@ -173,6 +176,16 @@ class Cluster:
     def invalidate(self) -> None:
         """Note that the view is out of date: it is refreshed soon. Does not wait."""
         self._is_stale = True
+        self._wake.set()
+
+    def look_for_leader(self) -> None:
+        """Note that a leader is gone: the view is refreshed soon, however often it was already.
+
+        Between refreshes that `invalidate` calls for lie up to `retry_backoff_max_s`, which would
+        be added to the time in which nothing can be read. So whoever calls this has to give up
+        after a while.
+        """
+        self._is_leader_missing = True
         self._wake.set()
 
     async def refresh(self) -> ClusterView:
@@ -354,6 +367,8 @@ class Cluster:
         """Loop time of the next refresh, as things are now."""
         if self._is_watched_changed:
             return self._loop.time()
+        if self._is_leader_missing:
+            return self._view.fetched_at + min(self._spacing_s, self._rng.uniform(*SEARCH_PAUSE_S))
         if self._is_stale or self._waiters or self._view.incomplete_topics():
             return self._view.fetched_at + self._spacing_s
         return self._view.fetched_at + self.config.metadata_max_age_s
@@ -362,6 +377,7 @@ class Cluster:
         """Ask for metadata once and swap the view; what was wanted stays wanted on failure."""
         waiters, self._waiters = self._waiters, []
         is_stale, self._is_stale = self._is_stale, False
+        self._is_leader_missing = False
         is_changed, self._is_watched_changed = self._is_watched_changed, False
         try:
             response = await self._ask_for_metadata(failures)

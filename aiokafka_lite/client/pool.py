@@ -122,6 +122,8 @@ class Pool:
         self.on_reachability: Callable[[int, str, KafkaError | None, float], None] | None = None
         # Connections that took the place of lost ones.
         self.reconnect_count = 0
+        # Nodes whose answers are overdue: not asked what any other node could tell as well.
+        self.suspects: frozenset[int] = frozenset()
 
     # --- What it is asked ------------------------------------------------------------------
     def is_ready(self, node_id: int, lane: Lane = Lane.GENERAL) -> bool:
@@ -171,8 +173,8 @@ class Pool:
     def least_loaded_node(self, *, exclude: frozenset[int] = frozenset()) -> int | None:
         """Return the node to send an untargeted request to, None when all are in backoff.
 
-        Nodes that did not fail lately come first; of those the connected ones, with the fewest
-        requests in flight; among equals, one is drawn.
+        Nodes that did not fail lately and owe no answer come first; of those the connected ones,
+        with the fewest requests in flight; among equals, one is drawn.
         """
         candidates = [
             (self._load(state), node_id)
@@ -184,10 +186,10 @@ class Pool:
         lowest = min(load for load, _ in candidates)
         return self._rng.choice([node_id for load, node_id in candidates if load == lowest])
 
-    @staticmethod
-    def _load(state: _NodeState) -> tuple[bool, bool, int]:
+    def _load(self, state: _NodeState) -> tuple[bool, bool, int]:
         is_connected = state.slots[Lane.GENERAL].connection is not None
-        return (state.last_error is not None, not is_connected, state.in_flight_count)
+        is_doubtful = state.last_error is not None or state.node.id in self.suspects
+        return (is_doubtful, not is_connected, state.in_flight_count)
 
     def node_ids(self) -> list[int]:
         """Return the ids of the nodes that requests can be sent to."""

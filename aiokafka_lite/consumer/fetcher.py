@@ -19,6 +19,7 @@ from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.consumer.budget import ByteBudget
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetch_queue import FetchQueue
+from aiokafka_lite.consumer.leader_search import LeaderSearch
 from aiokafka_lite.consumer.node_fetcher import NodeFetcher
 from aiokafka_lite.consumer.replicas import ReplicaChoice
 from aiokafka_lite.consumer.session import FetchTarget
@@ -74,6 +75,7 @@ class Fetcher:
         self._scope = scope
         self._nodes: dict[int, NodeFetcher] = {}
         self._sources: dict[PartitionState, Source] = {}
+        self.search = LeaderSearch(cluster, self._nodes)
         self._is_closed = False
 
     def start(self) -> None:
@@ -81,11 +83,13 @@ class Fetcher:
         self._state.on_assignment_change(self._place_all)
         self._state.on_partition_change(self.touch)
         self.cluster.add_listener(self._view_changed)
+        self.search.start()
         self._place_all()
 
     def close(self) -> None:
         """Stop reacting, and close sessions where that takes no wait; the scope ends the tasks."""
         self._is_closed = True
+        self.search.close()
         for node in self._nodes.values():
             node.close()
 
@@ -97,16 +101,20 @@ class Fetcher:
         if self._is_closed or self._scope.failure is not None:
             return
         view = self.cluster.view
-        is_leaderless = False
+        is_unavailable = is_leaderless = False
         for partition in tuple(self._sources):
             if not partition.is_assigned:
                 self._sources.pop(partition).node.remove(partition)
         for tp, partition in self._state.assignment.items():
             if not self._place(partition, view):
-                # A topic that metadata does not cover yet is being asked for already.
-                is_leaderless = is_leaderless or tp.topic in view.topics
-        if is_leaderless:
+                # A topic that metadata does not cover yet is being asked for already, and one
+                # that is gone need not be found in a hurry.
+                topic = view.topics.get(tp.topic)
+                is_unavailable = is_unavailable or topic is not None
+                is_leaderless = is_leaderless or (topic is not None and topic.error is None)
+        if is_unavailable:
             self.cluster.invalidate()
+        self.search.note_leaderless(is_so=is_leaderless)
 
     def _place(self, partition: PartitionState, view: ClusterView) -> bool:
         """Put a partition under the task of the node to read it from; False without a leader."""

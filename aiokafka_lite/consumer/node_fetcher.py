@@ -51,6 +51,8 @@ log = logging.getLogger(__name__)
 # What a broker may take beyond fetch_max_wait_ms before its connection counts as dead.
 FETCH_STALL_S: Final = 10.0
 LAST_BACKOFF_S: Final = 1.0
+# What it may take until it is asked of others whether it still leads.
+OVERDUE_S: Final = 1.0
 # Partitions of one answer that are settled in one go: some 5 us each.
 SETTLED_AT_ONCE: Final = 100
 # Answers that blame the fetch session: it is opened anew, and nothing else has failed.
@@ -96,6 +98,7 @@ class NodeFetcher:
         self._settling: Iterator[None] | None = None
         # What the task has to deal with before anything more is sent.
         self._error: Exception | None = None
+        self._failing_since: float | None = None
         self._is_closed = False
         # Whether the latest answer said so.
         self._is_throttled = False
@@ -125,6 +128,16 @@ class NodeFetcher:
         """Send the next request, because the application has come for the buffered response."""
         if self.advance() is not Step.WAIT or self._exchange is None:
             self._wake.set()
+
+    @property
+    def failing_since(self) -> float | None:
+        """Loop time since which no request succeeds; None if nothing is wrong, or wanted."""
+        return self._failing_since if self._partitions else None
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether the broker should have answered a while ago, as far as the long poll goes."""
+        exchange = self._exchange
+        return exchange is not None and now > exchange.deadline - FETCH_STALL_S + OVERDUE_S
 
     def close(self) -> None:
         """Send nothing more; the session is closed where that takes no wait."""
@@ -193,6 +206,7 @@ class NodeFetcher:
             await pool.connect(self.node_id, Lane.FETCH)
         except KafkaError as error:
             self._error = error
+            self._note_failure()
 
     async def _recover(self) -> None:
         """Deal with the last request's error: raise it, or back off."""
@@ -210,6 +224,7 @@ class NodeFetcher:
         self._fetcher.node_failed(self.node_id, error)
         if error.invalid_metadata or isinstance(error, (KafkaConnectionError, NodeNotReadyError)):
             self._fetcher.cluster.invalidate()
+            self._fetcher.search.hurry()
         await asyncio.sleep(self._backoff.next_delay_s())
         self._error = None
 
@@ -336,7 +351,12 @@ class NodeFetcher:
         self._session.replace()
         self._release()
         self._error = error
+        self._note_failure()
         self._wake.set()
+
+    def _note_failure(self) -> None:
+        if self._failing_since is None:
+            self._failing_since = self._loop.time()
 
     def _accept(self, response: FetchResponse) -> None:
         if response.error_code:
@@ -345,6 +365,7 @@ class NodeFetcher:
             return
         if self._backoff.failures:
             self._backoff.reset()
+            self._failing_since = None
             self._fetcher.node_recovered(self.node_id)
         self._session.succeeded(response.session_id)
         self._settling = self._settle(response)

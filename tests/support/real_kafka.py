@@ -30,7 +30,8 @@ FIRST_PORT = 9092
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 CLUSTER_ID = "YWlva2Fma2FfbGl0ZV9wbA"
-JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+HEAP_MIB = 512
+JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:-UsePerfData")
 
 POM = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -134,12 +135,13 @@ def can_connect(port: int) -> bool:
 
 @dataclass
 class Node:
-    """One broker process (broker and controller in one)."""
+    """One process: broker and controller in one, or one of the two."""
 
     node_id: int
     port: int
     controller_port: int
     home: Path
+    roles: str = "broker,controller"
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -154,6 +156,13 @@ class RealKafka:
         nodes: How many; with three, topics are replicated three times.
         ports: The nodes' ports; free ones by default.
         properties: Broker settings that override those made here.
+        controllers: So many more nodes are the controllers, and the others only brokers; with 0
+            each is both.
+        heap_mib: The most memory that a node's objects may take.
+
+    Attributes:
+        nodes: The brokers, by their ids from 1.
+        controllers: The nodes that are controllers only, by their ids, which go on from there.
     """
 
     def __init__(
@@ -162,15 +171,23 @@ class RealKafka:
         *,
         ports: Sequence[int] = (),
         properties: dict[str, str] | None = None,
+        controllers: int = 0,
+        heap_mib: int = HEAP_MIB,
     ) -> None:
         self._java = java_command()
         self._libs = kafka_libs()
         self._properties = properties or {}
+        self._heap_mib = heap_mib
         self._home = Path(tempfile.mkdtemp(prefix="aiokafka-lite-kafka-"))
         broker_ports = list(ports) or [free_port() for _ in range(nodes)]
+        roles = "broker" if controllers else "broker,controller"
         self.nodes = {
-            n: Node(n, port, free_port(), self._home / f"node{n}")
+            n: Node(n, port, free_port(), self._home / f"node{n}", roles)
             for n, port in enumerate(broker_ports, start=1)
+        }
+        self.controllers = {
+            n: Node(n, 0, free_port(), self._home / f"node{n}", "controller")
+            for n in range(len(broker_ports) + 1, len(broker_ports) + 1 + controllers)
         }
 
     @property
@@ -180,10 +197,12 @@ class RealKafka:
 
     def __enter__(self) -> RealKafka:
         try:
-            for node in self.nodes.values():
+            # Controllers first: a broker waits for one.
+            everyone = (*self.controllers.values(), *self.nodes.values())
+            for node in everyone:
                 self._format(node)
                 self._launch(node)
-            for node in self.nodes.values():
+            for node in everyone:
                 self._await_start(node)
         except BaseException:
             self.close()
@@ -200,22 +219,39 @@ class RealKafka:
 
     def start_node(self, node_id: int) -> None:
         """Start a node that was killed or stopped, and wait until it serves."""
-        node = self.nodes[node_id]
+        node = self._node(node_id)
         self._launch(node)
         self._await_start(node)
 
     def kill_node(self, node_id: int, sig: signal.Signals = signal.SIGKILL) -> None:
         """Send a node a signal and wait for its end."""
-        process = self.nodes[node_id].process
+        process = self._node(node_id).process
         if process is not None:
             process.send_signal(sig)
             process.wait()
 
+    def pause_node(self, node_id: int) -> None:
+        """Have a node do nothing any more, with its connections open, until it is resumed."""
+        process = self._node(node_id).process
+        if process is not None:
+            process.send_signal(signal.SIGSTOP)
+
+    def resume_node(self, node_id: int) -> None:
+        """Let a paused node go on."""
+        process = self._node(node_id).process
+        if process is not None:
+            process.send_signal(signal.SIGCONT)
+
+    def _node(self, node_id: int) -> Node:
+        return self.nodes.get(node_id) or self.controllers[node_id]
+
     def close(self) -> None:
         """Stop every node and remove their data; idempotent."""
-        running = [n.process for n in self.nodes.values() if n.process and n.process.poll() is None]
+        everyone = (*self.nodes.values(), *self.controllers.values())
+        running = [n.process for n in everyone if n.process and n.process.poll() is None]
         for process in running:
             process.terminate()
+            process.send_signal(signal.SIGCONT)  # a paused one would not hear of it
         deadline = time.monotonic() + STOP_TIMEOUT_S
         for process in running:
             try:
@@ -228,14 +264,22 @@ class RealKafka:
     def _settings(self, node: Node) -> dict[str, str]:
         replicas = "3" if len(self.nodes) >= 3 else "1"
         in_sync = "2" if len(self.nodes) >= 3 else "1"
-        voters = ",".join(f"{n.node_id}@127.0.0.1:{n.controller_port}" for n in self.nodes.values())
+        quorum = (self.controllers or self.nodes).values()
+        voters = ",".join(f"{n.node_id}@127.0.0.1:{n.controller_port}" for n in quorum)
         address = f"PLAINTEXT://127.0.0.1:{node.port}"
+        listeners = []
+        advertised = {}
+        if "broker" in node.roles:
+            listeners.append(address)
+            advertised = {"advertised.listeners": address}
+        if "controller" in node.roles:
+            listeners.append(f"CONTROLLER://127.0.0.1:{node.controller_port}")
         return {
-            "process.roles": "broker,controller",
+            "process.roles": node.roles,
             "node.id": str(node.node_id),
             "controller.quorum.voters": voters,
-            "listeners": f"{address},CONTROLLER://127.0.0.1:{node.controller_port}",
-            "advertised.listeners": address,
+            "listeners": ",".join(listeners),
+            **advertised,
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "log.dirs": str(node.home / "data"),
@@ -275,7 +319,7 @@ class RealKafka:
     def _launch(self, node: Node) -> None:
         level = "-Dorg.slf4j.simpleLogger"
         command = [
-            self._java, *JVM_OPTIONS, f"{level}.defaultLogLevel=warn",
+            self._java, f"-Xmx{self._heap_mib}m", *JVM_OPTIONS, f"{level}.defaultLogLevel=warn",
             f"{level}.log.kafka.server.KafkaRaftServer=info",
             "-cp", f"{self._libs}/*", "kafka.Kafka", str(node.home / "server.properties"),
         ]  # fmt: skip

@@ -1,0 +1,99 @@
+"""Looking for new leaders while a broker that partitions are read from is gone.
+
+When a leader dies nobody tells: the controller gives up on it after broker.session.timeout.ms
+(9 s), and who leads then is found by asking for metadata again and again. What lies between two
+such questions is added to the time in which nothing can be read. So it is short, for as long as an
+election can be expected to take; afterwards the usual backoffs have to do.
+
+A broker that hangs, or whose machine is gone, closes no connection. Its answer to a fetch is
+overdue long before the connection counts as dead: the others are asked meanwhile whether it still
+leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from aiokafka_lite.client import Cluster
+
+# broker.session.timeout.ms by default, and what the election may take on top.
+SEARCH_S: Final = 12.0
+SEARCH_INTERVAL_S: Final = 0.15
+WATCH_INTERVAL_S: Final = 1.0
+
+
+class WatchedNode(Protocol):
+    """What is asked of the fetch task of one broker."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def failing_since(self) -> float | None:
+        """Loop time since which nothing succeeds; None if nothing is wrong, or wanted."""
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether the broker should have answered a while ago, as far as the long poll goes."""
+
+
+class LeaderSearch:
+    """One timer of one consumer: looks at its fetch tasks, and has metadata refreshed."""
+
+    def __init__(self, cluster: Cluster, nodes: Mapping[int, WatchedNode]) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._leaderless_since: float | None = None
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._look_in(WATCH_INTERVAL_S)
+
+    def close(self) -> None:
+        """Watch no more; idempotent."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def note_leaderless(self, *, is_so: bool) -> None:
+        """Note whether metadata names no leader for a partition that is to be read."""
+        if not is_so:
+            self._leaderless_since = None
+        elif self._leaderless_since is None:
+            self._leaderless_since = self._loop.time()
+            self.hurry()
+
+    def hurry(self) -> None:
+        """Look soon: a broker has failed."""
+        self._look_in(SEARCH_INTERVAL_S)
+
+    def _look_in(self, delay_s: float) -> None:
+        if self._is_closed:
+            return
+        due = self._loop.time() + delay_s
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        began = [self._leaderless_since]
+        overdue = set()
+        for node in self._nodes.values():
+            began.append(node.failing_since)
+            if node.failing_since is None and node.is_overdue(now):
+                overdue.add(node.node_id)
+        is_searching = any(since is not None and now - since < SEARCH_S for since in began)
+        self._cluster.pool.suspects = frozenset(overdue)
+        if is_searching:
+            self._cluster.look_for_leader()
+        elif overdue:
+            self._cluster.invalidate()
+        self._look_in(SEARCH_INTERVAL_S if is_searching else WATCH_INTERVAL_S)

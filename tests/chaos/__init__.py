@@ -1,0 +1,1 @@
+"""Brokers die, hang and come back while records flow."""

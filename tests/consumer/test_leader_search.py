@@ -1,0 +1,137 @@
+"""A leader that is gone, or hangs: who leads instead is asked for in time, and not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.client import Cluster
+from aiokafka_lite.consumer import leader_search
+from aiokafka_lite.consumer.leader_search import SEARCH_S, LeaderSearch
+from aiokafka_lite.structs import TopicPartition
+from tests.consumer.test_consumer import offsets_read, reading
+from tests.support.cluster import KafkaHandle
+
+TP = TopicPartition("t", 0)
+
+
+class Questions:
+    """Stands in for Cluster: counts what it is asked to do."""
+
+    def __init__(self) -> None:
+        self.searches: list[float] = []
+        self.invalidations: list[float] = []
+        self.pool = SimpleNamespace(suspects=frozenset())
+
+    def look_for_leader(self) -> None:
+        self.searches.append(asyncio.get_running_loop().time())
+
+    def invalidate(self) -> None:
+        self.invalidations.append(asyncio.get_running_loop().time())
+
+
+class Node:
+    """Stands in for a fetch task."""
+
+    node_id = 1
+
+    def __init__(self) -> None:
+        self.failing_since: float | None = None
+        self.is_late = False
+
+    def is_overdue(self, now: float) -> bool:
+        return self.is_late
+
+
+@pytest.mark.virtual_time
+async def test_leaders_are_looked_for_often_for_as_long_as_an_election_may_take() -> None:
+    questions, node = Questions(), Node()
+    search = LeaderSearch(cast("Cluster", questions), {1: node})
+    search.start()
+    await asyncio.sleep(5)
+    assert not questions.searches
+    node.failing_since = began = asyncio.get_running_loop().time()
+    search.hurry()
+    await asyncio.sleep(SEARCH_S + 100)
+    assert questions.searches[0] - began < 0.2
+    gaps = [b - a for a, b in itertools.pairwise(questions.searches)]
+    assert max(gaps) < 0.2
+    assert SEARCH_S - 1 < questions.searches[-1] - began <= SEARCH_S
+    assert not questions.invalidations
+    search.close()
+
+
+@pytest.mark.virtual_time
+async def test_who_is_late_is_under_suspicion_until_he_answers() -> None:
+    questions, node = Questions(), Node()
+    search = LeaderSearch(cast("Cluster", questions), {1: node})
+    search.start()
+    node.is_late = True
+    await asyncio.sleep(3.5)
+    assert len(questions.invalidations) == 3
+    assert questions.pool.suspects == {1}
+    node.is_late = False
+    await asyncio.sleep(3)
+    assert len(questions.invalidations) == 3
+    assert questions.pool.suspects == frozenset()
+    assert not questions.searches
+    search.close()
+    node.is_late = True
+    await asyncio.sleep(10)
+    assert len(questions.invalidations) == 3
+
+
+@pytest.fixture
+async def three() -> AsyncIterator[Broker]:
+    """Three nodes; node 1 leads the one partition of "t"."""
+    async with Broker(nodes=3) as broker:
+        broker.create_topic("t", 1)
+        broker.move_leader(TP, 1)
+        yield broker
+    assert broker.failure is None
+
+
+def metadata_requests(broker: Broker) -> int:
+    return sum(seen.api == "Metadata" for seen in broker.requests)
+
+
+async def test_a_dead_leader_s_follower_is_asked_for_without_growing_pauses(
+    three: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiokafka_lite.client.cluster.SEARCH_PAUSE_S", (0.01, 0.02))
+    monkeypatch.setattr(leader_search, "SEARCH_INTERVAL_S", 0.01)
+    kafka = KafkaHandle("embedded", three.bootstrap_servers)
+    three.produce("t", b"0", partition=0)
+    async with reading(kafka, "t", fetch_max_wait_ms=50) as consumer:
+        assert await offsets_read(consumer, 1) == {0: [0]}
+        with three.on("Metadata").stale_metadata():
+            before = metadata_requests(three)
+            await three.stop_node(1, clean=False)
+            # With pauses that grow to 1 s it would be ten within this time.
+            await three.wait_until(lambda: metadata_requests(three) >= before + 40, timeout_s=5)
+        three.produce("t", b"1", partition=0)
+        assert await offsets_read(consumer, 1) == {0: [1]}
+
+
+async def test_a_leader_that_hangs_is_left_before_its_connection_counts_as_dead(
+    three: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_search, "WATCH_INTERVAL_S", 0.05)
+    monkeypatch.setattr("aiokafka_lite.consumer.node_fetcher.OVERDUE_S", 0.1)
+    # Only what the watch does can help in time: the connection would live on.
+    monkeypatch.setattr("aiokafka_lite.consumer.node_fetcher.FETCH_STALL_S", 600.0)
+    three.produce("t", b"0", partition=0)
+    kafka = KafkaHandle("embedded", three.bootstrap_servers)
+    async with reading(kafka, "t", fetch_max_wait_ms=50) as consumer:
+        assert await offsets_read(consumer, 1) == {0: [0]}
+        with three.on(node=1).silence(times=None):
+            await three.wait_until(lambda: any(s.api == "Fetch" for s in three.requests))
+            three.move_leader(TP, 2)
+            three.produce("t", b"1", partition=0)
+            assert await offsets_read(consumer, 1) == {0: [1]}
