@@ -97,6 +97,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    # Nor at what lives on when a module's tests are over: imports, reports, sessions' fixtures.
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def real_kafka() -> Iterator[str]:
     """The address of a real Kafka: BOOTSTRAP, or one started for this run."""

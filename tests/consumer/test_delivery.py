@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
@@ -133,10 +134,11 @@ async def test_two_members_share_the_partitions(kafka: KafkaHandle) -> None:
             for batch in (await consumer.poll(timeout_ms=100)).values():
                 seen.update((record.partition, record.offset) for record in batch)
 
-    async with (
-        reading(kafka, topic, group_id=group) as first,
-        reading(kafka, topic, group_id=group) as second,
-    ):
+    def member() -> AbstractAsyncContextManager[AIOKafkaConsumer]:
+        # A heartbeat is what tells the first of the second's coming.
+        return reading(kafka, topic, group_id=group, heartbeat_interval_ms=200)
+
+    async with member() as first, member() as second:
         await asyncio.wait_for(asyncio.gather(work(first), work(second)), 30)
         owned = [first.assignment(), second.assignment()]
     assert all(len(partitions) == 2 for partitions in owned)
