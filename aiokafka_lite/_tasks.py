@@ -215,6 +215,12 @@ class TaskScope:
         if self._on_failure is not None:
             self._on_failure(error)
 
+    def cancel_all(self) -> None:
+        """Cancel every task but the calling one, and start no more; waits for nothing."""
+        self._is_closed = True
+        for task in self._others():
+            task.cancel()
+
     async def close(self) -> None:
         """Cancel every task and wait until all have ended; idempotent.
 
@@ -222,8 +228,11 @@ class TaskScope:
         cancelled meanwhile, the tasks are cancelled all the same, only not awaited.
         """
         self._is_closed = True
-        current = asyncio.current_task()
-        while others := [task for task in self._tasks if task is not current]:
+        while others := self._others():
             for task in others:
                 task.cancel()
             await asyncio.wait(others)
+
+    def _others(self) -> list[asyncio.Task[object]]:
+        current = asyncio.current_task()
+        return [task for task in self._tasks if task is not current]

@@ -25,6 +25,7 @@ from aiokafka_lite.client.connection import Authenticate
 from aiokafka_lite.client.pool import Lane, Pool
 from aiokafka_lite.client.view import ClusterView, Node
 from aiokafka_lite.errors import (
+    ClientClosedError,
     KafkaConnectionError,
     KafkaError,
     KafkaProtocolError,
@@ -140,13 +141,28 @@ class Cluster:
         )
         self._refresher.add_done_callback(self._refresher_ended)
 
-    async def close(self) -> None:
-        """Stop refreshing and close every connection; idempotent."""
+    def abort(self) -> None:
+        """Stop refreshing and close every connection; waits for nothing. Idempotent."""
         self._is_closed = True
         if self._refresher is not None:
             self._scope.cancel(self._refresher)
+        self.pool.abort()
+
+    async def close(self) -> None:
+        """Stop refreshing and close every connection; idempotent."""
+        self.abort()
+        if self._refresher is not None:
             await asyncio.wait([self._refresher])
         await self.pool.close()
+
+    def raise_if_closed(self) -> None:
+        """Raise if the cluster is closed, for whoever waits for something else than an answer.
+
+        Raises:
+            ClientClosedError: It is.
+        """
+        if self._is_closed:
+            raise ClientClosedError("the client is closed")
 
     def _refresher_ended(self, task: asyncio.Task[Never]) -> None:
         """Nobody may wait for a refresh that cannot come any more."""
@@ -154,7 +170,7 @@ class Cluster:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
-                error = KafkaConnectionError("metadata is not refreshed any more: client closed")
+                error = ClientClosedError("metadata is not refreshed any more: client closed")
                 error.__cause__ = cause
                 waiter.set_exception(error)
 
@@ -195,8 +211,9 @@ class Cluster:
             KafkaTimeoutError: No broker answered within ``request_timeout_s``.
             KafkaConnectionError: The cluster is closed, or refreshing ended with an error.
         """
-        if self._refresher is None or self._refresher.done() or self._is_closed:
-            raise KafkaConnectionError("the cluster is not started, or closed")
+        self.raise_if_closed()
+        if self._refresher is None or self._refresher.done():
+            raise KafkaConnectionError("metadata is not refreshed: the cluster is not started")
         waiter: asyncio.Future[ClusterView] = self._loop.create_future()
         self._waiters.append(waiter)
         self._wake.set()
@@ -208,6 +225,9 @@ class Cluster:
             raise KafkaTimeoutError(
                 f"no metadata within {self.config.request_timeout_s:g} s{reason}"
             ) from self._last_error
+        finally:  # also when it was given up: nobody may be asked for the sake of no one
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
 
     def add_listener(self, listener: Listener) -> None:
         """Call ``listener(view)`` synchronously after each change of the view."""
@@ -280,6 +300,7 @@ class Cluster:
                 RequestTimedOutError,
             ) as error:
                 failures.append(error)
+        self.raise_if_closed()
         is_tls = bool(failures) and all(isinstance(error, TLSError) for error in failures)
         reasons = "; ".join(_reason(error) for error in failures) or "no broker is known"
         error_class = TLSError if is_tls else KafkaConnectionError
@@ -387,7 +408,7 @@ class Cluster:
             self._spacing_s = self._spacing.next_delay_s()
             self._swap(self._view.updated(response, now))
         except BaseException:
-            self._waiters = waiters + self._waiters
+            self._waiters = [waiter for waiter in waiters if not waiter.done()] + self._waiters
             self._is_stale |= is_stale
             self._is_watched_changed |= is_changed
             raise

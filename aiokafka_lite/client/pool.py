@@ -26,7 +26,12 @@ from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.connection import Authenticate, Connection
 from aiokafka_lite.client.exchange import own_copy
 from aiokafka_lite.client.view import Node
-from aiokafka_lite.errors import KafkaConnectionError, KafkaError, NodeNotReadyError
+from aiokafka_lite.errors import (
+    ClientClosedError,
+    KafkaConnectionError,
+    KafkaError,
+    NodeNotReadyError,
+)
 from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Request, Response
 
@@ -115,6 +120,7 @@ class Pool:
         self._nodes: dict[int, _NodeState] = {}
         self._attempts: set[asyncio.Task[KafkaError | None]] = set()
         self._leaving: set[Connection] = set()
+        self._closing: list[Connection] = []
         self._idle_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
         # Told when a node cannot be reached any more (its id, address and the error), and when
@@ -276,7 +282,7 @@ class Pool:
         """
         while True:
             if self._is_closed:
-                raise KafkaConnectionError("the client is closed")
+                raise ClientClosedError("the client is closed")
             state = self._nodes.get(node_id)
             if state is None:
                 raise NodeNotReadyError(
@@ -298,8 +304,10 @@ class Pool:
         attempt = self._start_connecting(state, slot)
         await asyncio.wait([attempt])  # not awaited itself: our cancellation must not reach it
         if attempt.cancelled():
-            why = "the client is closed" if self._is_closed else "the node left or moved"
-            raise KafkaConnectionError(f"connecting to {state} was given up: {why}")
+            why = f"connecting to {state} was given up"
+            if self._is_closed:
+                raise ClientClosedError(f"{why}: the client is closed")
+            raise KafkaConnectionError(f"{why}: the node left or moved")
         if (error := attempt.result()) is not None:
             raise own_copy(error)
 
@@ -311,7 +319,7 @@ class Pool:
                     self._connect(state, slot), name=f"connect {slot.lane.value} {state}"
                 )
             except RuntimeError as error:
-                raise KafkaConnectionError("the client is closed") from error
+                raise ClientClosedError("the client is closed") from error
             self._attempts.add(slot.connecting)
             slot.connecting.add_done_callback(self._attempts.discard)
         return slot.connecting
@@ -480,21 +488,25 @@ class Pool:
         if next_due is not None:
             self._set_idle_timer(next_due, max_idle_s)
 
-    async def close(self) -> None:
-        """Close every connection; waiters get KafkaConnectionError. Idempotent."""
+    def abort(self) -> None:
+        """Close every connection and give up every attempt; waits for nothing. Idempotent."""
         self._is_closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        attempts = list(self._attempts)
-        for attempt in attempts:
+        for attempt in self._attempts:
             self._scope.cancel(attempt)
-        connections = [connection for _, connection in self._connected_slots()]
-        connections += self._leaving
+        self._closing += [connection for _, connection in self._connected_slots()]
+        self._closing += self._leaving
+        self._leaving.clear()
         self._nodes.clear()
-        for connection in connections:
+        for connection in self._closing:
             connection.close()
-        if attempts:
-            await asyncio.wait(attempts)
-        for connection in connections:
+
+    async def close(self) -> None:
+        """Close every connection; waiters get KafkaConnectionError. Idempotent."""
+        self.abort()
+        if self._attempts:
+            await asyncio.wait(self._attempts)
+        for connection in self._closing:
             await connection.wait_closed()

@@ -179,7 +179,7 @@ class Commits(CommittedReader):
         Returns:
             What could not be committed.
         """
-        left = self._not_committed_yet({**self._departed, **offsets})
+        left = self.left_to_commit(offsets)
         if left:
             try:
                 await self._commit(left, deadline=deadline, is_asked_for=False)
@@ -187,6 +187,10 @@ class Commits(CommittedReader):
                 log.warning("group %s: %s not committed: %s", self._member.group_id, left, error)
                 return self._not_committed_yet(left)
         return {}
+
+    def left_to_commit(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what is to be committed at last and is not yet: of `offsets`, and of what went."""
+        return self._not_committed_yet({**self._departed, **offsets})
 
     def start_auto_commit(self, scope: TaskScope) -> None:
         """Start to commit what was handed out before the latest get, time and again."""
@@ -479,6 +483,7 @@ class Commits(CommittedReader):
         while self._is_refused_now(commit):
             self._waiting.add(commit)
             await self._member.wait_for_change()
+            self._cluster.raise_if_closed()
 
     def _is_refused_now(self, commit: _Commit) -> bool:
         member = self._member

@@ -109,6 +109,7 @@ class CommittedReader(ABC):
                 async with timeout_at(deadline):
                     while self.is_settling:
                         await self._member.wait_for_change()
+                        self._cluster.raise_if_closed()
                     answers = await self._fetch(left, deadline)
             except asyncio.TimeoutError:
                 break

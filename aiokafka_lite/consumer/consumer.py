@@ -8,10 +8,9 @@ import ssl
 import traceback
 import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite._compat import Self
 from aiokafka_lite.abc import AbstractTokenProvider, ConsumerRebalanceListener
 from aiokafka_lite.consumer.aiokafka_names import AiokafkaNames, OneByOne, goes_by_getone
 from aiokafka_lite.consumer.arguments import (
@@ -30,15 +29,15 @@ from aiokafka_lite.consumer.config import (
 from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.fetched import Record
 from aiokafka_lite.consumer.iteration import RecordIterator
+from aiokafka_lite.consumer.lifecycle import Lifecycle
 from aiokafka_lite.consumer.monitoring import Monitoring
 from aiokafka_lite.consumer.position_methods import PositionMethods
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     IllegalStateError,
     RecordTooLargeError,
-    WrongLoopError,
 )
-from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,10 +46,8 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.arrow_gets import ArrowGets
     from aiokafka_lite.consumer.deserialising import AnyDeserializer
 
-DEFAULT_STOP_TIMEOUT_S: Final = 10.0
 
-
-class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaNames):
+class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, AiokafkaNames):
     """Reads records from Kafka on the running event loop.
 
     ::
@@ -180,94 +177,13 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
         self._ready = self._engine.ready
         self._iterate_over(self._ready.cursor)
         self._arrow_gets: ArrowGets | None = None
-        self._stopping: asyncio.Future[None] | None = None
+        self._stopping = None
         if topics:
             self._state.subscribe(check_topics(topics))
         self._closed = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._config.client_id!r} in group {self._group_id!r}>"
-
-    def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
-            warnings.warn(
-                f"Unclosed {type(self).__name__} {self!r}",
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )
-            context: dict[str, object] = {
-                "consumer": self,
-                "message": f"Unclosed {type(self).__name__}",
-            }
-            if self._source_traceback is not None:
-                context["source_traceback"] = self._source_traceback
-            self._loop.call_exception_handler(context)
-
-    # --- Start and stop -------------------------------------------------------------------
-    async def start(self) -> None:
-        """Connect, wait for the topics, and with a group for the first assignment.
-
-        May be tried again after it failed or was cancelled; nothing is left of the attempt.
-
-        Raises:
-            KafkaConnectionError: No bootstrap server could be reached.
-            UnknownTopicOrPartitionError: A topic did not appear within request_timeout_ms.
-            TopicAuthorizationFailedError: A topic may not be read.
-            InvalidTopicError: A topic's name is not allowed.
-            GroupAuthorizationFailedError: The group may not be joined.
-            ValueError: isolation_level is unknown.
-            WrongLoopError: It was made on another loop.
-            AssertionError: It was started before.
-        """
-        if self._loop is not asyncio.get_running_loop():
-            raise WrongLoopError("start the consumer on the loop on which it was made")
-        if self._engine.is_running or self._engine.is_stopped:
-            raise AssertionError("a consumer is started once: make another one")
-        await self._engine.start()
-
-    async def stop(
-        self, timeout: float = DEFAULT_STOP_TIMEOUT_S
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commit all that was handed out (with auto-commit), leave the group, disconnect.
-
-        Returns within `timeout` seconds, whatever the brokers do; a second call does nothing,
-        one during the first waits for it.
-
-        Returns:
-            Offsets that should have been committed and could not be.
-        """
-        return await self._stop(timeout, is_clean=True)
-
-    async def _stop(
-        self, timeout_s: float, *, is_clean: bool
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        if self._stopping is not None:
-            await asyncio.shield(self._stopping)
-            return {}
-        self._closed = True
-        self._stopping = self._loop.create_future()
-        offsets: Mapping[TopicPartition, OffsetAndMetadata] = {}
-        if self._config.enable_auto_commit and self._group_id is not None:
-            handed_out = self._state.handed_out_offsets
-            offsets = handed_out() if is_clean else self._state.processed_offsets()
-        try:
-            return dict(await self._engine.stop(self._loop.time() + timeout_s, offsets))
-        finally:
-            self._stopping.set_result(None)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        """Stop. Left by an exception, the latest get's records are not committed."""
-        await self._stop(DEFAULT_STOP_TIMEOUT_S, is_clean=exc_type is None)
 
     # --- Subscription and assignment ------------------------------------------------------
     def subscribe(
@@ -286,6 +202,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
         names = check_topics(topics)
         if bool(names) == bool(pattern):
             raise TypeError("subscribe takes either topics or a pattern")
+        self._engine.owner.check_now()
         check_listener(listener)
         if pattern:
             self._state.subscribe_pattern(check_pattern(pattern), listener)
@@ -294,6 +211,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
 
     def unsubscribe(self) -> None:
         """Give up all topics and partitions; the group is left."""
+        self._engine.owner.check_now()
         self._state.unsubscribe()
 
     def subscription(self) -> frozenset[str]:
@@ -307,6 +225,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
             IllegalStateError: Topics or a pattern are subscribed.
             TypeError: One is not a TopicPartition.
         """
+        self._engine.owner.check_now()
         self._state.assign_from_user(check_partitions(partitions))
 
     def assignment(self) -> set[TopicPartition]:
@@ -335,6 +254,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
             ValueError: A limit is not a positive int.
             KafkaError: Once a call, for an error that stands before the next record.
         """
+        self._engine.owner.check()
         check_max_records(max_records)
         check_max_records(max_records_per_partition, "max_records_per_partition")
         return await self._engine.gets.some(
@@ -360,6 +280,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
             IllegalStateError: A partition is not assigned.
             KafkaError: Once a call, for an error that stands before the next record.
         """
+        self._engine.owner.check()
         check_max_records(max_records)
         check_max_records(max_records_per_partition, "max_records_per_partition")
         self._engine.raise_if_unusable()
@@ -378,10 +299,12 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
             IllegalStateError: A partition is not assigned.
             KafkaError: Once a call, for an error that stands before the next record.
         """
-        if partitions:
-            return await self._engine.gets.one(self._check_assigned(partitions))
-        record = self._ready.cursor.take()
-        return await self._engine.gets.one(()) if record is None else record
+        if not partitions:
+            record = self._ready.cursor.take()
+            if record is not None:
+                return record
+        self._engine.owner.check()
+        return await self._engine.gets.one(self._check_assigned(partitions))
 
     async def poll_arrow(
         self,
@@ -411,6 +334,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
             ValueError: `max_rows` is not a positive int; or the schema has columns that there are
                 not, or types that are not supported.
         """
+        self._engine.owner.check()
         check_max_records(max_rows, "max_rows")
         gets = self._use_arrow()
         return await gets.one(
@@ -431,6 +355,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
             ConsumerStoppedError: The consumer is stopped already.
             KafkaError, ModuleNotFoundError, ValueError: As `poll_arrow`.
         """
+        self._engine.owner.check_now()
         check_max_records(max_rows, "max_rows")
         if self._engine.is_stopped:
             raise ConsumerStoppedError("the consumer is stopped")
@@ -452,6 +377,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
         return self._arrow_gets
 
     def __aiter__(self) -> AsyncIterator[Record]:
+        self._engine.owner.check()
         if self._engine.is_stopped:
             raise ConsumerStoppedError("the consumer is stopped")
         return OneByOne(self) if goes_by_getone(self, _ORIGINAL) else self
@@ -465,6 +391,7 @@ class AIOKafkaConsumer(RecordIterator, PositionMethods, Monitoring, AiokafkaName
             KafkaError: As `getone`, but records that are too large are skipped, as in aiokafka,
                 unless on_bad_record is a callable, which decides.
         """
+        self._engine.owner.check()
         while True:
             try:
                 return await self._engine.gets.one(())

@@ -17,14 +17,16 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.client.connection import Authenticate
+from aiokafka_lite.consumer import stopping
 from aiokafka_lite.consumer.budget import ByteBudget
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.delivering import make_delivery
@@ -33,6 +35,7 @@ from aiokafka_lite.consumer.fetcher import Fetcher
 from aiokafka_lite.consumer.gets import Gets
 from aiokafka_lite.consumer.no_group import NoCommits, NoGroup
 from aiokafka_lite.consumer.offsets import OffsetLookup
+from aiokafka_lite.consumer.ownership import Owner
 from aiokafka_lite.consumer.positions import PositionResolver
 from aiokafka_lite.consumer.ready import ReadyRecords
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionMode, SubscriptionState
@@ -52,7 +55,7 @@ log = logging.getLogger(__name__)
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 FIRST_TOPIC_RETRY_S: Final = 0.1
-LEAST_STEP_S: Final = 0.05
+SCOPE_NAMES: Final = ("fetch", "positions", "group", "cluster")
 
 
 class Engine:
@@ -72,6 +75,7 @@ class Engine:
         )
         self.ready = ReadyRecords(self.state, on_closed=self.queue.finish_if_exhausted)
         self.gets = Gets(self.state, self.queue, self.ready, self._raise_listener_error)
+        self.owner = Owner(self.ready.cursor.close)
         self.is_stopped = False
         self._rng = rng
         self._loop = asyncio.get_running_loop()
@@ -87,6 +91,11 @@ class Engine:
         self.state.on_subscription_change(self._watch_topics)
         self.state.mark_observers()
         self._running: Running | None = None
+        # While the parts are being stopped.
+        self._ending: Running | None = None
+        self._has_ended = asyncio.Event()
+        # What was to be committed at the stop, and is not, as far as known.
+        self.uncommitted: Offsets = {}
 
     # --- Hooks ----------------------------------------------------------------------------
     def _budget_released(self) -> None:
@@ -205,6 +214,21 @@ class Engine:
             raise IllegalStateError("the consumer is not started: await consumer.start() first")
         return self._running
 
+    @contextmanager
+    def until_stopped(self) -> Iterator[Running]:
+        """Use the parts for a call that waits for brokers; the stop ends its wait.
+
+        Raises:
+            ConsumerStoppedError: The consumer is stopped, or was so meanwhile.
+            IllegalStateError: It was not started.
+        """
+        try:
+            yield self.running
+        except KafkaError as error:
+            if not self.is_stopped:
+                raise
+            raise ConsumerStoppedError("the consumer was stopped meanwhile") from error
+
     @property
     def is_running(self) -> bool:
         return self._running is not None
@@ -219,6 +243,7 @@ class Engine:
             TopicAuthorizationFailedError, InvalidTopicError: A topic cannot be read at all.
             KafkaError: The group refused the member.
         """
+        await self._until_startable()
         self.config.check_isolation_level()
         # Whoever publishes an event imports its class: not for the first time in the middle of it.
         import aiokafka_lite.consumer.events  # noqa: F401
@@ -230,9 +255,18 @@ class Engine:
             if self.state.mode is SubscriptionMode.TOPICS:
                 await self._wait_for_topics(running.cluster)
             await running.start()
-        except BaseException:
-            await self._tear_down(self._loop.time())
+            _ = self.running  # unless it was stopped as it became ready
+        except BaseException as error:
+            await self._tear_down(self._loop.time(), {})
+            if self.is_stopped and isinstance(error, Exception):
+                raise ConsumerStoppedError("the consumer was stopped while it started") from error
             raise
+
+    async def _until_startable(self) -> None:
+        while self._ending is not None:  # an attempt that was cancelled is being undone
+            await self._has_ended.wait()
+        if self._running is not None or self.is_stopped:
+            raise AssertionError("a consumer is started once: make another one")
 
     async def _wait_for_topics(self, cluster: Cluster) -> None:
         """Wait until metadata has every subscribed topic (brokers may be creating them).
@@ -267,31 +301,52 @@ class Engine:
             ) from None
 
     # --- Stop -----------------------------------------------------------------------------
-    async def stop(self, deadline: float, offsets: Offsets) -> Offsets:
+    async def stop(self, deadline: float, offsets: Offsets) -> None:
         """Stop everything in order, within the deadline; always returns.
 
-        Returns:
-            Those of `offsets` that could not be committed.
+        `uncommitted` says then which of `offsets` could not be committed.
         """
         self.is_stopped = True
         self.ready.close()
         self.queue.wake()
         self._state_changed.set()
         try:
-            return await self._tear_down(deadline, offsets)
+            await self._tear_down(deadline, offsets)
         finally:
             self.state.events.close()
 
-    async def _tear_down(self, deadline: float, offsets: Offsets | None = None) -> Offsets:
+    async def _tear_down(self, deadline: float, offsets: Offsets) -> None:
         running, self._running = self._running, None
         self._may_be_unusable = True
         if running is None:
-            return {}
+            await self._until_ended(deadline)
+            return
+        self._ending = running
+        self._has_ended.clear()
+        self.uncommitted = offsets
         try:
-            return await running.stop(deadline, offsets or {})
+            self.uncommitted = await stopping.stop(running, deadline, offsets)
+        except BaseException:
+            self.uncommitted = running.commits.left_to_commit(offsets)
+            raise
         finally:
             self.state.forget_new_observers()
             self.queue.clear()
+            self._ending = None
+            self._has_ended.set()
+
+    async def _until_ended(self, deadline: float) -> None:
+        """Wait for the end of a start that was cancelled, within the time of the stop."""
+        try:
+            async with timeout_at(deadline):
+                while self._ending is not None:
+                    await self._has_ended.wait()
+        except asyncio.TimeoutError:
+            log.warning("stopping: a start that was cancelled is not undone in time")
+
+    def is_called_by_listener(self) -> bool:
+        """Whether a rebalance listener is asking, for whose end the stop waits."""
+        return self._ending is not None and self._ending.membership.is_called_by_listener()
 
     # --- Waiting for a state --------------------------------------------------------------
     async def wait_until(self, is_reached: Callable[[], bool], deadline: float) -> bool:
@@ -311,6 +366,15 @@ class Engine:
         return True
 
 
+class Scopes(NamedTuple):
+    """The tasks of a consumer by their kind, in the order in which they are stopped."""
+
+    fetching: TaskScope
+    positions: TaskScope
+    grouping: TaskScope
+    connecting: TaskScope
+
+
 class Running:
     """The parts between start and stop, with the scopes of their tasks."""
 
@@ -319,14 +383,15 @@ class Running:
         on_failure, on_restart = engine._on_failure, engine._on_restart
         self._loop = asyncio.get_running_loop()
         self._config = config
-        self._fetching = TaskScope("fetch", on_failure=on_failure, on_restart=on_restart)
-        self._positions = TaskScope("positions", on_failure=on_failure, on_restart=on_restart)
-        self._grouping = TaskScope("group", on_failure=on_failure, on_restart=on_restart)
-        self._connecting = TaskScope("cluster", on_failure=on_failure, on_restart=on_restart)
-        self.scopes = (self._fetching, self._positions, self._grouping, self._connecting)
+        self.scopes = Scopes(
+            *(TaskScope(name, on_failure=on_failure, on_restart=on_restart) for name in SCOPE_NAMES)
+        )
         client = client_config(config)
         self.cluster = Cluster(
-            client, scope=self._connecting, rng=rng, authenticate=authenticator(config, client)
+            client,
+            scope=self.scopes.connecting,
+            rng=rng,
+            authenticate=authenticator(config, client),
         )
         self.cluster.pool.on_reachability = engine.on_reachability
         self.lookup = OffsetLookup(config, self.cluster, rng)
@@ -334,11 +399,11 @@ class Running:
         self.membership: GroupMembership | NoGroup
         if config.group_id is None:
             self.commits = NoCommits()
-            self.membership = NoGroup(config, state, self.cluster, scope=self._grouping)
+            self.membership = NoGroup(config, state, self.cluster, scope=self.scopes.grouping)
         else:
             self.commits, self.membership = self._make_group(engine, config.group_id, rng)
         self.fetcher = Fetcher(
-            config, state, self.cluster, engine.queue, engine.budget, self._fetching, rng
+            config, state, self.cluster, engine.queue, engine.budget, self.scopes.fetching, rng
         )
         self.resolver = PositionResolver(
             config,
@@ -371,7 +436,7 @@ class Running:
             coordinator,
             member,
             commits,
-            scope=self._grouping,
+            scope=self.scopes.grouping,
             rng=rng,
             on_error=engine.on_error,
             on_listener_error=engine.on_listener_error,
@@ -382,50 +447,11 @@ class Running:
         """Start all tasks and wait for the first assignment."""
         self.fetcher.start()
         self.cluster.add_listener(self.resolver.view_changed)
-        self._positions.supervise(self.resolver.run, name="positions")
+        self.scopes.positions.supervise(self.resolver.run, name="positions")
         if self._config.enable_auto_commit:
-            self.commits.start_auto_commit(self._grouping)
+            self.commits.start_auto_commit(self.scopes.grouping)
         await self.membership.start()
         await self.membership.wait_assigned()
-
-    async def stop(self, deadline: float, offsets: Offsets) -> Offsets:
-        """Stop in order, each step within what is left of the time; always returns."""
-        try:
-            return await self._stop_in_order(deadline, offsets)
-        except asyncio.CancelledError:
-            # The caller gave up waiting: nothing more is committed, but no task may be left.
-            for scope in self.scopes:
-                await self._bounded(scope.close(), 0.0, f"stop {scope.name} tasks")
-            raise
-
-    async def _stop_in_order(self, deadline: float, offsets: Offsets) -> Offsets:
-        self.fetcher.close()
-        uncommitted: Offsets = dict(offsets)
-        await self._bounded(self._fetching.close(), deadline, "stop fetching")
-        await self._bounded(self._positions.close(), deadline, "stop looking up positions")
-        left = await self._bounded(
-            self.membership.leave(deadline=deadline, offsets=offsets), deadline, "leave the group"
-        )
-        if left is not None:
-            uncommitted = left
-        await self._bounded(self._grouping.close(), deadline, "stop the group's tasks")
-        await self._bounded(self.cluster.close(), deadline, "close connections")
-        await self._bounded(self._connecting.close(), deadline, "stop the cluster's tasks")
-        return uncommitted
-
-    async def _bounded(
-        self, step: Awaitable[Offsets | None], deadline: float, name: str
-    ) -> Offsets | None:
-        """Run a step of the stop, which may neither hang nor keep the next ones from running."""
-        try:
-            # Each step gets a moment even when the time is used up: most need no network.
-            async with timeout_at(max(deadline, self._loop.time() + LEAST_STEP_S)):
-                return await step
-        except asyncio.TimeoutError:
-            log.warning("stopping: could not %s in time", name)
-        except Exception as error:  # noqa: BLE001 -- whatever it was, the next steps must run
-            log.warning("stopping: could not %s: %r", name, error)
-        return None
 
 
 def client_config(config: ConsumerConfig) -> ClientConfig:

@@ -45,6 +45,13 @@ class NoGroup:
         """Whether the assignment answers to the subscription; here it always does."""
         return True
 
+    def wake_waiters(self) -> None:
+        """Wake nobody: nobody waits here."""
+
+    def is_called_by_listener(self) -> bool:
+        """Whether a rebalance listener is asking; none is called here."""
+        return False
+
     async def start(self) -> None:
         """Start following subscription and metadata."""
         self._state.on_subscription_change(self._follow)
@@ -111,6 +118,12 @@ class NoCommits:
             IllegalOperation: Always.
         """
         raise IllegalOperation("committing needs a group_id")
+
+    def left_to_commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return nothing: nothing is to be committed."""
+        return {}
 
     async def committed(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None

@@ -10,7 +10,7 @@ from typing import Literal, overload
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.consumer.arguments import check_offset, check_partitions
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.engine import Engine
+from aiokafka_lite.consumer.engine import Engine, Running
 from aiokafka_lite.consumer.offsets import FoundOffset
 from aiokafka_lite.consumer.state import (
     EARLIEST_TIMESTAMP,
@@ -45,6 +45,7 @@ class PositionMethods:
             TypeError: `partition` is not a TopicPartition.
             IllegalStateError: It is not assigned.
         """
+        self._engine.owner.check_now()
         check_partitions((partition,))
         self._state.seek(self._state.partition(partition), check_offset(offset))
 
@@ -65,6 +66,7 @@ class PositionMethods:
         return await self._reset(partitions, LATEST_TIMESTAMP)
 
     async def _reset(self, partitions: tuple[TopicPartition, ...], timestamp: int) -> bool:
+        self._engine.owner.check()
         self._engine.raise_if_unusable()
         states = self._states(partitions)
         for state in states:
@@ -87,9 +89,11 @@ class PositionMethods:
             TypeError: One is not a TopicPartition.
             IllegalStateError: One is not assigned.
         """
+        self._engine.owner.check()
         self._require_group()
         states = self._states(partitions)
-        committed = await self._engine.running.commits.committed([state.tp for state in states])
+        with self._engine.until_stopped() as running:
+            committed = await running.commits.committed([state.tp for state in states])
         result: dict[TopicPartition, int | None] = {}
         for state in states:
             offset = committed[state.tp]
@@ -121,6 +125,7 @@ class PositionMethods:
             KafkaTimeoutError: They were not all found within request_timeout_ms.
             KafkaError: What keeps one from being found.
         """
+        self._engine.owner.check()
         self._engine.raise_if_unusable()
         wanted = check_partitions((partition, *others))
         states = [self._state.partition(tp) for tp in wanted]
@@ -158,8 +163,10 @@ class PositionMethods:
             ValueError, TypeError: `offsets` has another shape.
             KafkaError: The broker refused, or could not be reached in time.
         """
+        self._engine.owner.check()
         self._require_group()
-        await self._engine.running.commits.commit(offsets)
+        with self._engine.until_stopped() as running:
+            await running.commits.commit(offsets)
 
     @overload
     async def committed(
@@ -205,9 +212,11 @@ class PositionMethods:
             TypeError: One is not a TopicPartition.
             KafkaError: The coordinator refused, or could not be reached in time.
         """
+        self._engine.owner.check()
         self._require_group()
         wanted = check_partitions((partition, *others))
-        found = await self._engine.running.commits.committed(wanted)
+        with self._engine.until_stopped() as running:
+            found = await running.commits.committed(wanted)
         answers: dict[TopicPartition, int | OffsetAndMetadata | None] = {}
         for tp in wanted:
             offset = found[tp]
@@ -251,11 +260,13 @@ class PositionMethods:
             TypeError: One is not a TopicPartition.
             IllegalStateError: One is not assigned.
         """
+        self._engine.owner.check_now()
         for tp in check_partitions(partitions):
             self._state.pause(self._state.partition(tp))
 
     def resume(self, *partitions: TopicPartition) -> None:
         """Hand out and fetch the partitions again; raises as `pause` does."""
+        self._engine.owner.check_now()
         for tp in check_partitions(partitions):
             self._state.resume(self._state.partition(tp))
 
@@ -316,6 +327,7 @@ class PositionMethods:
     async def _bounds(
         self, partitions: Iterable[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, int]:
+        self._engine.owner.check()
         checked = check_partitions(partitions)
         found = await self._find(dict.fromkeys(checked, timestamp))
         return {tp: found[tp].offset for tp in checked}
@@ -329,6 +341,7 @@ class PositionMethods:
             ValueError: A time is negative.
             KafkaTimeoutError: They were not all found within request_timeout_ms.
         """
+        self._engine.owner.check()
         check_partitions(timestamps)
         for tp, timestamp in timestamps.items():
             if timestamp < 0:
@@ -346,7 +359,12 @@ class PositionMethods:
     ) -> dict[TopicPartition, FoundOffset]:
         if not timestamps:
             return {}
-        running = self._engine.running
+        with self._engine.until_stopped() as running:
+            return await self._look_up(running, timestamps)
+
+    async def _look_up(
+        self, running: Running, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, FoundOffset]:
         deadline = self._request_deadline()
         view = running.cluster.view
         if any(view.leader(tp) is None for tp in timestamps):
@@ -360,10 +378,10 @@ class PositionMethods:
 
     async def topics(self) -> set[str]:
         """Return the names of all topics that may be read, internal ones left out."""
-        cluster = self._engine.running.cluster
-        response = await cluster.request_any(
-            MetadataRequest(topics=None, allow_auto_topic_creation=False)
-        )
+        self._engine.owner.check()
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        with self._engine.until_stopped() as running:
+            response = await running.cluster.request_any(request)
         return {
             topic.name
             for topic in response.topics

@@ -46,6 +46,13 @@ class KafkaConnectionError(KafkaError):
     invalid_metadata = True
 
 
+class ClientClosedError(KafkaConnectionError):
+    """This client was closed: whatever waits for its brokers waits in vain."""
+
+    retriable = False
+    invalid_metadata = False
+
+
 class NoBrokersAvailable(KafkaError):
     """None of the brokers could be reached."""
 

@@ -52,12 +52,16 @@ class ListenerCalls:
         self._running = (task, call)
         await self.finish(deadline=deadline)
 
+    def is_calling(self) -> bool:
+        """Whether the callback that runs is asking, or a task that it started."""
+        return self._running is not None and reentry.is_in(self._running[1])
+
     async def finish(self, *, deadline: float) -> None:
         """Wait for the callback that runs, if any, and cut it off at the deadline.
 
         Does nothing when it is the callback that asks, as one that stops the consumer does.
         """
-        if self._running is None or reentry.is_in(self._running[1]):
+        if self._running is None or self.is_calling():
             return
         task, call = self._running
         loop = asyncio.get_running_loop()

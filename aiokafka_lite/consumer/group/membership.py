@@ -32,7 +32,7 @@ from aiokafka_lite.consumer.group.member import (
 from aiokafka_lite.consumer.group.rebalance import Rebalance, Share
 from aiokafka_lite.consumer.state import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.topics import have_changed, is_subscribed, match_pattern
-from aiokafka_lite.errors import FencedInstanceIdError, KafkaError
+from aiokafka_lite.errors import ConsumerStoppedError, FencedInstanceIdError, KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -128,6 +128,14 @@ class GroupMembership:
         """Whether the assignment answers to the present subscription, and the listener knows."""
         return self._assigned_version == self._state.subscription_version
 
+    def wake_waiters(self) -> None:
+        """Have those who wait for the member look again, as when there is nothing to wait for."""
+        self._member.notify()
+
+    def is_called_by_listener(self) -> bool:
+        """Whether it is the listener's callback that asks."""
+        return self._listener_calls.is_calling()
+
     async def start(self) -> None:
         """Start taking part; awaits nothing of the network."""
         self._state.add_listener(self._application_acted)
@@ -140,11 +148,14 @@ class GroupMembership:
 
         Raises:
             KafkaError: What keeps the member from joining and will not pass by itself.
+            ConsumerStoppedError: The consumer was stopped meanwhile.
         """
         while is_subscribed(self._state) and not self.is_stable:
             self._scope.raise_if_failed()
             if self._error is not None:
                 raise self._error
+            if self._task is None or self._task.done():
+                raise ConsumerStoppedError("the consumer was stopped before it had an assignment")
             await self._member.wait_for_change()
         self._scope.raise_if_failed()
 
