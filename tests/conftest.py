@@ -30,6 +30,9 @@ hypothesis.settings.register_profile("short", max_examples=50, deadline=None)
 hypothesis.settings.register_profile("long", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile("long" if LONG else "short")
 
+# The parameters that the short form takes a part of.
+ALL_CHOICES = frozenset({"kafka", "decoder", "_asyncio_loop_factory"})
+
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 ASYNCIO_LOOP: Mapping[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
 
@@ -48,6 +51,9 @@ EVERY_LOOP = every_loop()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_loop: run on asyncio's loop and on uvloop")
+    config.addinivalue_line(
+        "markers", "one_loop_each: in the short form each broker is used with one loop only"
+    )
     config.addinivalue_line(
         "markers", "virtual_time: run on a loop whose time passes when nothing is left to do"
     )
@@ -75,19 +81,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
         if params.get("kafka") == "real":
             item.add_marker(pytest.mark.real_kafka)
-        wanted = LONG or (_is_in_pairwise_set(params) and not item.get_closest_marker("slow"))
+        has_one_loop_each = item.get_closest_marker("one_loop_each") is not None
+        wanted = LONG or (
+            _is_in_pairwise_set(params, has_one_loop_each=has_one_loop_each)
+            and not item.get_closest_marker("slow")
+        )
         (keep if wanted else left_out).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = keep
 
 
-def _is_in_pairwise_set(params: Mapping[str, object]) -> bool:
-    """Of broker × loop × decoder keep the even half: it still holds every pair of choices."""
-    if not {"kafka", "decoder", "_asyncio_loop_factory"} <= params.keys():
+def _is_in_pairwise_set(params: Mapping[str, object], *, has_one_loop_each: bool) -> bool:
+    """Of broker × loop × decoder keep the even half: it still holds every pair of choices.
+
+    Without decoder it holds each broker with one loop, which is enough for some tests.
+    """
+    needed = {"kafka", "_asyncio_loop_factory"} if has_one_loop_each else ALL_CHOICES
+    if not needed <= params.keys():
         return True
     is_uvloop = params["_asyncio_loop_factory"] is not ASYNCIO_LOOP["asyncio"]
-    choices = (params["kafka"] == "real", params["decoder"] == "python", is_uvloop)
+    choices = (params["kafka"] == "real", params.get("decoder") == "python", is_uvloop)
     return sum(choices) % 2 == 0
 
 

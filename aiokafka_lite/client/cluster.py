@@ -89,6 +89,8 @@ class Cluster:
         self._view = ClusterView()
         self._listeners: list[Listener] = []
         self._watched: frozenset[str] | None = frozenset()
+        # Those of them that have existed: asking for one again must not create it anew.
+        self._seen: set[str] = set()
         self._refresher: asyncio.Task[Never] | None = None
         self._is_closed = False
         # Written by whoever wants a refresh, consumed by the refresh task when it sends.
@@ -185,6 +187,7 @@ class Cluster:
 
     def _set_watched(self, topics: frozenset[str] | None) -> None:
         before, self._watched = self._watched, topics
+        self._seen &= topics or frozenset()
         if before is not None and (topics is None or not topics <= before):
             self._is_watched_changed = True
             self._wake.set()
@@ -401,12 +404,14 @@ class Cluster:
         self._is_leader_missing = False
         is_changed, self._is_watched_changed = self._is_watched_changed, False
         try:
-            response = await self._ask_for_metadata(failures)
+            watched = self._watched
+            response = await self._ask_for_metadata(watched, failures)
             now = self._loop.time()
             if now - self._view.fetched_at > 2 * self.config.retry_backoff_max_s:
                 self._spacing.reset()
             self._spacing_s = self._spacing.next_delay_s()
-            self._swap(self._view.updated(response, now))
+            self._seen.update(topic.name or "" for topic in response.topics if topic.partitions)
+            self._swap(self._view.updated(response, now, is_of_all=watched is None))
         except BaseException:
             self._waiters = [waiter for waiter in waiters if not waiter.done()] + self._waiters
             self._is_stale |= is_stale
@@ -417,13 +422,15 @@ class Cluster:
             if not waiter.done():
                 waiter.set_result(self._view)
 
-    async def _ask_for_metadata(self, failures: list[KafkaError]) -> MetadataResponse:
-        topics = self._watched
+    async def _ask_for_metadata(
+        self, topics: frozenset[str] | None, failures: list[KafkaError]
+    ) -> MetadataResponse:
         request = MetadataRequest(
             topics=None
             if topics is None
             else [MetadataRequestTopic(name=topic) for topic in sorted(topics)],
-            allow_auto_topic_creation=self.config.allow_auto_create_topics,
+            allow_auto_topic_creation=self.config.allow_auto_create_topics
+            and not (topics or frozenset()) <= self._seen,
         )
         timeout_s = min(self.config.request_timeout_s, MAX_METADATA_WAIT_S)
         known = self.pool.node_ids()

@@ -2,7 +2,8 @@
 
 A newer answer to Metadata makes a new view out of the one before. Any broker may answer, and
 some lag behind, so an answer is not taken as it is: a partition's leader is only replaced by one
-of the same or a newer leader epoch, as long as the topic is the same (same topic id).
+of the same or a newer leader epoch, as long as the topic is the same (same topic id). And a topic
+that was known is gone only when that was said for a while: until then it stays as it was.
 
 References: KIP-320 (leader epochs), KIP-516 (topic ids), KIP-951 (leader hints in answers).
 """
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from aiokafka_lite.errors import KafkaError, NoError, for_code
+from aiokafka_lite.errors import KafkaError, NoError, UnknownTopicOrPartitionError, for_code
 from aiokafka_lite.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponsePartition,
@@ -24,6 +25,8 @@ from aiokafka_lite.structs import TopicPartition
 
 NO_LEADER: Final = -1
 NO_EPOCH: Final = -1
+# How long answers have to say that a topic is gone before that is taken to be so.
+GONE_AFTER_S: Final = 0.5
 
 
 class Node(NamedTuple):
@@ -46,17 +49,25 @@ class PartitionView(NamedTuple):
 
 
 class TopicView(NamedTuple):
-    """A topic that was asked for: its partitions, or the error the broker answered."""
+    """A topic that was asked for: its partitions, or the error the broker answered.
+
+    It has both while a topic that was known is not available: then the partitions are the last
+    that were known. `missing_since` is when an answer first said that it does not exist, None
+    as long as none does, or once it is gone.
+    """
 
     name: str
     topic_id: bytes = ZERO_UUID
     partitions: Mapping[int, PartitionView] = MappingProxyType({})
     is_internal: bool = False
     error: type[KafkaError] | None = None
+    missing_since: float | None = None
 
     @property
     def is_complete(self) -> bool:
         """Whether asking again could bring nothing more than is known."""
+        if self.missing_since is not None:
+            return False
         if self.error is not None:
             return not self.error.retriable
         return all(partition.leader != NO_LEADER for partition in self.partitions.values())
@@ -72,6 +83,7 @@ class ClusterView(NamedTuple):
         controller_id: Node id, -1 when unknown.
         cluster_id: None when unknown.
         fetched_at: Loop time of the answer; -inf for the view before the first.
+        is_of_all: Whether all topics were asked for, so that those left out do not exist.
     """
 
     nodes: Mapping[int, Node] = MappingProxyType({})
@@ -80,6 +92,7 @@ class ClusterView(NamedTuple):
     controller_id: int = -1
     cluster_id: str | None = None
     fetched_at: float = float("-inf")
+    is_of_all: bool = False
 
     def partition(self, tp: TopicPartition) -> PartitionView | None:
         """Return what is known of a partition, None when it is unknown."""
@@ -117,16 +130,24 @@ class ClusterView(NamedTuple):
         return [topic.name for topic in self.topics.values() if not topic.is_complete]
 
     # --- Making the next view --------------------------------------------------------------
-    def updated(self, response: MetadataResponse, fetched_at: float) -> ClusterView:
+    def updated(
+        self, response: MetadataResponse, fetched_at: float, *, is_of_all: bool = False
+    ) -> ClusterView:
         """Return the view that an answer to Metadata makes of this one.
 
-        Topics the answer leaves out are dropped: it was asked for all that matter.
+        Topics the answer leaves out are dropped, as it was asked for all that matter; if it was
+        asked for all there are (`is_of_all`), when they have been missing for `GONE_AFTER_S`.
         """
         topics = {
-            topic.name: _merged_topic(self.topics.get(topic.name), topic, topic.name)
+            topic.name: _merged_topic(self.topics.get(topic.name), topic, topic.name, fetched_at)
             for topic in response.topics
             if topic.name is not None
         }
+        if is_of_all and self.is_of_all:
+            for name in self.topics.keys() - topics.keys():
+                topic = _missing(self.topics[name], fetched_at)
+                if topic is not None:
+                    topics[name] = topic
         return ClusterView(
             nodes=MappingProxyType(
                 {
@@ -139,6 +160,7 @@ class ClusterView(NamedTuple):
             controller_id=response.controller_id,
             cluster_id=response.cluster_id,
             fetched_at=fetched_at,
+            is_of_all=is_of_all,
         )
 
     def with_nodes(self, nodes: Iterable[Node]) -> ClusterView:
@@ -164,8 +186,27 @@ class ClusterView(NamedTuple):
         )
 
 
-def _merged_topic(known: TopicView | None, topic: MetadataResponseTopic, name: str) -> TopicView:
-    """Return the topic as answered, but for leaders that an older epoch would bring back."""
+def _missing(known: TopicView | None, now: float) -> TopicView | None:
+    """Return the view of a topic that is said not to exist; None when it is gone."""
+    if known is None or not known.partitions:
+        return None
+    since = now if known.missing_since is None else known.missing_since
+    return None if now - since >= GONE_AFTER_S else known._replace(missing_since=since)
+
+
+def _merged_topic(
+    known: TopicView | None, topic: MetadataResponseTopic, name: str, now: float
+) -> TopicView:
+    """Return the topic as answered, but for leaders that an older epoch would bring back.
+
+    One that is not available just now keeps the partitions it had.
+    """
+    error = _error_class(topic.error_code)
+    if error is UnknownTopicOrPartitionError:
+        if (missing := _missing(known, now)) is not None:
+            return missing
+    elif known is not None and known.partitions and error is not None and error.retriable:
+        return known._replace(error=error, missing_since=None)
     is_same = known is not None and known.topic_id == topic.topic_id
     before = known.partitions if known is not None and is_same else {}
     return TopicView(
@@ -180,7 +221,7 @@ def _merged_topic(known: TopicView | None, topic: MetadataResponseTopic, name: s
             }
         ),
         is_internal=topic.is_internal,
-        error=_error_class(topic.error_code),
+        error=error,
     )
 
 

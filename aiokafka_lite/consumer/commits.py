@@ -59,6 +59,7 @@ from aiokafka_lite.consumer.state import (
     SubscriptionMode,
     SubscriptionState,
 )
+from aiokafka_lite.consumer.topic_lives import is_gone
 from aiokafka_lite.errors import (
     CommitFailedError,
     KafkaError,
@@ -155,6 +156,7 @@ class Commits(CommittedReader):
             CommitFailedError: The group rebalanced: the partitions may have another owner.
             FencedInstanceIdError: Another consumer has taken this one's group_instance_id.
             KafkaTimeoutError: It could not be done in time.
+            UnknownTopicOrPartitionError: A topic is gone, and what was of it was not committed.
             KafkaError: The coordinator refuses.
         """
         wanted = self._state.handed_out_offsets() if offsets is None else checked_offsets(offsets)
@@ -339,6 +341,8 @@ class Commits(CommittedReader):
             del commit.left[tp]
         if not commit.is_asked_for:
             commit.left = self._not_committed_yet(commit.left)
+            for tp in [tp for tp in commit.left if is_gone(self._cluster.view, tp.topic)]:
+                del commit.left[tp]
         if not commit.left:
             return
         identity = self._identity_for(commit)
@@ -451,6 +455,8 @@ class Commits(CommittedReader):
             raise CommitFailedError from error
         if error.invalid_metadata:
             self._cluster.invalidate()
+            if error.tp is not None and is_gone(self._cluster.view, error.tp.topic):
+                return False
         return recovery is not Recovery.SURFACE
 
     async def _is_all_that_is_left_gone(self, commit: _Commit, deadline: float) -> bool:

@@ -39,6 +39,7 @@ from aiokafka_lite.consumer.ownership import Owner
 from aiokafka_lite.consumer.positions import PositionResolver
 from aiokafka_lite.consumer.ready import ReadyRecords
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.topic_lives import TopicLives
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     IllegalStateError,
@@ -395,6 +396,8 @@ class Running:
         )
         self.cluster.pool.on_reachability = engine.on_reachability
         self.lookup = OffsetLookup(config, self.cluster, rng)
+        self.lives = TopicLives(state, engine.queue)
+        self.cluster.add_listener(self.lives.view_changed)  # before those that its word matters to
         self.commits: Commits | NoCommits
         self.membership: GroupMembership | NoGroup
         if config.group_id is None:
@@ -413,8 +416,10 @@ class Running:
             self.lookup,
             self.commits.positions,
             engine.on_error,
+            self.lives.is_young,
             rng,
         )
+        self.lives.reset_by_policy = self.resolver.reset_by_policy
 
     def _make_group(
         self, engine: Engine, group_id: str, rng: random.Random

@@ -11,7 +11,7 @@ change:
     fetched           the fetch queue, when it accepts or drops data
     reset_timestamp, reset_from, reset_reason:
                       state.py, from `request_reset`
-    committed         the commits module
+    committed         the commits module; state.py forgets it with the log it is of
     watermarks, log_start_offset, last_fetch_at, retry_at, retry_reason, failure_count,
     preferred_replica:
                       the fetcher

@@ -70,6 +70,7 @@ class PositionResolver:
         lookup: OffsetLookup,
         committed: CommittedLookup,
         on_error: Callable[[KafkaError], None],
+        is_young: Callable[[TopicPartition], bool],
         rng: random.Random,
     ) -> None:
         self._config = config
@@ -80,6 +81,7 @@ class PositionResolver:
         self._epoch_ends = EpochEndLookup(config, cluster)
         self._committed = committed
         self._on_error = on_error
+        self._is_young = is_young
         self._wake = asyncio.Event()
         self._backoff = Backoff(config.retry_backoff_s, LAST_BACKOFF_S, rng)
         # Partitions whose failure is with the application, and their tags: left alone until it
@@ -161,7 +163,7 @@ class PositionResolver:
                     f"no offset is committed for {partition.tp} and auto_offset_reset is none: "
                     "seek to an offset"
                 )
-                self._reset_by_policy(partition, error, NOTHING_COMMITTED)
+                self.reset_by_policy(partition, error, NOTHING_COMMITTED)
                 continue
             self._state.seek(partition, offset.offset, offset.leader_epoch)
             if partition.needs_validation(self._leader_epoch(partition.tp)):
@@ -171,8 +173,15 @@ class PositionResolver:
         leader = self._cluster.view.leader(tp)
         return NO_EPOCH if leader is None else leader.leader_epoch
 
-    def _reset_by_policy(self, partition: PartitionState, error: KafkaError, reason: str) -> None:
+    def reset_by_policy(self, partition: PartitionState, error: KafkaError, reason: str) -> None:
+        """Have the position looked up as auto_offset_reset says; if it says "none", raise `error`.
+
+        "Latest" is that of the time when the consumer began: what came into being later is read
+        from its beginning.
+        """
         timestamp = self._config.reset_timestamp
+        if timestamp == LATEST_TIMESTAMP and self._is_young(partition.tp):
+            timestamp = EARLIEST_TIMESTAMP
         if timestamp is not None:
             self._state.request_reset(partition, timestamp, reason=reason)
         else:
@@ -217,7 +226,7 @@ class PositionResolver:
             raise AssertionError("a position was validated that there is not")
         if not end.is_defined:
             text = f"whether {partition.tp} was truncated below offset {position} is not known"
-            self._reset_by_policy(partition, LogTruncationError(text), TRUNCATED)
+            self.reset_by_policy(partition, LogTruncationError(text), TRUNCATED)
             return
         if end.end_offset >= position:
             self._state.validated(partition, current_epoch)

@@ -340,6 +340,22 @@ class SubscriptionState:
         partition.retry_at = 0.0
         self._partition_changed(partition)
 
+    def replace_log(self, partition: PartitionState) -> None:
+        """Forget all that is known of a partition's log: there is another in its place.
+
+        Its position is unknown then, until one is asked for by `request_reset` or `seek`.
+        """
+        self._settle()
+        self._discard(partition)
+        partition.committed = None
+        partition.high_watermark = partition.last_stable_offset = None
+        partition.log_start_offset = None
+        partition.leader_epoch = partition.validated_epoch = NO_EPOCH
+        if partition.fetch_state is not FetchState.INITIALIZING:
+            partition.transition(FetchState.AWAIT_RESET)
+            partition.position = partition.processed = partition.reset_timestamp = None
+        self._partition_changed(partition)
+
     def request_validation(self, partition: PartitionState) -> None:
         """Fetch nothing more until the position was compared with the leader's log (KIP-320).
 

@@ -265,15 +265,31 @@ async def test_newly_watched_topic_is_fetched_at_once(
     assert set(cluster.view.topics) == {"a", "b"}
 
 
-async def test_auto_creation_is_passed_through(
+async def test_a_topic_may_be_created_by_asking_until_it_has_been_there(
     broker: ScriptedBroker, new_cluster: NewCluster
 ) -> None:
-    for allowed in (True, False):
-        cluster = new_cluster(quick_config(broker, allow_auto_create_topics=allowed))
-        await cluster.start()
+    def may_create() -> bool:
         request = broker.asked[-1].request
         assert isinstance(request, MetadataRequest)
-        assert request.allow_auto_topic_creation is allowed
+        return request.allow_auto_topic_creation
+
+    for allowed in (True, False):
+        broker.topics.clear()
+        cluster = new_cluster(quick_config(broker, allow_auto_create_topics=allowed))
+        cluster.watch(["a"])
+        await cluster.start()
+        assert may_create() is allowed
+        broker.topics["a"] = topic("a", [broker.node_id])
+        await cluster.refresh()
+        await cluster.refresh()
+        assert not may_create()
+        # Deleted while it is read: it is not made anew by that.
+        del broker.topics["a"]
+        await cluster.refresh()
+        assert not may_create()
+        cluster.watch(["a", "b"])
+        await cluster.refresh()
+        assert may_create() is allowed
 
 
 async def test_listener_hears_every_view_until_removed(

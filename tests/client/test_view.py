@@ -107,6 +107,37 @@ def test_recreated_topic_starts_over_with_its_epochs() -> None:
     assert newer.topic_names == {ID_2: "t"}
 
 
+UNKNOWN = MetadataResponseTopic(name="t", error_code=UnknownTopicOrPartitionError.errno)
+
+
+@pytest.mark.parametrize("is_of_all", [False, True])
+def test_a_topic_is_gone_when_that_was_said_for_a_while(is_of_all: bool) -> None:
+    without = answered() if is_of_all else answered(UNKNOWN)
+    there = answered(topic("t", [1], leader_epoch=5, topic_id=ID_1))
+    view = ClusterView().updated(there, 1.0, is_of_all=is_of_all)
+    missing = view.updated(without, 2.0, is_of_all=is_of_all)
+    assert leader_of(missing) == (1, 5)
+    assert missing.incomplete_topics() == ["t"]  # so that it is asked for again soon
+    assert missing.updated(there, 2.2, is_of_all=is_of_all).incomplete_topics() == []
+    still = missing.updated(without, 2.4, is_of_all=is_of_all)
+    assert leader_of(still) == (1, 5)
+    gone = still.updated(without, 2.5, is_of_all=is_of_all)
+    assert gone.partitions_for_topic("t") is None
+    assert ("t" in gone.topics) is not is_of_all
+    back = gone.updated(there, 2.6, is_of_all=is_of_all)
+    assert leader_of(back) == (1, 5)
+
+
+def test_a_topic_that_is_not_available_keeps_its_partitions() -> None:
+    view = view_of(topic("t", [1], leader_epoch=5, topic_id=ID_1))
+    electing = MetadataResponseTopic(name="t", error_code=LeaderNotAvailableError.errno)
+    for at in (2.0, 9.0):
+        view = view.updated(answered(electing), at)
+        assert leader_of(view) == (1, 5)
+        assert view.topics["t"].error is LeaderNotAvailableError
+        assert view.incomplete_topics() == ["t"]
+
+
 def test_topics_left_out_are_dropped() -> None:
     view = view_of(topic("t", [1]), topic("u", [1]))
     assert list(view.updated(answered(topic("u", [1])), 2.0).topics) == ["u"]

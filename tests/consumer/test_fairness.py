@@ -16,6 +16,8 @@ from tests.consumer.buffers import A, B, Buffers, batch
 from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle
 
+pytestmark = pytest.mark.one_loop_each
+
 HOT = 3_000
 COLD = 5
 COLD_PARTITIONS = 5

@@ -21,6 +21,8 @@ from aiokafka_lite.structs import TopicPartition
 from tests.consumer.test_consumer import offsets_read, reading, rows
 from tests.support.cluster import KafkaHandle, unique
 
+pytestmark = pytest.mark.one_loop_each
+
 A, B, C = (TopicPartition("t", number) for number in range(3))
 
 
@@ -170,7 +172,9 @@ async def test_they_can_be_used_before_the_start(broker: Broker) -> None:
         assert (await consumer.getone()).partition == 1
 
 
-@pytest.mark.parametrize("call", ["incremental_unassign", "assign"])
+@pytest.mark.parametrize(
+    "call", ["incremental_unassign", pytest.param("assign", marks=pytest.mark.slow)]
+)
 async def test_what_was_processed_of_a_partition_given_up_is_committed_at_once(
     kafka: KafkaHandle, call: str
 ) -> None:
@@ -246,7 +250,8 @@ async def test_a_seek_while_paused_drops_what_is_buffered(kafka: KafkaHandle) ->
 
 # --- committed offsets ---------------------------------------------------------------------
 async def test_seek_to_committed_takes_one_round_trip_and_goes_to_0(broker: Broker) -> None:
-    async with reading(handle(broker), group_id="g", enable_auto_commit=False) as consumer:
+    settings = {"group_id": "g", "enable_auto_commit": False, "fetch_max_wait_ms": 50}
+    async with reading(handle(broker), **settings) as consumer:  # type: ignore[arg-type]
         consumer.assign([A, B, C])
         await offsets_read(consumer, 30)
         await consumer.commit({A: 0, B: 4})

@@ -11,6 +11,10 @@ from typing import Literal, TypeAlias
 
 from aiokafka_lite import records
 from aiokafka_lite.errors import for_code
+from aiokafka_lite.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
 from aiokafka_lite.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -102,6 +106,16 @@ class KafkaHandle:
         )
         answer = await client.request(ListOffsetsRequest(topics=[topic]))
         return not any(p.error_code for topic in answer.topics for p in topic.partitions)
+
+    async def add_partitions(self, name: str, total: int) -> None:
+        """Give a topic more partitions, and wait for their leaders."""
+        async with self.raw() as client:
+            topic = CreatePartitionsTopic(name=name, count=total, assignments=None)
+            request = CreatePartitionsRequest(topics=[topic], timeout_ms=10_000)
+            for result in (await client.request(request)).results:
+                if result.error_code:
+                    raise for_code(result.error_code)(f"{name}: {result.error_message}")
+            await self._await_leaders(client, name, total)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic."""

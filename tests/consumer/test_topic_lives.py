@@ -1,0 +1,485 @@
+"""Topics that are deleted, made anew or given more partitions while they are read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from aiokafka_lite import _compat
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.event_stream import EventSubscription
+from aiokafka_lite.consumer.events import (
+    OffsetReset,
+    PartitionsAdded,
+    TopicDeleted,
+    TopicRecreated,
+)
+from aiokafka_lite.errors import (
+    LeaderNotAvailableError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.consumer.test_consumer import offsets_read, reading, rows
+from tests.consumer.test_events import next_of
+from tests.support.cluster import KafkaHandle, unique
+
+pytestmark = pytest.mark.one_loop_each
+
+WAYS = ["assign", pytest.param("subscribe", marks=pytest.mark.slow), "group"]
+SETTINGS: dict[str, object] = {
+    "fetch_max_wait_ms": 50,
+    "retry_backoff_ms": 20,
+    "metadata_max_age_ms": 200,
+    "heartbeat_interval_ms": 50,
+}
+
+
+@asynccontextmanager
+async def reading_by(
+    way: str, kafka: KafkaHandle, topics: dict[str, int], **settings: object
+) -> AsyncIterator[AIOKafkaConsumer]:
+    """A consumer of all partitions of these topics, in one of the ways to get them."""
+    arguments = {**SETTINGS, **settings}
+    if way == "group":
+        arguments.setdefault("group_id", unique("group"))
+    names = () if way == "assign" else topics
+    async with reading(kafka, *names, **arguments) as consumer:  # type: ignore[arg-type]
+        if way == "assign":
+            consumer.assign(
+                TopicPartition(name, number)
+                for name, count in topics.items()
+                for number in range(count)
+            )
+        yield consumer
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(2_000):
+        if is_so():
+            return
+        await asyncio.sleep(0.01)
+    raise TimeoutError
+
+
+async def keys_read(consumer: AIOKafkaConsumer, count: int) -> list[bytes]:
+    """The keys of the next records, in any order."""
+    found: list[bytes] = []
+    async with _compat.timeout(20):
+        while len(found) < count:
+            for records in (await consumer.poll(timeout_ms=10_000)).values():
+                found += [record.key or b"" for record in records]
+    return sorted(found)
+
+
+async def exists(kafka: KafkaHandle, topic: str) -> bool:
+    async with kafka.raw() as client:
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
+        )
+        (answer,) = (await client.request(request)).topics
+    return answer.error_code != UnknownTopicOrPartitionError.errno
+
+
+def cannot_notice(consumer: AIOKafkaConsumer) -> None:
+    """Have the consumer ask for no metadata, until `invalidate`."""
+    cluster = consumer._engine.running.cluster
+    assert cluster.config.metadata_max_age_s > 60
+    assert not cluster.view.incomplete_topics()
+
+
+# --- Deleted -------------------------------------------------------------------------------
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_deleted_topic_is_told_and_the_others_go_on(
+    kafka: KafkaHandle, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    doomed, other = [await kafka.create_topic(partitions=2) for _ in range(2)]
+    await kafka.produce(doomed, 0, rows(0, 2))
+    async with reading_by(way, kafka, {doomed: 2, other: 2}) as consumer:
+        events = consumer.events()
+        assert len(await keys_read(consumer, 2)) == 2
+        await kafka.delete_topic(doomed)
+        assert await next_of(events, TopicDeleted) == TopicDeleted(doomed)
+        if way == "assign":
+            with pytest.raises(UnknownTopicOrPartitionError, match=doomed) as caught:
+                await asyncio.wait_for(consumer.getone(), 20)
+            assert caught.value.tp == TopicPartition(doomed, 0)
+        else:
+            await until(lambda: {tp.topic for tp in consumer.assignment()} == {other})
+        await kafka.produce(other, 1, rows(10, 2))
+        assert await keys_read(consumer, 2) == [b"10", b"11"]
+        assert await consumer.poll(timeout_ms=50) == {}  # the error came once
+        assert consumer.partitions_for_topic(doomed) is None
+        # Asking for its metadata has not brought it back, though topics may be created so.
+        assert not await exists(kafka, doomed)
+    told = [record for record in caplog.records if "is gone" in record.message]
+    assert [record.levelno for record in told] == [logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    "way",
+    ["assign", *(pytest.param(way, marks=pytest.mark.slow) for way in ("subscribe", "group"))],
+)
+async def test_a_deleted_topic_is_not_asked_for_in_a_hot_loop(way: str) -> None:
+    async with Broker() as broker:
+        broker.create_topic("doomed", 3)
+        broker.create_topic("other")
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        topics = {"doomed": 3, "other": 1}
+        async with reading_by(way, kafka, topics, metadata_max_age_ms=300_000) as consumer:
+            events = consumer.events()
+            await consumer.position(TopicPartition("other", 0))
+            broker.delete_topic("doomed")
+            await next_of(events, TopicDeleted)
+            mark = broker.requests.total
+            began = asyncio.get_running_loop().time()
+            await asyncio.sleep(1.5)
+            took_s = asyncio.get_running_loop().time() - began
+            asked = broker.requests.of(
+                since=mark,
+                when=lambda seen: seen.api in ("Metadata", "ListOffsets", "OffsetFetch"),
+            )
+            assert len(asked) <= 2 * took_s + 2, asked
+    assert broker.failure is None
+
+
+async def test_a_broker_that_lags_behind_deletes_nothing() -> None:
+    """One answer that does not know a topic may be an old one."""
+    async with Broker() as broker:
+        broker.create_topic("t")
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with reading(kafka, "t", **SETTINGS) as consumer:  # type: ignore[arg-type]
+            events = consumer.events()
+            await consumer.position(TopicPartition("t", 0))
+            rule = broker.on("Metadata").fail(UnknownTopicOrPartitionError)
+            await consumer._engine.running.cluster.refresh()
+            assert rule.is_over
+            assert consumer.assignment() == {TopicPartition("t", 0)}
+            await consumer._engine.running.cluster.refresh()
+            broker.produce("t", b"value")
+            assert (await consumer.getone()).value == b"value"
+            assert "topic_deleted" not in consumer._state.events.counts
+            events.close()
+
+
+async def test_commits_leave_a_deleted_topic_out(kafka: KafkaHandle) -> None:
+    doomed, other = [await kafka.create_topic() for _ in range(2)]
+    for topic in (doomed, other):
+        await kafka.produce(topic, 0, rows(0, 3))
+    gone, there = TopicPartition(doomed, 0), TopicPartition(other, 0)
+    group = unique("group")
+    settings = {**SETTINGS, "auto_commit_interval_ms": 100, "group_id": group}
+    async with reading_by("assign", kafka, {doomed: 1, other: 1}, **settings) as consumer:
+        events = consumer.events()
+        await keys_read(consumer, 6)
+        await kafka.delete_topic(doomed)
+        await next_of(events, TopicDeleted)
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await asyncio.wait_for(consumer.getone(), 20)
+        # By hand: at once, not when request_timeout_ms is over; and the other one is committed.
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await asyncio.wait_for(consumer.commit({gone: 3, there: 2}), 20)
+        assert await consumer.committed(there) == 2
+        # By itself.
+        await kafka.produce(other, 0, rows(3, 2))
+        await keys_read(consumer, 2)
+        await consumer.poll(timeout_ms=0)
+        await until(lambda: consumer._state.partition(there).committed == OffsetAndMetadata(5, ""))
+        assert await consumer.committed(there) == 5
+        assert await consumer.poll(timeout_ms=50) == {}  # raises nothing
+        assert await consumer.stop() == {}
+
+
+async def test_a_rebalance_for_a_deleted_topic_does_not_wait_for_its_commit() -> None:
+    async with Broker() as broker:
+        for topic in ("doomed", "other"):
+            broker.create_topic(topic)
+            broker.produce(topic, b"value")
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        topics = {"doomed": 1, "other": 1}
+        settings = {"session_timeout_ms": 60_000, "group_id": "g"}
+        async with reading_by("group", kafka, topics, **settings) as consumer:
+            await keys_read(consumer, 2)
+            await consumer.poll(timeout_ms=0)
+            broker.delete_topic("doomed")
+            # Half of the rebalance timeout it would be.
+            await until(lambda: consumer.assignment() == {TopicPartition("other", 0)})
+            broker.produce("other", b"more")
+            assert (await consumer.getone()).value == b"more"
+        assert broker.committed("g") == {TopicPartition("other", 0): 2}
+    assert broker.failure is None
+
+
+# --- Made anew -----------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("way", "policy"),
+    [
+        ("assign", "earliest"),
+        ("group", "latest"),
+        *(
+            pytest.param(way, policy, marks=pytest.mark.slow)
+            for way, policy in [
+                ("assign", "latest"),
+                ("subscribe", "earliest"),
+                ("subscribe", "latest"),
+                ("group", "earliest"),
+            ]
+        ),
+    ],
+)
+async def test_a_position_is_not_applied_to_another_log(
+    kafka: KafkaHandle, way: str, policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where the new log is longer than the old: nothing of it is passed over."""
+    topic = await kafka.create_topic()
+    tp = TopicPartition(topic, 0)
+    settings = {"auto_offset_reset": policy, "metadata_max_age_ms": 300_000}
+    async with reading_by(way, kafka, {topic: 1}, **settings) as consumer:
+        events = consumer.events()
+        assert await consumer.position(tp) == 0
+        await kafka.produce(topic, 0, rows(0, 3))
+        assert await keys_read(consumer, 3) == [b"0", b"1", b"2"]
+        consumer.pause(tp)  # so that no fetch finds out
+        await asyncio.sleep(0.1)
+        cannot_notice(consumer)
+        await kafka.delete_topic(topic)
+        await kafka.create_topic(topic)
+        await kafka.produce(topic, 0, rows(100, 5))
+        consumer._engine.running.cluster.invalidate()
+        assert await next_of(events, TopicRecreated) == TopicRecreated(topic)
+        consumer.resume(tp)
+        assert await keys_read(consumer, 5) == [b"%d" % key for key in range(100, 105)]
+        assert await consumer.position(tp) == 5
+        if way == "group":
+            await consumer.commit()
+            assert await consumer.committed(tp) == 5
+    told = [record for record in caplog.records if "made anew" in record.message]
+    assert [record.levelno for record in told] == [logging.WARNING]
+
+
+async def test_without_a_policy_a_topic_made_anew_is_an_error_until_sought(
+    kafka: KafkaHandle,
+) -> None:
+    topic, group = await kafka.create_topic(), unique("group")
+    tp = TopicPartition(topic, 0)
+    await kafka.produce(topic, 0, rows(0, 3))
+    settings = {"auto_offset_reset": "none", "group_id": group}
+    async with reading_by("assign", kafka, {topic: 1}, **settings) as consumer:
+        events = consumer.events()
+        consumer.seek(tp, 0)
+        await keys_read(consumer, 3)
+        await kafka.delete_topic(topic)
+        await kafka.create_topic(topic)
+        await kafka.produce(topic, 0, rows(100, 5))
+        await next_of(events, TopicRecreated)
+        for _ in range(2):
+            with pytest.raises(OffsetOutOfRangeError, match="made anew") as caught:
+                await asyncio.wait_for(consumer.getone(), 20)
+            assert caught.value.args[0] == {tp: 3}
+        await consumer.commit()  # the position is of another log: there is nothing to commit
+        assert await consumer.committed(tp) is None
+        consumer.seek(tp, 1)
+        assert await keys_read(consumer, 4) == [b"%d" % key for key in range(101, 105)]
+
+
+async def test_what_was_committed_of_the_old_log_is_not_used(kafka: KafkaHandle) -> None:
+    topic, group = await kafka.create_topic(), unique("group")
+    tp = TopicPartition(topic, 0)
+    await kafka.produce(topic, 0, rows(0, 3))
+    async with reading_by("group", kafka, {topic: 1}, group_id=group) as consumer:
+        await keys_read(consumer, 3)
+    await kafka.delete_topic(topic)
+    await kafka.create_topic(topic)
+    await kafka.produce(topic, 0, rows(100, 5))
+    async with reading_by("group", kafka, {topic: 1}, group_id=group) as consumer:
+        assert await consumer.committed(tp) is None
+        assert await keys_read(consumer, 5) == [b"%d" % key for key in range(100, 105)]
+
+
+async def test_auto_commit_does_not_carry_an_old_position_into_a_new_log() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        tp = TopicPartition("t", 0)
+        for _ in range(3):
+            broker.produce("t", b"old")
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        settings = {"group_id": "g", "auto_commit_interval_ms": 20, "metadata_max_age_ms": 300_000}
+        async with reading_by("assign", kafka, {"t": 1}, **settings) as consumer:
+            events = consumer.events()
+            await keys_read(consumer, 3)
+            await consumer.poll(timeout_ms=0)
+            await broker.wait_until(lambda: broker.committed("g") == {tp: 3})
+            # Until that is over, metadata tells nothing new.
+            with broker.on("Metadata").fail(LeaderNotAvailableError, times=None):
+                broker.recreate_topic("t")
+                for _ in range(5):
+                    broker.produce("t", b"new")
+                consumer.seek(tp, 2)  # of the old log: to be committed soon
+                await broker.requests.wait_for("OffsetCommit", since=broker.requests.total)
+            await next_of(events, TopicRecreated)
+            assert broker.committed("g").get(tp, 0) == 0
+            values = [(await consumer.getone()).value for _ in range(5)]
+            assert values == [b"new"] * 5
+            assert await consumer.stop() == {}
+        assert broker.committed("g") == {tp: 5}
+    assert broker.failure is None
+
+
+async def test_a_broker_that_lags_behind_does_not_bring_the_old_topic_back() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        broker.produce("t", b"old")
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with reading_by("assign", kafka, {"t": 1}) as consumer:
+            events = consumer.events()
+            cluster = consumer._engine.running.cluster
+            assert (await consumer.getone()).value == b"old"
+            old_view = cluster.view
+            broker.recreate_topic("t")
+            broker.produce("t", b"new")
+            await next_of(events, TopicRecreated)
+            assert (await consumer.getone()).value == b"new"
+            # An answer of a broker that has not heard of it, and one that has.
+            cluster._swap(old_view._replace(fetched_at=old_view.fetched_at + 0.001))
+            await cluster.refresh()
+            broker.produce("t", b"newer")
+            assert (await consumer.getone()).value == b"newer"
+            assert consumer._state.events.counts["topic_recreated"] == 1
+
+
+# --- More partitions -----------------------------------------------------------------------
+@pytest.mark.parametrize("way", WAYS)
+async def test_nothing_written_to_new_partitions_is_lost_with_latest(
+    kafka: KafkaHandle, way: str
+) -> None:
+    topic = await kafka.create_topic(partitions=4)
+    for partition in range(4):
+        await kafka.produce(topic, partition, rows(0, 5))
+    settings = {"auto_offset_reset": "latest", "metadata_max_age_ms": 300_000}
+    async with reading_by(way, kafka, {topic: 4}, **settings) as consumer:
+        events = consumer.events()
+        old = [TopicPartition(topic, number) for number in range(4)]
+        assert set((await consumer.position(*old)).values()) == {5}
+        cannot_notice(consumer)
+        await kafka.add_partitions(topic, 12)
+        for partition in range(12):
+            await kafka.produce(topic, partition, rows(100 + partition, 1))
+        consumer._engine.running.cluster.invalidate()
+        assert await next_of(events, PartitionsAdded) == PartitionsAdded(topic, 4, 12)
+        if way == "assign":
+            consumer.incremental_assign(TopicPartition(topic, number) for number in range(4, 12))
+        assert await keys_read(consumer, 12) == [b"%d" % key for key in range(100, 112)]
+
+
+async def test_a_partition_that_was_there_before_starts_at_its_end_with_latest(
+    kafka: KafkaHandle,
+) -> None:
+    """Also one that is assigned after others were added."""
+    topic = await kafka.create_topic(partitions=2)
+    first, second, third = (TopicPartition(topic, number) for number in range(3))
+    await kafka.produce(topic, 1, rows(0, 5))
+    async with reading_by("assign", kafka, {topic: 1}, auto_offset_reset="latest") as consumer:
+        events = consumer.events()
+        assert await consumer.position(first) == 0
+        await kafka.add_partitions(topic, 3)
+        await kafka.produce(topic, 2, rows(0, 5))
+        await next_of(events, PartitionsAdded)
+        consumer.incremental_assign([second, third])
+        assert await consumer.position(second, third) == {second: 5, third: 0}
+
+
+async def test_new_partitions_go_on_where_the_group_has_got_to(kafka: KafkaHandle) -> None:
+    topic, group = await kafka.create_topic(partitions=1), unique("group")
+    second = TopicPartition(topic, 1)
+    settings = {"auto_offset_reset": "latest", "group_id": group}
+    async with reading_by("assign", kafka, {topic: 1}, **settings) as consumer:
+        events = consumer.events()
+        await consumer.position(TopicPartition(topic, 0))
+        await kafka.add_partitions(topic, 2)
+        await kafka.produce(topic, 1, rows(0, 5))
+        await next_of(events, PartitionsAdded)
+        async with reading(kafka, group_id=group) as other:
+            other.assign([second])
+            await other.commit({second: 3})
+        consumer.incremental_assign([second])
+        assert await consumer.position(second) == 3
+
+
+# --- Patterns ------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "is_grouped", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["alone", "group"]
+)
+async def test_a_pattern_gains_and_loses_topics_and_loses_no_record(
+    kafka: KafkaHandle, is_grouped: bool
+) -> None:
+    prefix = unique("pattern")
+    first = await kafka.create_topic(f"{prefix}-a")
+    await kafka.produce(first, 0, rows(0, 3))
+    group = unique("group") if is_grouped else None
+    settings = {**SETTINGS, "auto_offset_reset": "latest", "group_id": group}
+    async with reading(kafka, **settings) as consumer:  # type: ignore[arg-type]
+        events = consumer.events()
+        consumer.subscribe(pattern=f"{prefix}-|__consumer_offsets")
+        await until(lambda: consumer.subscription() == {first})
+        await until(lambda: consumer.assignment() == {TopicPartition(first, 0)})
+        assert await consumer.position(TopicPartition(first, 0)) == 3
+        second = await kafka.create_topic(f"{prefix}-b")
+        await kafka.produce(second, 0, rows(10, 2))
+        await kafka.produce(first, 0, rows(20, 2))
+        assert await keys_read(consumer, 4) == [b"10", b"11", b"20", b"21"]
+        assert consumer.subscription() == {first, second}
+        if is_grouped:  # what was handed out by the latest get would be read again
+            await consumer.commit()
+        await kafka.delete_topic(first)
+        assert await next_of(events, TopicDeleted) == TopicDeleted(first)
+        await until(lambda: consumer.subscription() == {second})
+        await until(lambda: consumer.assignment() == {TopicPartition(second, 0)})
+        await kafka.produce(second, 0, rows(30, 2))
+        assert await keys_read(consumer, 2) == [b"30", b"31"]
+
+
+async def test_the_same_pattern_again_is_no_reason_to_read_old_topics_from_the_beginning(
+    kafka: KafkaHandle,
+) -> None:
+    prefix = unique("pattern")
+    topic, other = await kafka.create_topic(f"{prefix}-a"), await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 3))
+    tp = TopicPartition(topic, 0)
+    settings = {**SETTINGS, "auto_offset_reset": "latest"}
+    async with reading(kafka, **settings) as consumer:  # type: ignore[arg-type]
+        for _ in range(2):
+            consumer.subscribe(pattern=f"{prefix}-")
+            await until(lambda: consumer.assignment() == {tp})
+            assert await consumer.position(tp) == 3
+            consumer.unsubscribe()
+            consumer.subscribe([other])
+            await until(lambda: consumer.assignment() == {TopicPartition(other, 0)})
+            await consumer._engine.running.cluster.refresh()
+            consumer.unsubscribe()
+
+
+# --- Deleted records -----------------------------------------------------------------------
+async def test_records_deleted_under_the_reader_are_told_exactly(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    tp = TopicPartition(topic, 0)
+    for first in range(0, 10, 2):
+        await kafka.produce(topic, 0, rows(first, 2))
+    async with reading_by("assign", kafka, {topic: 1}, max_poll_records=2) as consumer:
+        events: EventSubscription = consumer.events()
+        consumer.seek(tp, 0)
+        assert await offsets_read(consumer, 2) == {0: [0, 1]}
+        consumer.pause(tp)
+        await kafka.delete_records(topic, 0, 7)
+        consumer.seek(tp, 2)  # drops what is buffered
+        consumer.resume(tp)
+        told = await next_of(events, OffsetReset)
+        assert isinstance(told, OffsetReset)
+        assert told.lost is not None
+        assert (told.from_offset, told.to_offset, *told.lost) == (2, 7, 2, 7)
+        assert await offsets_read(consumer, 3) == {0: [7, 8, 9]}
