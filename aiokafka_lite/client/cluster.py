@@ -54,6 +54,7 @@ R = TypeVar("R", bound=Response)
 # A broker that takes longer for metadata is passed over, another is asked.
 MAX_METADATA_WAIT_S: Final = 10.0
 GROUP_COORDINATOR: Final = 0
+REFRESH_TASK: Final = "cluster refresh"
 # Longest pause between two refreshes while a new leader is looked for; drawn from these.
 SEARCH_PAUSE_S: Final = (0.1, 0.2)
 
@@ -103,6 +104,7 @@ class Cluster:
         self._spacing = self._new_backoff()
         self._spacing_s = 0.0
         self._last_error: KafkaError | None = None
+        self._is_bootstrapping_again = False
 
     @property
     def view(self) -> ClusterView:
@@ -114,7 +116,8 @@ class Cluster:
         """Find the cluster through its bootstrap servers and start keeping the view fresh.
 
         Each bootstrap server is tried once, in random order, at every address it resolves to;
-        all within ``request_timeout_s``.
+        again only if one could be connected to but did not answer. All within
+        ``request_timeout_s``.
 
         Raises:
             KafkaConnectionError: No server could be used; names each one tried and why not.
@@ -127,7 +130,7 @@ class Cluster:
         failures: list[KafkaError] = []
         try:
             async with timeout(self.config.request_timeout_s):
-                await self._refresh(failures)
+                await self._bootstrap(failures)
         except asyncio.TimeoutError as error:
             names = ", ".join(self.pool.describe(node.id) for node in self._bootstrap_nodes)
             tried = "; ".join(_reason(failure) for failure in failures)
@@ -137,11 +140,24 @@ class Cluster:
             ) from error
         self._refresher = self._scope.supervise(
             self._keep_fresh,
-            name="cluster refresh",
+            name=REFRESH_TASK,
             first_delay_s=self.config.retry_backoff_s,
             last_delay_s=self.config.retry_backoff_max_s,
         )
         self._refresher.add_done_callback(self._refresher_ended)
+
+    async def _bootstrap(self, failures: list[KafkaError]) -> None:
+        """Get the first view; what a server said that could be used is not the last word."""
+        backoff = self._new_backoff()
+        while True:
+            try:
+                return await self._refresh(failures)
+            except KafkaError as error:
+                if not error.retriable or not self.pool.opened_count:
+                    raise
+                log.info("the first metadata is asked for again: %s", error)
+            await asyncio.sleep(backoff.next_delay_s())
+            failures.clear()
 
     def abort(self) -> None:
         """Stop refreshing and close every connection; waits for nothing. Idempotent."""
@@ -418,6 +434,8 @@ class Cluster:
             self._is_watched_changed |= is_changed
             raise
         self._last_error = None
+        self._is_bootstrapping_again = False
+        self._scope.recovered(REFRESH_TASK)
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(self._view)
@@ -441,7 +459,9 @@ class Cluster:
         except (KafkaConnectionError, RebootstrapRequiredError) as error:
             if not self._view.nodes or self._bootstrap_nodes[0].id in known:
                 raise  # the bootstrap servers were among those asked
-            log.warning("bootstrapping again: %s", error)
+            if not self._is_bootstrapping_again:  # one line per change of state
+                self._is_bootstrapping_again = True
+                log.warning("bootstrapping again: %s", error)
             self.pool.update_nodes(
                 {**self._view.nodes, **{node.id: node for node in self._bootstrap_nodes}}
             )

@@ -126,8 +126,8 @@ class Pool:
         # Told when a node cannot be reached any more (its id, address and the error), and when
         # it can again (no error); and how many seconds it could not.
         self.on_reachability: Callable[[int, str, KafkaError | None, float], None] | None = None
-        # Connections that took the place of lost ones.
-        self.reconnect_count = 0
+        # Connections that were opened, and those of them that took the place of lost ones.
+        self.opened_count = self.reconnect_count = 0
         # Nodes whose answers are overdue: not asked what any other node could tell as well.
         self.suspects: frozenset[int] = frozenset()
 
@@ -349,6 +349,7 @@ class Pool:
         finally:
             slot.connecting = None
         slot.connection = connection
+        self.opened_count += 1
         self.reconnect_count += slot.opened_at > 0.0
         slot.opened_at = self._loop.time()
         if (mute_s := self._mute_s(slot.muted_until, slot.lane)) > 0:

@@ -57,6 +57,8 @@ log = logging.getLogger(__name__)
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 FIRST_TOPIC_RETRY_S: Final = 0.1
 SCOPE_NAMES: Final = ("fetch", "positions", "group", "cluster")
+# How long one address may take to connect, and its broker to say who it is (KIP-601).
+MAX_CONNECT_S: Final = 10.0
 
 
 class Engine:
@@ -465,6 +467,7 @@ def client_config(config: ConsumerConfig) -> ClientConfig:
         bootstrap_servers=config.bootstrap_servers,
         client_id=config.client_id,
         request_timeout_s=config.request_timeout_s,
+        connect_timeout_s=min(MAX_CONNECT_S, config.request_timeout_s),
         retry_backoff_s=config.retry_backoff_s,
         metadata_max_age_s=config.metadata_max_age_s,
         connections_max_idle_s=config.connections_max_idle_s,

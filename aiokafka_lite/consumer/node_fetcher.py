@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -48,7 +49,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What a broker may take beyond fetch_max_wait_ms before its connection counts as dead.
+# What a broker may take beyond fetch_max_wait_ms before its connection counts as dead, unless
+# request_timeout_ms is less.
 FETCH_STALL_S: Final = 10.0
 LAST_BACKOFF_S: Final = 1.0
 # What it may take until it is asked of others whether it still leads.
@@ -91,6 +93,7 @@ class NodeFetcher:
         self._retry_at: float | None = None
         self._wake = asyncio.Event()
         self._backoff = Backoff(fetcher.config.retry_backoff_s, LAST_BACKOFF_S, fetcher.rng)
+        self._stall_s = min(FETCH_STALL_S, fetcher.config.request_timeout_s)
         self._exchange: Exchange[FetchResponse] | None = None
         self._reservation: Reservation | None = None
         self._asked_epoch = FULL_EPOCH
@@ -137,7 +140,7 @@ class NodeFetcher:
     def is_overdue(self, now: float) -> bool:
         """Whether the broker should have answered a while ago, as far as the long poll goes."""
         exchange = self._exchange
-        return exchange is not None and now > exchange.deadline - FETCH_STALL_S + OVERDUE_S
+        return exchange is not None and now > exchange.deadline - self._stall_s + OVERDUE_S
 
     def close(self) -> None:
         """Send nothing more; the session is closed where that takes no wait."""
@@ -290,6 +293,11 @@ class NodeFetcher:
     def _send(self, connection: Connection, reservation: Reservation) -> None:
         config = self._fetcher.config
         asked = self._session.request()
+        max_wait_ms = config.fetch_max_wait_ms
+        if self._retry_at is not None:
+            # Whoever is in a backoff is asked again when it ends, not when others have records.
+            left_s = max(0.0, self._retry_at - self._loop.time())
+            max_wait_ms = min(max_wait_ms, math.ceil(left_s * 1000))
         request = self._fetcher.template.request(
             session_id=asked.session_id,
             session_epoch=asked.session_epoch,
@@ -297,13 +305,14 @@ class NodeFetcher:
             topics=asked.topics,
             forgotten=asked.forgotten,
             rack_id=self._fetcher.replicas.rack_id(self._loop.time()),
+            max_wait_ms=max_wait_ms,
         )
         self._reservation = reservation
         self._asked_epoch = asked.session_epoch
         try:
             self._exchange = connection.send(
                 request,
-                timeout_s=config.fetch_max_wait_s + FETCH_STALL_S,
+                timeout_s=config.fetch_max_wait_s + self._stall_s,
                 max_version=asked.max_version,
                 on_done=self._answered,
             )

@@ -1,4 +1,4 @@
-"""Fetch requests from a template: a consumer's differ in session, limit and offsets only."""
+"""Fetch requests from a template: a consumer's differ in session, limits and offsets only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,14 @@ TemplateKey: TypeAlias = tuple[int, str | None, str, bool]
 """What templates differ by: version, client id, rack id, and whether one partition is named."""
 
 _VARYING: Final[Varying] = {
-    FetchRequest: ("max_bytes", "session_id", "session_epoch", "topics", "forgotten_topics_data"),
+    FetchRequest: (
+        "max_wait_ms",
+        "max_bytes",
+        "session_id",
+        "session_epoch",
+        "topics",
+        "forgotten_topics_data",
+    ),
     FetchTopic: ("topic", "topic_id", "partitions"),
     FetchPartition: ("partition", "current_leader_epoch", "fetch_offset", "partition_max_bytes"),
     ForgottenTopic: ("topic", "topic_id", "partitions"),
@@ -45,7 +52,7 @@ class FetchTemplate:
     """Makes the Fetch requests of one consumer; what they have in common is encoded once."""
 
     def __init__(self, *, max_wait_ms: int, min_bytes: int, isolation_level: int) -> None:
-        self._max_wait_ms = max_wait_ms
+        self.max_wait_ms = max_wait_ms
         self._min_bytes = min_bytes
         self._isolation_level = isolation_level
         self._templates: dict[TemplateKey, Template] = {}
@@ -59,9 +66,22 @@ class FetchTemplate:
         topics: Sequence[TopicToFetch],
         forgotten: Sequence[TopicToForget] = (),
         rack_id: str = "",
+        max_wait_ms: int | None = None,
     ) -> PreparedFetch:
-        """Return a request; nothing of it is copied before it is sent."""
-        return PreparedFetch(self, session_id, session_epoch, max_bytes, topics, forgotten, rack_id)
+        """Return a request; nothing of it is copied before it is sent.
+
+        ``max_wait_ms`` is for a shorter wait than the consumer's.
+        """
+        return PreparedFetch(
+            self,
+            session_id,
+            session_epoch,
+            max_bytes,
+            topics,
+            forgotten,
+            rack_id,
+            self.max_wait_ms if max_wait_ms is None else max_wait_ms,
+        )
 
     def compiled(self, key: TemplateKey) -> Template:
         """Return what encodes requests, compiled on first use."""
@@ -72,7 +92,6 @@ class FetchTemplate:
 
     def _compile(self, version: int, client_id: str | None, rack_id: str, is_one: bool) -> Template:
         fixed = FetchRequest(
-            max_wait_ms=self._max_wait_ms,
             min_bytes=self._min_bytes,
             isolation_level=self._isolation_level,
             rack_id=rack_id,
@@ -88,6 +107,7 @@ class PreparedFetch(PreparedRequest[FetchResponse]):
         "_template",
         "forgotten",
         "max_bytes",
+        "max_wait_ms",
         "rack_id",
         "session_epoch",
         "session_id",
@@ -105,6 +125,7 @@ class PreparedFetch(PreparedRequest[FetchResponse]):
         topics: Sequence[TopicToFetch],
         forgotten: Sequence[TopicToForget],
         rack_id: str,
+        max_wait_ms: int,
     ) -> None:
         self._template = template
         self.session_id = session_id
@@ -113,6 +134,7 @@ class PreparedFetch(PreparedRequest[FetchResponse]):
         self.topics = topics
         self.forgotten = forgotten
         self.rack_id = rack_id
+        self.max_wait_ms = max_wait_ms
 
     @property
     @override
@@ -132,6 +154,7 @@ class PreparedFetch(PreparedRequest[FetchResponse]):
         encode = self._template.compiled((version, client_id, self.rack_id, is_one))
         return encode(
             correlation_id,
+            self.max_wait_ms,
             self.max_bytes,
             self.session_id,
             self.session_epoch,

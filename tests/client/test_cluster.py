@@ -9,6 +9,7 @@ import pytest
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import ClientConfig, Cluster, ClusterView, Node
+from aiokafka_lite.client import cluster as cluster_module
 from aiokafka_lite.errors import (
     ClusterAuthorizationFailedError,
     CoordinatorNotAvailableError,
@@ -111,6 +112,26 @@ async def test_start_ends_within_its_timeout(
     cluster = new_cluster(quick_config(broker, request_timeout_s=0.05))
     with pytest.raises(KafkaConnectionError, match=f"within 0.05 s.*{broker.address}"):
         await cluster.start()
+
+
+@pytest.mark.parametrize("loss", [Do.CLOSE, Do.NOTHING, MetadataResponse()])
+async def test_start_asks_again_when_the_first_answer_is_lost_or_empty(
+    broker: ScriptedBroker,
+    new_cluster: NewCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    loss: Answer,
+) -> None:
+    monkeypatch.setattr(cluster_module, "MAX_METADATA_WAIT_S", 0.05)
+    answers: list[Answer] = [loss, loss]
+
+    def lose_two(asked: Asked) -> Answer:
+        return answers.pop() if answers else broker.metadata(asked)
+
+    broker.scripts[MetadataRequest] = lose_two
+    cluster = new_cluster(quick_config(broker))
+    await cluster.start()
+    assert 1 in cluster.view.nodes
+    assert len(asked_topics(broker)) == 3
 
 
 async def test_bad_address_is_refused_before_anything_is_opened(new_cluster: NewCluster) -> None:

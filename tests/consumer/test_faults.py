@@ -104,13 +104,7 @@ def in_any_order() -> list[bytes]:
     return sorted(b"%d" % number for number in range(COUNT))
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name == "silent" else [])
-        for name in ON_THE_WAY
-    ],
-)
+@pytest.mark.parametrize("fault", ON_THE_WAY)
 async def test_records_come_all_and_once(broker: Broker, fault: str) -> None:
     rule = ON_THE_WAY[fault](broker)
     async with consumer_of(broker) as consumer:
