@@ -11,6 +11,8 @@ LOOP ?= asyncio
 NODES ?= 1
 PORT ?= 9092
 ARGS ?=
+# Much of a test is waiting for others: two at a time, each worker with its own Kafka.
+WORKERS ?= 2
 SCENARIO ?= plain
 CONTESTANT ?=
 
@@ -42,10 +44,10 @@ run: $(VENV)/.installed-run ## run the main job: load 336,776 flights, read them
 	$(BIN)/python -m aiokafka_lite flights $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) --loop $(LOOP) $(ARGS)
 
 test: $(VENV)/.installed-dev ## run the short form of every test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-all: $(VENV)/.installed-dev ## run the long form: all combinations, a million mutations
-	AIOKAFKA_LITE_TEST_LONG=1 $(BIN)/python -m pytest $(ARGS)
+	AIOKAFKA_LITE_TEST_LONG=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(VENV)/.installed-dev ## static checks: lint, format, types, import contracts, spelling
 	$(BIN)/ruff check .
