@@ -197,10 +197,12 @@ class FrameReader:
             prefix = bytes(self._head[self._start : self._start + SIZE_BYTES])
             if guess := guess_peer(prefix):
                 raise FrameTooLargeError(f"{self._peer} does not answer as a Kafka broker: {guess}")
-            raise FrameTooLargeError(
+            error = FrameTooLargeError(
                 f"{self._peer} announces an answer of {size} bytes, the limit is {limit_bytes}: "
                 "check that this is a Kafka broker, or fetch less at once"
             )
+            error.size_bytes, error.limit_bytes = size, limit_bytes
+            raise error
 
 
 def guess_peer(head: bytes) -> str | None:

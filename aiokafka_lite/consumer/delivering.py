@@ -100,9 +100,9 @@ class Delivery:
         return self.deserialize is not None or self.awaited is not None
 
     @property
-    def may_wait(self) -> bool:
-        """Whether gets may have to await the application."""
-        return self.awaited is not None or self.bad.handler is not None
+    def asks_application(self) -> bool:
+        """Whether a share may need the application before more of it can be handed out."""
+        return self.awaited is not None or self.bad.handler is not None or self.bad.word == "skip"
 
 
 def make_delivery(config: ConsumerConfig, events: Events) -> Delivery:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
-from aiokafka_lite.client.config import ClientConfig
+from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, ClientConfig
 from aiokafka_lite.client.connection import Authenticate
 from aiokafka_lite.consumer import stopping
 from aiokafka_lite.consumer.budget import ByteBudget
@@ -59,6 +59,8 @@ FIRST_TOPIC_RETRY_S: Final = 0.1
 SCOPE_NAMES: Final = ("fetch", "positions", "group", "cluster")
 # How long one address may take to connect, and its broker to say who it is (KIP-601).
 MAX_CONNECT_S: Final = 10.0
+# What an answer to Fetch has beside the records: some tens of bytes for each partition.
+FRAME_OVERHEAD_BYTES: Final = 1 << 20
 
 
 class Engine:
@@ -75,6 +77,7 @@ class Engine:
             on_room=self._has_room,
             on_error=lambda: self._state_changed.set(),
             delivery=make_delivery(config, self.state.events),
+            most_held_bytes=config.max_buffered_bytes,
         )
         self.ready = ReadyRecords(self.state, on_closed=self.queue.finish_if_exhausted)
         self.gets = Gets(self.state, self.queue, self.ready, self._raise_listener_error)
@@ -475,6 +478,10 @@ def client_config(config: ConsumerConfig) -> ClientConfig:
         ssl_context=config.ssl_context,
         allow_plaintext_credentials=config.allow_plaintext_credentials,
         allow_auto_create_topics=config.allow_auto_create_topics,
+        max_frame_bytes=max(
+            DEFAULT_MAX_FRAME_BYTES,
+            max(config.fetch_max_bytes, config.max_partition_fetch_bytes) + FRAME_OVERHEAD_BYTES,
+        ),
     )
 
 

@@ -28,6 +28,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.consumer import reentry
+from aiokafka_lite.consumer.config import DEFAULT_MAX_BUFFERED_BYTES
 from aiokafka_lite.consumer.delivering import Delivery
 from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse, Record
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
@@ -56,6 +57,9 @@ TIME_SLICE_S: Final = 0.0005
 # costs some 0.1 ms, and the processor's caches.
 INFLATE_ON_LOOP_S: Final = 0.0005
 
+# How long a partition that stays corrupt is not fetched.
+CORRUPT_PAUSE_S: Final = 0.5
+
 Wanted = Collection[TopicPartition]
 
 
@@ -76,6 +80,7 @@ class FetchQueue:
         on_room: Callable[[PartitionState], None],
         on_error: Callable[[], None] | None = None,
         delivery: Delivery,
+        most_held_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
     ) -> None:
         self._state = state
         self._raise_if_unusable = raise_if_unusable
@@ -83,6 +88,9 @@ class FetchQueue:
         self._on_room = on_room
         self._on_error = on_error or self.wake
         self.delivery = delivery
+        self._asks_application = delivery.asks_application
+        # A get decodes no more than what was decompressed to so much, and a batch.
+        self._most_held_bytes = most_held_bytes
         self._run = FIRST_DESERIALIZE_RUN if delivery.has_deserializers else FIRST_RUN
         if delivery.awaited is not None:
             self._run = max(self._run, delivery.awaited.max_records)
@@ -135,7 +143,9 @@ class FetchQueue:
         parts = self._parts.get(partition)
         if parts and parts[-1].error is not None:
             return
-        self._append(FetchedPartition(partition, self.delivery, error=error, is_sticky=is_sticky))
+        part = FetchedPartition(partition, self.delivery, is_sticky=is_sticky)
+        part.set_error(error)
+        self._append(part)
         self.wake()
         self._on_error()
 
@@ -261,7 +271,7 @@ class FetchQueue:
         """
         each = max_records if max_of_each is None else max_of_each
         # What an earlier get has left is handed out before the application is awaited again.
-        may_work = not self.delivery.may_wait or not self._has_decoded(wanted)
+        may_work = not self._asks_application or not self._has_decoded(wanted)
         while (
             part := self._decode_some(wanted, max_records, deadline, each, may_work=may_work)
         ) is not None:
@@ -270,10 +280,19 @@ class FetchQueue:
             await self._pause(part)
             if is_work and self._looked_at - paused_at > TIME_SLICE_S:
                 may_work = False
+        if not self._has_decoded(wanted):
+            # Perhaps there is only an error. A loop of gets that raise must let others run, too.
+            await self.let_others_run()
 
     def _has_decoded(self, wanted: Wanted) -> bool:
         """Whether a get of these partitions would hand out something without decoding."""
-        return any(self._parts[partition][0].decoded for partition in self._in_line(wanted))
+        if self._state.is_held:
+            return False
+        for partition, parts in self._parts.items():
+            is_wanted = not wanted or partition.tp in wanted
+            if is_wanted and parts[0].decoded and not partition.is_paused:
+                return True
+        return False
 
     def _decode_some(
         self,
@@ -290,6 +309,7 @@ class FetchQueue:
         """
         left = max_records
         has_decoded = False
+        held_bytes, most_held_bytes = 0, self._most_held_bytes
         # Deserialisers may do as they please: what they change is met in what was in line.
         for partition in tuple(islice(self._in_line(wanted), max_records)):
             missing = each if left is None or each is None else min(left, each)
@@ -308,8 +328,11 @@ class FetchQueue:
                         return part if is_next else None
                     if has_decoded and deadline is not None and self._looked_at >= deadline:
                         return None
+                    if held_bytes + part.held_bytes > most_held_bytes and self._has_decoded(wanted):
+                        return None
                     self._decode_run(part, missing)
                     has_decoded = True
+                held_bytes += part.held_bytes
                 if missing is not None:
                     missing -= len(part.decoded)
                     left = None if left is None else left - len(part.decoded)
@@ -352,14 +375,24 @@ class FetchQueue:
             self._mark_taken(part.response)
         while not part.decoded and part.can_decode and self._needs_pause(part):
             await self._pause(part)
-            parts = self._parts.get(partition)
-            if not parts or parts[0] is not part or partition.is_paused or self._state.is_held:
+            if not self._is_first(part):
                 return None
             # Another task's get may have come to a batch that is being decompressed. A slice that
             # is used up again already, however, must not keep this get from ever decoding.
             if not self._has_to_wait(part):
                 break
+        if part.error is not None and not part.decoded:
+            await self.let_others_run()  # a loop of gets that raise must let others run, too
+            if not self._is_first(part):
+                return None
         return part
+
+    def _is_first(self, part: FetchedPartition) -> bool:
+        """Whether a share is still the next of its partition, and may be handed out."""
+        partition = part.partition
+        parts = self._parts.get(partition)
+        is_next = parts is not None and len(parts) > 0 and parts[0] is part
+        return is_next and not partition.is_paused and not self._state.is_held
 
     def _decode_run(self, part: FetchedPartition, limit: int | None) -> None:
         """Have a share hold up to `limit` records, but decode only what fits into a time slice.
@@ -396,7 +429,7 @@ class FetchQueue:
         return (
             part.inflating is not None
             or part.inflate_estimate_s > INFLATE_ON_LOOP_S
-            or part.needs_application
+            or (self._asks_application and part.needs_application)
         )
 
     def begin_slice(self) -> float:
@@ -575,6 +608,9 @@ class FetchQueue:
         if isinstance(error, CorruptRecordException):
             if self.fetch_again(part, error):
                 return
+            # It may be mended in the log; but a loop of gets must not ask without a pause.
+            partition.retry_at = self._loop.time() + CORRUPT_PAUSE_S
+            partition.retry_reason = type(error).__name__
             self._state.refetch(partition)
         raise error.with_traceback(None)
 

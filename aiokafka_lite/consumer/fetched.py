@@ -70,6 +70,7 @@ class FetchedPartition:
         "delivery",
         "end_offset",
         "error",
+        "held_bytes",
         "inflating",
         "is_sticky",
         "is_undecided",
@@ -88,7 +89,6 @@ class FetchedPartition:
         response: FetchedResponse | None = None,
         records: RecordSet | None = None,
         end_offset: int | None = None,
-        error: KafkaError | None = None,
         is_sticky: bool = False,
     ) -> None:
         self.partition = partition
@@ -99,7 +99,7 @@ class FetchedPartition:
         self.end_offset = end_offset
         self.decoded: list[Record] = []
         self.raw: list[Record] = []
-        self.error = error
+        self.error: KafkaError | None = None
         # Whether on_bad_record is still to say what becomes of what `error` is about.
         self.is_undecided = False
         # Whether the error stays until the application seeks, or is raised only once.
@@ -110,6 +110,8 @@ class FetchedPartition:
         self._records = records
         self._deserialize = delivery.deserialize
         self._inflated_bytes = 0
+        # What was decompressed for the records in `decoded` and `raw`, at most.
+        self.held_bytes = 0
         if response is not None:
             response.open_part()
 
@@ -178,13 +180,17 @@ class FetchedPartition:
             return
         if self._records is None:
             return
+        if not self.decoded:
+            self.held_bytes = 0
+        before = self._records.inflated_total_bytes
         try:
             fresh = self._records.take(limit)
         except KafkaError as error:
-            self._set_error(error)
+            self.set_error(error)
             return
         finally:
             self._account_inflated()
+            self.held_bytes += self._records.inflated_total_bytes - before
         if self._deserialize is not None:
             self.raw = fresh
             self._deserialize_raw(limit, self._deserialize)
@@ -202,7 +208,7 @@ class FetchedPartition:
         try:
             return self._records.take_columns(columns, limit)
         except KafkaError as error:
-            self._set_error(error)
+            self.set_error(error)
             return 0
         finally:
             self._account_inflated()
@@ -212,6 +218,7 @@ class FetchedPartition:
         decoded = self.decoded
         if limit is None or limit >= len(decoded):
             self.decoded = []
+            self.held_bytes = 0
             return decoded
         self.decoded = decoded[limit:]
         return decoded[:limit]
@@ -250,12 +257,13 @@ class FetchedPartition:
         if error is None:
             return
         # It may be kept for long, by whoever is told of it.
-        self._set_error(error.with_traceback(None))
+        self.set_error(error.with_traceback(None))
         bad = self.delivery.bad
         if self.is_undecided and bad.handler is None:
             self.settle_bad_record(bad.word, error)
 
-    def _set_error(self, error: KafkaError) -> None:
+    def set_error(self, error: KafkaError) -> None:
+        """Have an error stand behind the records."""
         self.error = error
         self.is_undecided = self.delivery.bad.decides(error)
 

@@ -35,6 +35,7 @@ from aiokafka_lite.errors import (
     BrokerResponseError,
     FetchSessionIdNotFound,
     FetchSessionTopicIdError,
+    FrameTooLargeError,
     InvalidFetchSessionEpoch,
     KafkaConnectionError,
     KafkaError,
@@ -46,6 +47,7 @@ from aiokafka_lite.protocol.messages.fetch import FetchResponse, LeaderIdAndEpoc
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.fetcher import Fetcher
+    from aiokafka_lite.consumer.oversized import OversizeSearch
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +104,8 @@ class NodeFetcher:
         # What the task has to deal with before anything more is sent.
         self._error: Exception | None = None
         self._failing_since: float | None = None
+        # Made when an answer is too large to be received.
+        self._oversize: OversizeSearch | None = None
         self._is_closed = False
         # Whether the latest answer said so.
         self._is_throttled = False
@@ -224,12 +228,34 @@ class NodeFetcher:
         for partition in tuple(self._partitions):
             if partition.preferred_replica is not None:
                 self._fetcher.give_back(partition, now)
+        if isinstance(error, FrameTooLargeError) and error.size_bytes is not None:
+            self._search_oversized(error.size_bytes, error.limit_bytes)
         self._fetcher.node_failed(self.node_id, error)
         if error.invalid_metadata or isinstance(error, (KafkaConnectionError, NodeNotReadyError)):
             self._fetcher.cluster.invalidate()
             self._fetcher.search.hurry()
         await asyncio.sleep(self._backoff.next_delay_s())
         self._error = None
+
+    def _search_oversized(self, size_bytes: int, limit_bytes: int) -> None:
+        """Find the partition whose next batch is too large to be received, and give it an error."""
+        from aiokafka_lite.consumer.oversized import OversizeSearch, too_large
+
+        search = self._oversize = self._oversize or OversizeSearch()
+        asked = self._session.partitions
+        self._touched.update(dict.fromkeys(self._partitions))
+        if len(asked) > 1:
+            search.begin(asked)
+        elif asked and search.is_found(asked[0]):
+            error = too_large(asked[0], size_bytes, limit_bytes)
+            self._fetcher.queue.put_error(asked[0], error, is_sticky=True)
+
+    def _can_be_asked(self, partition: PartitionState) -> bool:
+        return (
+            partition in self._partitions
+            and partition.retry_at <= self._loop.time()
+            and self._fetcher.target(partition, self) is not None
+        )
 
     # --- Requests -------------------------------------------------------------------------
     def advance(self) -> Step:
@@ -265,10 +291,14 @@ class NodeFetcher:
                 if partition.retry_at <= now:
                     del self._backing_off[partition]
                     self._touched[partition] = None
+        search = self._oversize
+        if search is not None and search.is_on:
+            search.pass_idle(self._can_be_asked)
+            self._touched.update(dict.fromkeys(self._partitions))
         touched, self._touched = self._touched, {}
         for partition in touched:
             target = None
-            if partition in self._partitions:
+            if partition in self._partitions and (search is None or search.allows(partition)):
                 target = self._fetcher.target(partition, self)
                 if target is not None and partition.retry_at > now:
                     target = None
@@ -377,6 +407,9 @@ class NodeFetcher:
             self._failing_since = None
             self._fetcher.node_recovered(self.node_id)
         self._session.succeeded(response.session_id)
+        if self._oversize is not None and self._oversize.is_on:
+            self._oversize.answered()
+            self._touched.update(dict.fromkeys(self._partitions))
         self._settling = self._settle(response)
         self._settle_more(self._settling)
         if self._settling is not None:

@@ -77,6 +77,11 @@ class FetchSession:
         return len(self._wanted)
 
     @property
+    def partitions(self) -> list[PartitionState]:
+        """The partitions that are asked for."""
+        return [target.partition for target in self._wanted.values()]
+
+    @property
     def id(self) -> int:
         """What the broker calls the session; 0 without one."""
         return self._id

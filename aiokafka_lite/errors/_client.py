@@ -131,7 +131,15 @@ class CorrelationIdError(KafkaProtocolError):
 
 
 class FrameTooLargeError(KafkaProtocolError):
-    """A frame claims a size beyond the limit."""
+    """A frame claims a size beyond the limit.
+
+    Attributes:
+        size_bytes: What it claims; None when it is no frame of a Kafka broker at all.
+        limit_bytes: What is accepted.
+    """
+
+    size_bytes: int | None = None
+    limit_bytes: int = 0
 
 
 class UnrecognizedBrokerVersion(KafkaError):

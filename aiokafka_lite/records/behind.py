@@ -32,13 +32,14 @@ def offset_behind(view: memoryview, pos: int, floor: int) -> int:
     own = peek_header(view, pos)
     if own is None:
         return floor + 1
-    if not _is_sound(own, view, pos):
+    is_plausible = floor <= own.last_offset <= MAX_OFFSET  # offsets are not in the checksum
+    if not is_plausible or not _is_sound(own, view, pos):
         following = _sound_batch(view, pos + LOG_OVERHEAD + max(own.batch_length, 0))
         if following is not None and following.magic == 2 and following.base_offset > floor:
             return following.base_offset
         if own.magic == 2 and own.last_offset_delta != own.count - 1:
             return floor + 1
-    return own.last_offset + 1 if floor <= own.last_offset <= MAX_OFFSET else floor + 1
+    return own.last_offset + 1 if is_plausible else floor + 1
 
 
 def offset_behind_batch_before(view: memoryview, end: int, floor: int) -> int:

@@ -55,7 +55,7 @@ def inflate(codec: Codec, view: memoryview, cap: int, *, magic: int = 2) -> memo
         DecompressionLimitError: More than `cap` bytes would come out.
     """
     if codec is Codec.GZIP:
-        guess = _gzip_size(view)
+        guess = _refuse_claim_above(cap, _gzip_size(view))
         return _inflate_growing(cramjam.gzip.decompress_into, view, guess, cap)
     if codec is Codec.SNAPPY:
         return _inflate_snappy(view, cap)

@@ -42,6 +42,8 @@ _OTHERS_S: Final = 1.5e-9
 _RECORD_S: Final = 0.1e-6
 
 DEFAULT_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
+# One `take` ends with the batch that brings what it has decompressed to so much.
+INFLATED_AT_ONCE_BYTES: Final = 1024 * 1024
 
 Record: TypeAlias = ConsumerRecord[bytes, bytes]
 Into = TypeVar("Into")  # a list of records, or columns
@@ -62,6 +64,7 @@ class RecordSet:
         "_error",
         "_header",
         "_inflated",
+        "_inflated_total_bytes",
         "_is_in_run",
         "_is_past_end",
         "_max_batch_bytes",
@@ -122,13 +125,16 @@ class RecordSet:
         self._header: BatchHeader | None = None
         self._payload: memoryview | None = None
         self._inflated: memoryview | None = None
+        self._inflated_total_bytes = 0
         self._cursor: decoders.Cursor | None = None
         self._error: KafkaError | None = None
 
     def take(self, max_records: int) -> list[Record]:
         """Return at most `max_records` records; none are left when the list is empty.
 
-        A batch may be taken in parts; it is decompressed once. Errors come when all records ahead
+        Fewer also when many bytes had to be decompressed for them: a small record set may hold
+        far more than anybody wants to have in memory at once. A batch may be taken in parts; it is
+        decompressed once. Errors come when all records ahead
         of them have been returned, and again each time from then on.
 
         Raises:
@@ -139,11 +145,14 @@ class RecordSet:
             RecordTooLargeError: The first batch is cut short, so the fetch was too small for it.
         """
         records: list[Record] = []
+        enough_bytes = self._inflated_total_bytes + INFLATED_AT_ONCE_BYTES
         while len(records) < max_records and (self._is_in_run or self._start_batch()):
             if self._is_in_run:
                 self._take_from_run(self._run.take, records, max_records - len(records))
             else:
                 self._take_from_batch(records, max_records - len(records))
+                if self._inflated_total_bytes >= enough_bytes and records:
+                    break
         self._open_next()  # passes what follows and has no records, so that the set is exhausted
         if self._error is not None and not records and max_records > 0:
             raise self._error.with_traceback(None)
@@ -165,6 +174,7 @@ class RecordSet:
         """
         columns.mark()
         before = columns.rows
+        enough_bytes = self._inflated_total_bytes + INFLATED_AT_ONCE_BYTES
         while (missing := max_rows - columns.rows + before) > 0 and not columns.is_full:
             if not (self._is_in_run or self._start_batch()):
                 break
@@ -172,6 +182,8 @@ class RecordSet:
                 self._take_from_run(self._run.take_columns, columns, missing)
             else:
                 self._add_from_batch(columns, missing)
+                if self._inflated_total_bytes >= enough_bytes and columns.rows > before:
+                    break
         self._open_next()
         added = columns.rows - before
         if self._error is not None and not added and max_rows > 0 and not columns.is_full:
@@ -202,6 +214,11 @@ class RecordSet:
             return 0
         return len(self._inflated.obj)  # type: ignore[arg-type]  # a bytearray of the pool
 
+    @property
+    def inflated_total_bytes(self) -> int:
+        """Bytes that all its compressed batches so far have become."""
+        return self._inflated_total_bytes
+
     def inflate(self) -> None:
         """Decompress the next batch if it has to be; `take` uses the result, or raises the error.
 
@@ -213,6 +230,7 @@ class RecordSet:
             return
         try:
             self._inflated = self._inflate(self._header, self._payload)
+            self._inflated_total_bytes += len(self._inflated)
         except KafkaError as error:
             self._fail(error)
         self._payload = None
@@ -418,8 +436,13 @@ class RecordSet:
             next_offset = max(self._header.last_offset, self.next_offset) + 1
         else:
             next_offset = behind.offset_behind(self._view, self._pos, self.next_offset)
-        # Without its traceback, whose frames refer to this set: that would be a cycle.
-        self._error = error.with_traceback(None).at(
+        # Without tracebacks: their frames refer to this set, which would be a cycle, and to the
+        # buffer that a bomb has filled.
+        cause: BaseException | None = error
+        while cause is not None:
+            cause.__traceback__ = None
+            cause = cause.__cause__ or cause.__context__
+        self._error = error.at(
             TopicPartition(self.topic, self.partition), self.next_offset, next_offset
         )
         self._drop_batch()

@@ -40,6 +40,7 @@ class Buffers:
         on_bad_record: OnBadRecord = "raise",
         # A small batch may be decompressed into a large buffer that is left from another test.
         budget_bytes: int = 1 << 26,
+        most_held_bytes: int = 1 << 26,
     ) -> None:
         self.state = SubscriptionState()
         self.taken: list[int] = []
@@ -58,6 +59,7 @@ class Buffers:
             on_taken=self.taken.append,
             on_room=lambda partition: self.with_room.append(partition.tp),
             delivery=self.delivery,
+            most_held_bytes=most_held_bytes,
         )
         self.ready = ReadyRecords(self.state, self.queue.finish_if_exhausted)
         self.gets = Gets(self.state, self.queue, self.ready)
