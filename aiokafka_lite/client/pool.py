@@ -169,6 +169,23 @@ class Pool:
         state = self._nodes.get(node_id)
         return None if state is None else state.last_error
 
+    def lost_at(self, node_id: int) -> float | None:
+        """Return since which loop time the node cannot be reached.
+
+        None when it can, was not tried, or when at least one of its connections is open.
+        """
+        state = self._nodes.get(node_id)
+        if state is None or state.last_error is None:
+            return None
+        slots = state.slots.values()
+        is_open = any(slot.connection and slot.connection.error is None for slot in slots)
+        return None if is_open else state.lost_at
+
+    def is_connecting(self, node_id: int, lane: Lane = Lane.GENERAL) -> bool:
+        """Whether a connection is being opened."""
+        state = self._nodes.get(node_id)
+        return state is not None and state.slots[lane].connecting is not None
+
     def in_flight_request_count(self, node_id: int | None = None) -> int:
         """Requests without an answer yet, of one node or of all."""
         if node_id is None:

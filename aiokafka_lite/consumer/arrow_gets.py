@@ -124,8 +124,9 @@ class ArrowGets:
                     is_alone = False
                 if columns.rows >= max_rows or columns.is_full:
                     break
-            if columns.rows:
+            if row_count := columns.rows:
                 batch = arrow.finish()
+                self._state.record_count += row_count
         except BaseException:
             # As from a lack of memory: nothing is handed out, all is fetched again.
             columns.clear()

@@ -127,6 +127,9 @@ class Commits(CommittedReader):
         self._on_error = on_error
         self._sending = asyncio.Lock()
         self._sequence = 0
+        # Commits that came through, and whether the latest one did not.
+        self.commit_count = 0
+        self.failed_at: float | None = None
         # The latest commit that succeeded, by partition.
         self._latest: dict[TopicPartition, int] = {}
         self._auto_commit_task: asyncio.Task[Never] | None = None
@@ -287,8 +290,12 @@ class Commits(CommittedReader):
             await self._carry_through(commit, deadline)
         except KafkaError as error:
             failed = CommitFailed(dict(commit.left), error, is_auto=not is_asked_for)
+            self.failed_at = failed.at_s
             self._state.events.publish(failed)
             raise
+        else:
+            self.commit_count += 1
+            self.failed_at = None
         finally:
             self._done_waiting(commit)
 

@@ -33,6 +33,7 @@ from aiokafka_lite.consumer.delivering import make_delivery
 from aiokafka_lite.consumer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.fetcher import Fetcher
 from aiokafka_lite.consumer.gets import Gets
+from aiokafka_lite.consumer.loop_probe import LoopProbe
 from aiokafka_lite.consumer.no_group import NoCommits, NoGroup
 from aiokafka_lite.consumer.offsets import OffsetLookup
 from aiokafka_lite.consumer.ownership import Owner
@@ -96,12 +97,17 @@ class Engine:
         self.state.on_partition_change(lambda _: self._state_changed.set())
         self.state.on_subscription_change(self._watch_topics)
         self.state.mark_observers()
+        self.probe = LoopProbe(self.state)
         self._running: Running | None = None
         # While the parts are being stopped.
         self._ending: Running | None = None
         self._has_ended = asyncio.Event()
         # What was to be committed at the stop, and is not, as far as known.
         self.uncommitted: Offsets = {}
+        # The latest parts, also when they are stopped: what they counted can still be read.
+        self.latest: Running | None = None
+        # Whether `start` has come to its end.
+        self.is_started = False
 
     # --- Hooks ----------------------------------------------------------------------------
     def _budget_released(self) -> None:
@@ -205,6 +211,11 @@ class Engine:
             raise self._errors.popleft().with_traceback(None)
         self._may_be_unusable = False
 
+    @property
+    def waiting_error(self) -> KafkaError | None:
+        """What membership or the resolver met, and the next get raises."""
+        return self._errors[0] if self._errors else None
+
     # --- Parts ----------------------------------------------------------------------------
     @property
     def running(self) -> Running:
@@ -236,6 +247,11 @@ class Engine:
             raise ConsumerStoppedError("the consumer was stopped meanwhile") from error
 
     @property
+    def current(self) -> Running | None:
+        """The parts that exist between start and stop, or None."""
+        return self._running
+
+    @property
     def is_running(self) -> bool:
         return self._running is not None
 
@@ -254,7 +270,8 @@ class Engine:
         # Whoever publishes an event imports its class: not for the first time in the middle of it.
         import aiokafka_lite.consumer.events  # noqa: F401
 
-        running = self._running = Running(self, self._rng)
+        running = self._running = self.latest = Running(self, self._rng)
+        self.probe.start()
         try:
             self._watch_topics()  # before the first answer, which then has them
             await running.cluster.start()
@@ -262,6 +279,7 @@ class Engine:
                 await self._wait_for_topics(running.cluster)
             await running.start()
             _ = self.running  # unless it was stopped as it became ready
+            self.is_started = True
         except BaseException as error:
             await self._tear_down(self._loop.time(), {})
             if self.is_stopped and isinstance(error, Exception):
@@ -322,6 +340,7 @@ class Engine:
             self.state.events.close()
 
     async def _tear_down(self, deadline: float, offsets: Offsets) -> None:
+        self.probe.stop()
         running, self._running = self._running, None
         self._may_be_unusable = True
         if running is None:

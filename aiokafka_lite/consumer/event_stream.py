@@ -33,22 +33,32 @@ class Events:
     def __init__(self) -> None:
         # By name, since the consumer was made.
         self.counts: dict[str, int] = {}
+        # Offsets lost by resets, and how many of them the brokers still had.
+        self.lost_offsets = (0, 0)
         # A subscription that nobody holds any more is gone, whatever its task ended by.
         self._subscriptions: weakref.WeakSet[EventSubscription] = weakref.WeakSet()
         # When an event was logged last, and how many of its kind were not since.
-        self._logged: dict[tuple[str, object], tuple[float, int]] = {}
+        self._logged: dict[tuple[str, int, object], tuple[float, int]] = {}
         self._is_closed = False
 
-    def publish(self, event: ConsumerEvent) -> None:
-        """Tell the subscribers, and the log; to be called at a change, not while it lasts."""
+    def publish(self, event: ConsumerEvent, *, level: int | None = None) -> None:
+        """Tell the subscribers, and the log; to be called at a change, not while it lasts.
+
+        `level` is that of the log's line; by default the one of the event's class.
+        """
         self.counts[event.name] = self.counts.get(event.name, 0) + 1
-        if event.level is not None:
-            self._log(event, event.level)
+        level = event.level if level is None else level
+        if level is not None:
+            self._log(event, level)
         for subscription in self._subscriptions:
             subscription.put(event)
 
+    def count_lost(self, lost: int, skipped: int) -> None:
+        """Count the offsets that a reset passed over."""
+        self.lost_offsets = self.lost_offsets[0] + lost, self.lost_offsets[1] + skipped
+
     def _log(self, event: ConsumerEvent, level: int) -> None:
-        key = event.name, event.subject
+        key = event.name, level, event.subject
         logged_at, kept_back = self._logged.get(key, (-LOG_INTERVAL_S, 0))
         if event.at_s - logged_at < LOG_INTERVAL_S:
             self._logged[key] = logged_at, kept_back + 1

@@ -332,7 +332,6 @@ class LoopBlocked(ConsumerEvent):
     """The event loop ran nothing else for that long: heartbeats and fetches were late."""
 
     name: ClassVar[str] = "loop_blocked"
-    level: ClassVar[int | None] = logging.WARNING
 
     blocked_s: float
     # What the loop was kept by, as far as it can be told.

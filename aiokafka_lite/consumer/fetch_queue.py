@@ -154,6 +154,11 @@ class FetchQueue:
         if part.end_offset is not None:
             part.partition.fetched = part.end_offset
 
+    def first_part(self, partition: PartitionState) -> FetchedPartition | None:
+        """Return what a get would look at first of a partition; None: nothing is buffered."""
+        parts = self._parts.get(partition)
+        return parts[0] if parts else None
+
     def sticky_error(self, partition: PartitionState) -> KafkaError | None:
         """Return the error that holds a partition until the application seeks, if any."""
         for part in self._parts.get(partition, ()):
@@ -524,6 +529,7 @@ class FetchQueue:
                 taken = part.pop(None if missing is None else missing - len(records))
                 position = taken[-1].offset + 1 if part.decoded else part.position_after
                 self._state.hand_out(partition, taken[0].offset, position, part.leader_epoch)
+                self._state.record_count += len(taken)
                 records = records + taken if records else taken
             if not part.is_exhausted:
                 break

@@ -20,6 +20,7 @@ from aiokafka_lite.consumer.budget import ByteBudget
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.leader_search import LeaderSearch
+from aiokafka_lite.consumer.node_counts import NodeCounts
 from aiokafka_lite.consumer.node_fetcher import NodeFetcher
 from aiokafka_lite.consumer.replicas import ReplicaChoice
 from aiokafka_lite.consumer.session import FetchTarget
@@ -73,6 +74,8 @@ class Fetcher:
         self.events = state.events
         self._state = state
         self._scope = scope
+        # By node id; they outlive the node's task.
+        self.counts: dict[int, NodeCounts] = {}
         self._nodes: dict[int, NodeFetcher] = {}
         self._sources: dict[PartitionState, Source] = {}
         self.search = LeaderSearch(cluster, self._nodes)
@@ -143,7 +146,8 @@ class Fetcher:
     def _node(self, node_id: int) -> NodeFetcher:
         node = self._nodes.get(node_id)
         if node is None:
-            node = self._nodes[node_id] = NodeFetcher(self, node_id)
+            counts = self.counts.setdefault(node_id, NodeCounts())
+            node = self._nodes[node_id] = NodeFetcher(self, node_id, counts)
             self._scope.supervise(node.run, name=task_name(node_id))
         return node
 
@@ -167,6 +171,10 @@ class Fetcher:
         self._scope.recovered(task_name(node_id))
         log.info("fetching from node %s goes on", node_id)
 
+    def trouble(self, node_id: int) -> BaseException | None:
+        """Return why fetching from a node is being tried again, None if it is not."""
+        return self._scope.degraded.get(task_name(node_id))
+
     def touch(self, partition: PartitionState) -> None:
         """Look at a partition again before the next request to its leader."""
         source = self._sources.get(partition)
@@ -177,6 +185,11 @@ class Fetcher:
         """Return the id of the node that a partition is read from; None without a leader."""
         source = self._sources.get(partition)
         return None if source is None else source.node.node_id
+
+    def node_of(self, partition: PartitionState) -> NodeFetcher | None:
+        """Return what reads a partition; None without a leader."""
+        source = self._sources.get(partition)
+        return None if source is None else source.node
 
     # --- Closest replica ------------------------------------------------------------------
     def prefer(self, partition: PartitionState, node_id: int, now: float) -> bool:

@@ -26,6 +26,7 @@ class NoGroup:
     generation: int = -1
     coordinator_id: int | None = None
     group_topics: frozenset[str] = frozenset()
+    standing: None = None
 
     def __init__(
         self,
@@ -107,6 +108,9 @@ class NoGroup:
 
 class NoCommits:
     """Takes the place of Commits when there is no group: no offset is kept anywhere."""
+
+    commit_count: int = 0
+    failed_at: float | None = None
 
     def start_auto_commit(self, scope: TaskScope) -> None:
         """Start nothing, whatever enable_auto_commit says (as aiokafka)."""

@@ -29,6 +29,7 @@ from aiokafka_lite.client import Connection, Exchange, Lane, Node
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.budget import Reservation
 from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse
+from aiokafka_lite.consumer.node_counts import NodeCounts
 from aiokafka_lite.consumer.session import FULL_EPOCH, FetchSession
 from aiokafka_lite.consumer.state import PartitionState
 from aiokafka_lite.errors import (
@@ -82,8 +83,9 @@ class NodeFetcher:
     What it reads as a follower is marked in the partitions: their preferred replica.
     """
 
-    def __init__(self, fetcher: Fetcher, node_id: int) -> None:
+    def __init__(self, fetcher: Fetcher, node_id: int, counts: NodeCounts) -> None:
         self.node_id = node_id
+        self.counts = counts
         self.is_short_of_bytes = False
         self._fetcher = fetcher
         self._loop = asyncio.get_running_loop()
@@ -109,6 +111,7 @@ class NodeFetcher:
         self._is_closed = False
         # Whether the latest answer said so.
         self._is_throttled = False
+        self._sent_at = 0.0
 
     # --- What others post -----------------------------------------------------------------
     def add(self, partition: PartitionState) -> None:
@@ -145,6 +148,32 @@ class NodeFetcher:
         """Whether the broker should have answered a while ago, as far as the long poll goes."""
         exchange = self._exchange
         return exchange is not None and now > exchange.deadline - self._stall_s + OVERDUE_S
+
+    # --- What others ask ------------------------------------------------------------------
+    @property
+    def in_flight_since(self) -> float | None:
+        """Loop time at which the request in flight was sent; None: there is none."""
+        return None if self._exchange is None else self._sent_at
+
+    def is_asked_for(self, partition: PartitionState) -> bool:
+        """Whether the request in flight asks for what comes next of a partition."""
+        target = self._session.target(partition.tp.topic, b"", partition.tp.partition)
+        return (
+            self._exchange is not None
+            and target is not None
+            and target.tag == partition.tag
+            and target.offset == partition.fetched
+        )
+
+    @property
+    def error(self) -> Exception | None:
+        """Why the last request failed, until it is tried again."""
+        return self._error
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether an answer with many partitions is being worked through."""
+        return self._settling is not None
 
     def close(self) -> None:
         """Send nothing more; the session is closed where that takes no wait."""
@@ -322,11 +351,12 @@ class NodeFetcher:
 
     def _send(self, connection: Connection, reservation: Reservation) -> None:
         config = self._fetcher.config
+        now = self._loop.time()
         asked = self._session.request()
         max_wait_ms = config.fetch_max_wait_ms
         if self._retry_at is not None:
             # Whoever is in a backoff is asked again when it ends, not when others have records.
-            left_s = max(0.0, self._retry_at - self._loop.time())
+            left_s = max(0.0, self._retry_at - now)
             max_wait_ms = min(max_wait_ms, math.ceil(left_s * 1000))
         request = self._fetcher.template.request(
             session_id=asked.session_id,
@@ -334,9 +364,10 @@ class NodeFetcher:
             max_bytes=reservation.size_bytes,
             topics=asked.topics,
             forgotten=asked.forgotten,
-            rack_id=self._fetcher.replicas.rack_id(self._loop.time()),
+            rack_id=self._fetcher.replicas.rack_id(now),
             max_wait_ms=max_wait_ms,
         )
+        self._sent_at = now
         self._reservation = reservation
         self._asked_epoch = asked.session_epoch
         try:
@@ -368,6 +399,7 @@ class NodeFetcher:
         self._exchange = None
         try:
             response = exchange.result()
+            self.counts.answered(self._loop.time(), self._sent_at)
             if (response.throttle_time_ms > 0) is not self._is_throttled:
                 self._note_throttle(response.throttle_time_ms / 1000)
             self._accept(response)
@@ -391,6 +423,7 @@ class NodeFetcher:
         self._release()
         self._error = error
         self._note_failure()
+        self.counts.failure_count += 1
         self._wake.set()
 
     def _note_failure(self) -> None:
@@ -488,6 +521,7 @@ class NodeFetcher:
                 part.close()  # moved while the rest was settled
         if current:
             reservation.keep(size_bytes)
+            self.counts.received_bytes += size_bytes
             self._fetcher.queue.put(fetched, current)
 
     def _choose_replica(self, partition: PartitionState, answer: PartitionData, now: float) -> None:

@@ -305,13 +305,15 @@ class PositionResolver:
         """
         from aiokafka_lite.consumer.events import OffsetRange, OffsetReset
 
+        events = self._state.events
         lost = skipped = None
         if before is not None and before < after:
             lost = OffsetRange(before, after)
             log.warning("%s: offsets %s to %s will not be read", tp, before, after - 1)
             if log_start is not None and log_start < after:
                 skipped = OffsetRange(max(before, log_start), after)
-        self._state.events.publish(OffsetReset(tp, before, after, reason, lost, skipped))
+            events.count_lost(lost.offset_count, 0 if skipped is None else skipped.offset_count)
+        events.publish(OffsetReset(tp, before, after, reason, lost, skipped))
 
     async def _ends_of_quiet(
         self, timestamps: Mapping[TopicPartition, int]

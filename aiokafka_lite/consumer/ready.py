@@ -66,6 +66,7 @@ class ReadyRecords:
         taken_count = self.cursor.taken_count
         if part is None or taken_count == self._settled_count:
             return
+        self._state.record_count += taken_count - self._settled_count
         self._settled_count = taken_count
         decoded = part.decoded
         # The latest get returned this one; all before it has been processed.

@@ -69,6 +69,9 @@ class SubscriptionState:
         self._idle_since = 0.0
         self._hand_out_count = 0
         self._seen_hand_out_count = 0
+        self._latest_hand_out: PartitionState | None = None
+        # Records and rows handed out since the consumer was made; the gets count them.
+        self.record_count = 0
         # Between revocation and assignment, while the listener's callbacks run.
         self.is_held = False
         self._hold_observers: list[Callable[[], None]] = []
@@ -405,12 +408,29 @@ class SubscriptionState:
             for observer in self._hold_observers:
                 observer()
 
+    @property
+    def hand_out_count(self) -> int:
+        """How many times something was handed out: a list of records, or some one by one."""
+        self._settle()
+        return self._hand_out_count
+
+    @property
+    def latest_hand_out(self) -> PartitionState | None:
+        """A partition of which the latest records were handed out, if it is still assigned."""
+        partition = self._latest_hand_out
+        return partition if partition is not None and partition.is_assigned else None
+
     def enter_get(self) -> None:
         """Note that the application waits for records; every call is matched by `leave_get`."""
         self.begin_get()
         self._gets_in_progress += 1
         for observer in self._get_observers:
             observer()
+
+    @property
+    def is_in_get(self) -> bool:
+        """Whether the application waits for records, or a get is on its way."""
+        return self._gets_in_progress > 0
 
     def leave_get(self, now: float) -> None:
         """Note that the get ended, with or without records, at loop time `now`."""
@@ -451,6 +471,7 @@ class SubscriptionState:
             partition.processed = first_offset
         partition.position = next_position
         self._hand_out_count += 1
+        self._latest_hand_out = partition
         if leader_epoch != NO_EPOCH:
             partition.leader_epoch = leader_epoch
 

@@ -21,6 +21,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._selector_of_time.now
 
+    def pass_time(self, duration_s: float) -> None:
+        """Have time pass while nothing else runs, as when a callback takes that long."""
+        self._selector_of_time.now += duration_s
+
 
 class _Selector(selectors.SelectSelector):
     """Says at once that nothing has happened, after as long as it was asked to wait."""

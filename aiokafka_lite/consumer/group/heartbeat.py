@@ -56,6 +56,8 @@ class Heartbeat:
         # Loop times. The coordinator heard of this member last, and will hear next.
         self._last_contact = 0.0
         self._next_beat = 0.0
+        self.beat_count = 0
+        self.failure_count = 0
         # How long the event loop was blocked since then, if that was long.
         self._blocked_s = 0.0
 
@@ -119,6 +121,7 @@ class Heartbeat:
             try:
                 await self._send(identity.member_id, identity.generation)
             except KafkaError as error:
+                self.failure_count += 1
                 interruption = self._judge(error)
                 if interruption is None:
                     self._next_beat = (
@@ -131,9 +134,15 @@ class Heartbeat:
                         self._state.hold_hand_outs()  # until the group task has dropped it all
                     return interruption
             else:
+                self.beat_count += 1
                 self.note_contact()
             if not is_rebalancing:
                 self._state.release_hand_outs()
+
+    @property
+    def last_contact_at(self) -> float | None:
+        """Loop time at which the coordinator last answered this member; None: not yet."""
+        return self._last_contact or None
 
     def _poll_time_left_s(self) -> float:
         now = asyncio.get_running_loop().time()

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
@@ -46,6 +46,23 @@ RETURN_SHARE: Final = 0.02
 # LeaveGroup spares the others the session timeout. It is not worth more than a short wait: a
 # coordinator that cannot be reached will not miss this member either.
 LEAVE_MAX_S: Final = 2.0
+
+
+class Standing(NamedTuple):
+    """How a member stands with its group at one moment."""
+
+    group_id: str
+    # The name of its MemberState.
+    state: str
+    # It has left, because the application asked for no records for too long.
+    sits_out: bool
+    # The assignment answers to the subscription, and the listener knows of it.
+    is_settled: bool
+    coordinator_id: int | None
+    # Loop time of the coordinator's last sign of life.
+    last_contact_at: float | None
+    heartbeat_count: int
+    heartbeat_failure_count: int
 
 
 class GroupMembership:
@@ -117,6 +134,21 @@ class GroupMembership:
     def coordinator_id(self) -> int | None:
         """The node that coordinates the group, as far as known."""
         return self._coordinator.node_id
+
+    @property
+    def standing(self) -> Standing:
+        """How the member stands with its group, for whoever has to tell."""
+        heartbeat, member = self._heartbeat, self._member
+        return Standing(
+            member.group_id,
+            member.state.name,
+            sits_out=self._sits_out,
+            is_settled=self.is_stable,
+            coordinator_id=self._coordinator.node_id,
+            last_contact_at=heartbeat.last_contact_at,
+            heartbeat_count=heartbeat.beat_count,
+            heartbeat_failure_count=heartbeat.failure_count,
+        )
 
     @property
     def group_topics(self) -> frozenset[str]:

@@ -1,0 +1,275 @@
+"""health(): ok, degraded or dead, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.health import MAX_NAMED, Health, examine
+from aiokafka_lite.consumer.loop_probe import RECENT_S
+from aiokafka_lite.errors import (
+    CoordinatorNotAvailableError,
+    InvalidCommitOffsetSizeError,
+    KafkaConnectionError,
+    KafkaStorageError,
+)
+from aiokafka_lite.structs import TopicPartition
+from tests.consumer.test_consumer import offsets_read, reading, rows
+from tests.consumer.test_explain import consumer_of, eventually
+from tests.support.cluster import KafkaHandle, unique
+
+T0 = TopicPartition("t", 0)
+
+
+async def until(consumer: AIOKafkaConsumer, is_reached: Callable[[Health], object]) -> Health:
+    """Wait until the health is as wanted."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + 20
+    while not is_reached(health := consumer.health()):
+        assert loop.time() < deadline, health
+        await asyncio.sleep(0.005)
+    return health
+
+
+def says(words: str) -> Callable[[Health], bool]:
+    """Whether a reason has these words."""
+    return lambda health: any(words in reason for reason in health.reasons)
+
+
+def is_ok(health: Health) -> bool:
+    return health.verdict == "ok"
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        yield broker
+
+
+async def test_before_the_start_while_it_runs_and_after_the_stop(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers)
+    assert consumer.health() == Health(
+        "degraded", ("the consumer is not started: await consumer.start()",), None, None, None, 0.0
+    )
+    await consumer.start()
+    health = await until(consumer, lambda health: health.last_fetch_s is not None)
+    health = await until(consumer, is_ok)
+    assert health.is_ok
+    assert health.last_heartbeat_s is None
+    assert health.lag == 0
+    await consumer.stop()
+    health = consumer.health()
+    assert (health.verdict, health.reasons) == (
+        "dead",
+        ("the consumer is stopped: make another one",),
+    )
+
+
+async def test_while_it_starts(broker: Broker) -> None:
+    consumer = consumer_of(broker, "t", group_id="g")
+    with broker.on("JoinGroup").hold() as rule:
+        starting = asyncio.ensure_future(consumer.start())
+        health = await until(consumer, says("it joins group g"))
+        assert health.verdict == "degraded"
+        rule.release()
+        await starting
+    await until(consumer, is_ok)
+    await consumer.stop()
+
+
+async def test_a_task_that_died_is_death_at_once(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    async with reading(kafka, topic) as consumer:
+        await until(consumer, is_ok)
+
+        async def die() -> None:
+            raise ZeroDivisionError("a bug")
+
+        died = consumer._engine.running.scopes[2].spawn(die(), name="bug")
+        await asyncio.wait({died})
+        await asyncio.sleep(0)
+        health = consumer.health()
+        assert health.verdict == "dead"
+        assert "(group) died of ZeroDivisionError('a bug')" in health.reasons[0]
+
+
+async def test_a_task_that_is_restarted_degrades_until_it_has_recovered(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+    async with reading(kafka, topic) as consumer:
+        await until(consumer, is_ok)
+        attempts = 0
+
+        async def fail_once() -> None:
+            nonlocal attempts
+            attempts += 1
+            if attempts == 1:
+                raise KafkaConnectionError("it passes")
+
+        consumer._engine.running.scopes[1].supervise(fail_once, name="flaky", first_delay_s=0.05)
+        health = await until(consumer, says("flaky (positions) failed and is tried again"))
+        assert health.verdict == "degraded"
+        assert "KafkaConnectionError: it passes" in health.reasons[0]
+        await until(consumer, is_ok)
+
+
+async def test_no_broker_is_told_from_no_data() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        consumer = consumer_of(broker, "t")
+        await consumer.start()
+        assert (await until(consumer, is_ok)).reasons == ()
+        assert await consumer.poll(timeout_ms=10) == {}
+    health = await until(consumer, says("no broker can be reached, for"))
+    assert await consumer.poll(timeout_ms=10) == {}
+    assert health.verdict == "degraded"
+    assert "records do not come because of that" in health.reasons[0]
+    await consumer.stop()
+
+
+async def test_one_broker_of_two_is_named() -> None:
+    async with Broker(nodes=2) as broker:
+        broker.create_topic("t")
+        async with consumer_of(broker, "t") as consumer:
+            await until(consumer, lambda health: health.last_fetch_s is not None)
+            leader = broker.leader_of(T0)
+            # Metadata says nothing new, as for some seconds after a real broker was killed.
+            with broker.on("Metadata").hold() as rule:
+                await broker.stop_node(leader, clean=False)
+                health = await until(consumer, says(f"node {leader} at 127.0.0.1:"))
+                assert health.verdict == "degraded"
+                rule.release()
+            await until(consumer, is_ok)
+
+
+async def test_a_coordinator_that_is_away(broker: Broker) -> None:
+    async with consumer_of(broker, "t", group_id="g", heartbeat_interval_ms=20) as consumer:
+        health = await until(consumer, is_ok)
+        assert health.last_heartbeat_s is not None
+        with (
+            broker.on("Heartbeat").fail(CoordinatorNotAvailableError, times=None),
+            broker.on("FindCoordinator").fail(CoordinatorNotAvailableError, times=None),
+        ):
+            words = "the coordinator of group g is not known, and is being looked for"
+            assert (await until(consumer, says(words))).verdict == "degraded"
+        await until(consumer, is_ok)
+
+
+async def test_heartbeats_that_nobody_answers(broker: Broker) -> None:
+    async with consumer_of(
+        broker,
+        "t",
+        group_id="g",
+        heartbeat_interval_ms=50,
+        session_timeout_ms=6_000,
+        request_timeout_ms=60_000,
+    ) as consumer:
+        await until(consumer, is_ok)
+        standing = consumer._engine.running.membership.standing
+        assert standing is not None
+        assert standing.last_contact_at is not None
+        late = examine(consumer._engine, standing.last_contact_at + 7.0)
+        assert late.verdict == "degraded"
+        assert late.last_heartbeat_s == pytest.approx(7.0)
+        assert says("no heartbeat was answered for 7.0 s, longer than session_timeout_ms")(late)
+
+
+async def test_a_member_that_left_for_want_of_gets_comes_back(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    group = unique("group")
+    async with reading(kafka, topic, group_id=group, max_poll_interval_ms=200) as consumer:
+        health = await until(consumer, says(f"the consumer left group {group}"))
+        assert health.verdict == "degraded"
+        getting = asyncio.ensure_future(consumer.getone())
+        await until(consumer, is_ok)
+        getting.cancel()
+
+
+async def test_no_partitions_are_ok_and_said(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    group = unique("group")
+    async with (
+        reading(kafka, topic, group_id=group, heartbeat_interval_ms=100) as first,
+        reading(kafka, topic, group_id=group, heartbeat_interval_ms=100) as second,
+    ):
+        await eventually(lambda: len(first.assignment()) + len(second.assignment()) == 1)
+        idle = second if first.assignment() else first
+        health = await until(idle, is_ok)
+        assert health.reasons == (
+            f"no partition is assigned: group {group} has as many members as partitions "
+            "without this one",
+        )
+
+
+async def test_nothing_subscribed_and_paused_partitions_are_said(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    async with reading(kafka) as consumer:
+        health = await until(consumer, is_ok)
+        assert "nothing is subscribed" in health.reasons[0]
+        consumer.assign([TopicPartition(topic, 0), TopicPartition(topic, 1)])
+        consumer.pause(TopicPartition(topic, 0))
+        health = await until(consumer, lambda h: is_ok(h) and h.last_fetch_s is not None)
+        assert health.reasons == ("1 of 2 partitions are paused",)
+
+
+async def test_lag_is_how_far_the_positions_are_behind(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    await kafka.produce(topic, 0, rows(0, 5))
+    await kafka.produce(topic, 1, rows(0, 3))
+    async with reading(kafka, topic) as consumer:
+        await until(consumer, lambda health: health.lag == 8)
+        await offsets_read(consumer, 8)
+        assert consumer.health().lag == 0
+
+
+async def test_only_some_of_many_failing_partitions_are_named(broker: Broker) -> None:
+    broker.create_topic("many", MAX_NAMED + 3)
+    with broker.on("Fetch").fail(KafkaStorageError, times=None):
+        async with consumer_of(broker, "many") as consumer:
+            health = await until(consumer, says("and 3 more partitions"))
+            assert len(health.reasons) == MAX_NAMED + 1
+            assert says(f"{MAX_NAMED + 3} backing_off in all")(health)
+            assert health.verdict == "degraded"
+
+
+async def test_an_error_that_waits_is_said(broker: Broker) -> None:
+    async with consumer_of(broker, "t") as consumer:
+        await until(consumer, is_ok)
+        consumer._engine.on_error(KafkaStorageError("something"))
+        health = consumer.health()
+        assert health.verdict == "degraded"
+        assert len(health.reasons) == 1
+        assert says("the next get raises")(health)
+        with pytest.raises(KafkaStorageError):
+            await consumer.getone()
+        await until(consumer, is_ok)
+
+
+async def test_a_commit_that_failed_degrades_until_one_succeeds(broker: Broker) -> None:
+    broker.produce("t", "v")
+    async with consumer_of(broker, "t", group_id="g", enable_auto_commit=False) as consumer:
+        await consumer.getone()
+        await until(consumer, is_ok)
+        broker.on("OffsetCommit").fail(InvalidCommitOffsetSizeError)
+        with pytest.raises(InvalidCommitOffsetSizeError):
+            await consumer.commit()
+        assert says("the latest commit, ")(consumer.health())
+        await consumer.commit()
+        assert consumer.health().is_ok
+
+
+async def test_a_loop_that_was_blocked_for_long_is_said_for_a_while(broker: Broker) -> None:
+    async with consumer_of(broker, "t") as consumer:
+        await until(consumer, is_ok)
+        probe = consumer._engine.probe
+        probe.blocked_s, probe.blocked_at = 2.0, asyncio.get_running_loop().time()
+        assert says("the event loop was blocked for 2.0 s")(consumer.health())
+        probe.blocked_at -= RECENT_S + 1
+        assert consumer.health().is_ok

@@ -1,0 +1,150 @@
+"""The loop's lag, measured by its own clock, and what is named as the cause."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+
+import pytest
+
+from aiokafka_lite.consumer.loop_probe import BLOCKED_S, INTERVAL_S, LoopProbe
+from aiokafka_lite.consumer.state import SubscriptionState
+from aiokafka_lite.events import ConsumerEvent, LoopBlocked
+from tests.consumer.buffers import A, Buffers, batch
+from tests.consumer.test_consumer import reading, rows
+from tests.support.cluster import KafkaHandle
+from tests.support.virtual_time import VirtualTimeLoop
+
+
+def block(duration_s: float) -> None:
+    """Have time pass as code does that holds the loop."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.pass_time(duration_s)
+
+
+async def next_event(state: SubscriptionState) -> LoopBlocked:
+    subscription = state.events.subscribe()
+    event: ConsumerEvent = await asyncio.wait_for(subscription.__anext__(), 60)
+    assert isinstance(event, LoopBlocked)
+    return event
+
+
+@pytest.mark.virtual_time
+async def test_what_the_application_did_with_a_record_is_named() -> None:
+    buffers = Buffers(A)
+    buffers.put({A: batch(0, 5)})
+    probe = LoopProbe(buffers.state)
+
+    async def handle_records() -> None:
+        while True:
+            record = await buffers.gets.one(())
+            await asyncio.sleep(1)
+            if record.offset == 3:
+                block(4.0)
+
+    working = asyncio.create_task(handle_records(), name="worker")
+    probe.start()
+    event = await next_event(buffers.state)
+    probe.stop()
+    working.cancel()
+    assert 4.0 - INTERVAL_S <= event.blocked_s <= 4.0
+    assert probe.max_lag_s == event.blocked_s
+
+
+@pytest.mark.virtual_time
+async def test_the_latest_record_and_the_line_that_asks_for_more_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    buffers = Buffers(A)
+    buffers.put({A: batch(0, 5)})
+    probe = LoopProbe(buffers.state)
+
+    async def handle_records() -> None:
+        while True:
+            record = await buffers.gets.one(())
+            if record.offset == 4:
+                block(4.0)
+
+    probe.start()
+    working = asyncio.create_task(handle_records(), name="worker")
+    event = await next_event(buffers.state)
+    probe.stop()
+    working.cancel()
+    assert re.fullmatch(
+        r"the application, after it was handed t/0 up to offset 4 "
+        r"\(task worker, .*test_loop_probe.py:\d+, handle_records\)",
+        event.blocker,
+    )
+    (line,) = [r for r in caplog.records if "event loop was blocked" in r.getMessage()]
+    assert line.levelno == logging.WARNING
+
+
+@pytest.mark.virtual_time
+async def test_without_a_hand_out_the_application_is_not_blamed() -> None:
+    buffers = Buffers(A)
+    probe = LoopProbe(buffers.state)
+    probe.start()
+    asyncio.get_running_loop().call_later(1, block, 0.5)
+    event = await next_event(buffers.state)
+    assert event.blocker.startswith("something else in this process")
+    asyncio.get_running_loop().call_later(1, block, 0.5)
+    buffers.state.hold_hand_outs()
+    event = await next_event(buffers.state)
+    assert event.blocker.startswith("the rebalance listener")
+    probe.stop()
+
+
+@pytest.mark.virtual_time
+async def test_short_turns_are_no_news() -> None:
+    state = SubscriptionState()
+    events = state.events.subscribe()
+    probe = LoopProbe(state)
+    probe.start()
+    loop = asyncio.get_running_loop()
+    for turn in range(50):
+        loop.call_later(turn * INTERVAL_S * 1.3, block, BLOCKED_S * 0.9)
+    await asyncio.sleep(20)
+    assert state.events.counts == {}
+    assert 0 < probe.max_lag_s <= BLOCKED_S
+    assert probe.blocked_lately_s(loop.time()) == 0.0
+    loop.call_later(1, block, BLOCKED_S + INTERVAL_S + 0.01)
+    assert isinstance(await events.__anext__(), LoopBlocked)
+    assert probe.blocked_lately_s(loop.time()) > BLOCKED_S
+    await asyncio.sleep(60)
+    assert probe.blocked_lately_s(loop.time()) == 0.0
+    probe.stop()
+
+
+@pytest.mark.virtual_time
+async def test_a_probe_that_is_stopped_leaves_no_timer() -> None:
+    probe = LoopProbe(SubscriptionState())
+    probe.start()
+    probe.stop()
+    probe.stop()
+    with pytest.raises(RuntimeError, match="nothing is going to happen"):
+        asyncio.get_running_loop()._run_once()  # type: ignore[attr-defined]
+
+
+async def test_a_slow_handler_of_async_for_is_named(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 3))
+    async with reading(kafka, topic) as consumer:
+        events = consumer.events()
+
+        async def handle_slowly() -> None:
+            async for record in consumer:
+                if record.offset == 2:
+                    time.sleep(BLOCKED_S + INTERVAL_S + 0.05)  # noqa: ASYNC251 -- what is tested
+
+        working = asyncio.create_task(handle_slowly(), name="worker")
+        named = ""
+        async for event in events:
+            if isinstance(event, LoopBlocked) and topic in event.blocker:
+                named = event.blocker
+                break
+        working.cancel()
+        assert f"handed {topic}/0 up to offset 2 (task worker, " in named
+        assert "handle_slowly)" in named
