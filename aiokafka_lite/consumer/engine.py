@@ -41,6 +41,7 @@ from aiokafka_lite.consumer.positions import PositionResolver
 from aiokafka_lite.consumer.ready import ReadyRecords
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.topic_lives import TopicLives
+from aiokafka_lite.consumer.watchdog import Watchdog
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     IllegalStateError,
@@ -444,6 +445,9 @@ class Running:
             rng,
         )
         self.lives.reset_by_policy = self.resolver.reset_by_policy
+        self.watchdog = Watchdog(
+            state, self.fetcher, lambda: self.membership.is_stable, self.resolver.wake
+        )
 
     def _make_group(
         self, engine: Engine, group_id: str, rng: random.Random
@@ -477,6 +481,7 @@ class Running:
         self.fetcher.start()
         self.cluster.add_listener(self.resolver.view_changed)
         self.scopes.positions.supervise(self.resolver.run, name="positions")
+        self.scopes.fetching.supervise(self.watchdog.run, name="watchdog")
         if self._config.enable_auto_commit:
             self.commits.start_auto_commit(self.scopes.grouping)
         await self.membership.start()

@@ -191,6 +191,21 @@ class Fetcher:
         source = self._sources.get(partition)
         return None if source is None else source.node
 
+    def node(self, node_id: int) -> NodeFetcher | None:
+        """Return what fetches from a node; None: nothing does."""
+        return self._nodes.get(node_id)
+
+    def place_anew(self, partition: PartitionState) -> None:
+        """Have a partition fetched as if nobody had heard of it before."""
+        self._sources.pop(partition, None)
+        for node in self._nodes.values():
+            node.forget(partition)
+        partition.retry_at = 0.0
+        if partition.is_assigned and not self._place(partition, self.cluster.view):
+            self.cluster.invalidate()
+        for node in self._nodes.values():
+            node.wake()
+
     # --- Closest replica ------------------------------------------------------------------
     def prefer(self, partition: PartitionState, node_id: int, now: float) -> bool:
         """Read a partition from the follower that its leader names; False if it is not known."""

@@ -21,7 +21,7 @@ import asyncio
 import enum
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout_at
@@ -109,6 +109,8 @@ class NodeFetcher:
         # Made when an answer is too large to be received.
         self._oversize: OversizeSearch | None = None
         self._is_closed = False
+        # Whether the task connects, or waits for room: it looks again after that.
+        self.is_waiting_to_send = False
         # Whether the latest answer said so.
         self._is_throttled = False
         self._sent_at = 0.0
@@ -123,6 +125,21 @@ class NodeFetcher:
         """Give a partition up."""
         self._partitions.discard(partition)
         self.touch(partition)
+
+    @property
+    def partitions(self) -> Set[PartitionState]:
+        """What is read from this node."""
+        return self._partitions
+
+    def forget(self, partition: PartitionState) -> None:
+        """Give a partition up, and a request whose deadline passed unnoticed."""
+        self._partitions.discard(partition)
+        self._touched.pop(partition, None)
+        self._backing_off.pop(partition, None)
+        self._session.want(partition.tp, None)
+        if self._exchange is not None and self._exchange.deadline < self._loop.time():
+            self._give_up_request()
+            self._session.replace()
 
     def touch(self, partition: PartitionState) -> None:
         """Look at a partition again before the next request."""
@@ -191,10 +208,7 @@ class NodeFetcher:
 
     # --- The task -------------------------------------------------------------------------
     async def run(self) -> None:
-        """Fetch until none of the assigned partitions is read from the broker.
-
-        May be run again after an error that it raised: with a new session, from the same offsets.
-        """
+        """Fetch until no partition is left; run again after an error, with a new session."""
         self._is_closed = self._fetcher.is_closed
         try:
             while True:
@@ -205,6 +219,7 @@ class NodeFetcher:
                     await asyncio.sleep(0)
                     self._settle_more(self._settling)
                 step = self.advance()
+                self.is_waiting_to_send = step in (Step.CONNECT, Step.MAKE_ROOM)
                 if step is Step.END:
                     self.close()
                     self._fetcher.node_ended(self)

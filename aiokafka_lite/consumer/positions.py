@@ -98,6 +98,10 @@ class PositionResolver:
                 self._state.request_validation(partition)
         self._wake.set()
 
+    def wake(self) -> None:
+        """Look again at once."""
+        self._wake.set()
+
     def _partition_changed(self, partition: PartitionState) -> None:
         if partition.fetch_state is not FetchState.FETCHING:
             self._wake.set()

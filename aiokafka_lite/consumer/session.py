@@ -101,6 +101,10 @@ class FetchSession:
         name = topic or self._topic_names.get(topic_id, "")
         return self._wanted.get(TopicPartition(name, partition_index))
 
+    def wanted(self, tp: TopicPartition) -> FetchTarget | None:
+        """Return what is asked of a partition; None: nothing."""
+        return self._wanted.get(tp)
+
     def want(self, tp: TopicPartition, target: FetchTarget | None) -> None:
         """Set what to ask of a partition from the next request on; None: nothing."""
         before = self._wanted.get(tp)

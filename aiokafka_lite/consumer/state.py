@@ -374,6 +374,11 @@ class SubscriptionState:
         partition.retry_at = 0.0
         self._partition_changed(partition)
 
+    def keep(self, partition: PartitionState) -> None:
+        """Fetch and hand out a partition that is not given back after all."""
+        partition.is_revoking = False
+        self._partition_changed(partition)
+
     def refetch(self, partition: PartitionState) -> None:
         """Drop what is buffered and on its way, and fetch from the position again."""
         self._settle()
