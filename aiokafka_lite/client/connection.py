@@ -37,6 +37,7 @@ from aiokafka_lite._compat import Buffer, timeout
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, Address
 from aiokafka_lite.client.dial import dial
 from aiokafka_lite.client.exchange import Exchange, own_copy
+from aiokafka_lite.client.forking import ForkAware
 from aiokafka_lite.client.frames import UNCHECKED_BYTES, FrameReader
 from aiokafka_lite.client.losses import caused, lost, out_of_step
 from aiokafka_lite.client.low_water import LowWaterMark
@@ -63,7 +64,6 @@ MAX_SMALL_ANSWER_BYTES: Final = 16 * 1024 * 1024
 MAX_THROTTLE_S: Final = 60.0
 # The two answers whose size follows from the cluster, not from what was asked.
 LARGE_ANSWERS: Final = (FetchRequest, MetadataRequest)
-
 # Returns after how many seconds the session ends, 0 if it does not.
 Authenticate = Callable[["Connection"], Awaitable[float]]
 OnBug = Callable[[BaseException], None]
@@ -71,7 +71,7 @@ OnBug = Callable[[BaseException], None]
 _Choice: TypeAlias = tuple[int, framing.ResponseDecoder[R]]
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(ForkAware, asyncio.BufferedProtocol):
     """A connection, open from ``open`` until it is poisoned or closed.
 
     Used from one event loop. All fields are written here only.

@@ -69,6 +69,8 @@ class Stepped(Generic[T]):
             while self._how is not How.TIMEOUT and uncancel() > 0:
                 pass
             raise Interrupted from error
+        except asyncio.CancelledError:  # by somebody else: a timeout around this one
+            raise
         except BaseException as error:
             if self.is_interrupted:
                 text = f"interrupted at {self.count}, it raised {error!r}"
