@@ -37,7 +37,7 @@ $(VENV)/.installed-run: $(VENV)/bin/python $(SOURCES)
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/bin/python $(SOURCES)
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[demo,uvloop,arrow,http,dev]'
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[demo,uvloop,arrow,http,web,dev]'
 	@touch $@ $(VENV)/.installed-run
 
 run: $(VENV)/.installed-run ## run the main job: load 336,776 flights, read them in a group, print delays per carrier

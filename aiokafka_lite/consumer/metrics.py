@@ -38,6 +38,8 @@ def measure(engine: Engine, now: float) -> Row:
     lost_offsets, skipped_offsets = engine.state.events.lost_offsets
     contact_at = None if standing is None else standing.last_contact_at
     return {
+        "client_id": engine.config.client_id,
+        "group_id": engine.config.group_id,
         "records_total": state.record_count,
         "fetched_bytes_total": sum(c.received_bytes for c in counts),
         "fetches_total": fetch_count,

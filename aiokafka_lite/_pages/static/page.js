@@ -10,7 +10,7 @@ export const tenths = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 export function bytes(size) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
-  while (size >= 1024 && unit < units.length - 1) {
+  while (size >= 1000 && unit < units.length - 1) {
     size /= 1024;
     unit += 1;
   }
@@ -32,7 +32,7 @@ export function time(ms) {
 }
 
 export function milliseconds(value) {
-  return `${value < 10 ? tenths.format(value) : whole.format(value)} ms`;
+  return `${value < 10 ? tenths.format(value) : whole.format(Math.round(value))} ms`;
 }
 
 export function address(view, name) {
@@ -239,7 +239,9 @@ class Screen {
   }
 
   get url() {
-    return `${this.view.api ?? `api/${this.route.name}`}?${this.route.query}`;
+    const query = new URLSearchParams(this.route.query);
+    if (this.view.filter) query.set("show", this.view.filter);
+    return `${this.view.api ?? `api/${this.route.name}`}?${query}`;
   }
 
   update(data) {
@@ -313,18 +315,21 @@ function showState(is, message) {
 }
 
 export class Rate {
-  // How fast a counter goes, between one reading and the next.
+  // How fast a counter goes, between one reading and the next; null for not known.
 
   constructor() {
-    this.earlier = null;
+    this.latest = null;
+    this.rate = null;
   }
 
-  of(value) {
-    const now = performance.now();
-    const earlier = this.earlier;
-    this.earlier = { now, value };
-    if (!earlier || value < earlier.value) return null;
-    return ((value - earlier.value) * 1000) / (now - earlier.now);
+  of(value, at_s) {
+    // The value at a time; at the same time it is the same reading.
+    const earlier = this.latest;
+    if (earlier?.at_s === at_s) return this.rate;
+    this.latest = { value, at_s };
+    const isCounting = earlier !== null && value >= earlier.value && at_s > earlier.at_s;
+    this.rate = isCounting ? (value - earlier.value) / (at_s - earlier.at_s) : null;
+    return this.rate;
   }
 }
 

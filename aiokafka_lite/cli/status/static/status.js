@@ -244,7 +244,7 @@ const requests = new Rate();
 function update(data) {
   show("bootstrap", data.bootstrap_servers);
   const storage = data.storage === "memory" ? "in memory" : data.storage;
-  const rate = requests.of(data.requests);
+  const rate = requests.of(data.requests, performance.now() / 1000);
   show(
     "facts",
     `${whole.format(data.partitions)} partitions · ${storage}` +

@@ -1,0 +1,44 @@
+"""A consumer over HTTP: ``/health``, ``/metrics`` for Prometheus, and a page that follows it live.
+
+Beside a consumer, on a port of its own, or within an aiohttp application::
+
+    from aiokafka_lite.extras import web
+
+    async with AIOKafkaConsumer("orders", group_id="g") as consumer, web.serve(consumer, port=8080):
+        async for record in consumer:
+            ...
+
+    app.add_subapp("/kafka/", web.application(consumer))
+
+It only reads: GET and HEAD, no request changes anything or goes to a broker. It shows the names of
+topics, the group and the client to everybody who can reach the port, which by default is this
+machine. It answers to IP addresses and to "localhost"; a name has to be in `hosts`, so that no
+foreign web page can ask under a name of its own (DNS rebinding).
+
+=================  =================================================================================
+``/``              the page, which reads the three below every second or two
+``/health``        `AIOKafkaConsumer.health` as JSON; 503 if the verdict is "dead", else 200
+``/metrics``       `AIOKafkaConsumer.metrics` in Prometheus' text format, 1,000 label sets at most
+``/api/…``         what the page reads; not for others, and free to change
+=================  =================================================================================
+
+However many ask, and however slowly they read: measuring takes 1 % of the event loop's time at
+most, after which what was measured last is good enough; and with `serve` 32 connections are open
+at most, of which the oldest goes when another comes.
+
+Needs the extra `web`: ``pip install aiokafka-lite[web]``.
+"""
+
+from __future__ import annotations
+
+try:
+    from aiokafka_lite.extras.web.app import application
+    from aiokafka_lite.extras.web.serving import serve
+except ModuleNotFoundError as error:
+    if error.name not in ("aiohttp", "prometheus_client"):
+        raise
+    raise ModuleNotFoundError(
+        f"{error.name} is not installed: pip install 'aiokafka-lite[web]'", name=error.name
+    ) from error
+
+__all__ = ["application", "serve"]

@@ -1,0 +1,128 @@
+"""What the page reads, as JSON: a page of rows at a time, names cut where nobody reads on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
+
+from aiokafka_lite import __version__
+
+if TYPE_CHECKING:
+    from aiokafka_lite.extras.web.measured import Measured
+
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+Row: TypeAlias = "dict[str, Json]"
+
+ROWS: Final = 200
+LONGEST: Final = 256
+# States of a partition in which something is wrong, though it may pass.
+TROUBLES: Final = frozenset(
+    {"task_died", "out_of_group", "error_waits", "no_leader", "broker_down", "backing_off"}
+)
+FILTERS: Final[Mapping[str, Callable[[Row], bool]]] = {
+    "all": lambda row: True,
+    "behind": lambda row: bool(row["lag"]),
+    "paused": lambda row: bool(row["is_paused"]),
+    "trouble": lambda row: row["state"] in TROUBLES,
+}
+OVERVIEW: Final = (
+    "client_id",
+    "group_id",
+    "lag",
+    "records_total",
+    "fetched_bytes_total",
+    "last_heartbeat_age_seconds",
+    "last_fetch_age_seconds",
+    "loop_lag_seconds",
+    "loop_lag_max_seconds",
+    "buffered_bytes",
+    "buffered_limit_bytes",
+)
+
+
+class Query(NamedTuple):
+    """What a request asks for.
+
+    Attributes:
+        show: Which partitions: a name of `FILTERS`.
+        find: Rows have this in their names.
+        page: Counts from 1.
+    """
+
+    show: str
+    find: str
+    page: int
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, str]) -> Query:
+        """Read a request's parameters; what cannot be used is left out."""
+        page = parameters.get("page", "")
+        is_number = page.isascii() and page.isdecimal() and len(page) < 10
+        show = parameters.get("show", "")
+        return cls(
+            show=show if show in FILTERS else "all",
+            find=parameters.get("find", "")[:LONGEST],
+            page=max(int(page), 1) if is_number else 1,
+        )
+
+
+def overview(measured: Measured, query: Query) -> Row:
+    """Return what stands above every view: how the consumer is, and how much there is of all."""
+    rows = rows_of(measured, "partitions")
+    metrics = cast("Row", measured.metrics)
+    return {
+        "version": __version__,
+        "verdict": measured.health.verdict,
+        "reasons": [clip(reason, 4 * LONGEST) for reason in measured.health.reasons],
+        **{name: _clipped(metrics.get(name)) for name in OVERVIEW},
+        **{name: sum(map(is_shown, rows)) for name, is_shown in FILTERS.items()},
+        "nodes": len(rows_of(measured, "nodes")),
+    }
+
+
+def partitions(measured: Measured, query: Query) -> Row:
+    """Return the assigned partitions by name."""
+    is_shown = FILTERS[query.show]
+    found = [
+        row
+        for row in rows_of(measured, "partitions")
+        if is_shown(row) and query.find in f"{row['topic']}/{row['partition']}"
+    ]
+    found.sort(key=lambda row: (row["topic"], row["partition"]))
+    first = (query.page - 1) * ROWS
+    return {
+        "total": len(found),
+        "page": query.page,
+        "page_rows": ROWS,
+        "rows": [_partition(measured, row) for row in found[first : first + ROWS]],
+    }
+
+
+def _partition(measured: Measured, row: Row) -> Row:
+    topic, partition = cast("str", row["topic"]), cast("int", row["partition"])
+    return {
+        **row,
+        "topic": clip(topic),
+        "why": clip(measured.explain(topic, partition), 2 * LONGEST),
+        "is_in_trouble": row["state"] in TROUBLES,
+    }
+
+
+def nodes(measured: Measured, query: Query) -> Row:
+    """Return the brokers that the consumer knows."""
+    found = rows_of(measured, "nodes")
+    return {"total": len(found), "rows": cast("list[Json]", found[:ROWS])}
+
+
+def rows_of(measured: Measured, name: str) -> list[Row]:
+    """Return the rows of a list in the metrics."""
+    return cast("list[Row]", measured.metrics[name])
+
+
+def clip(text: str, longest: int = LONGEST) -> str:
+    """Cut what is longer than anyone reads."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def _clipped(value: Json) -> Json:
+    return clip(value) if isinstance(value, str) else value

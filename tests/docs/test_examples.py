@@ -1,0 +1,255 @@
+"""The programs in docs/examples: run as processes, asked over HTTP, ended by SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import aiohttp
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
+from tests.support.cluster import KafkaHandle, unique
+
+pytest.importorskip("fastapi", reason="one of the examples is for it")
+pytest.importorskip("prometheus_client", reason="one of the examples has the extra web")
+
+FOLDER = Path(__file__).parents[2] / "docs" / "examples"
+WAIT_S = 60
+
+# Runs an example on a topic and in a group of the test's. Its `handle` tells what it gets; at
+# "wait" it waits for a line of input, at "stuck" for ever, and at "bad" it fails.
+DRIVER = """
+import asyncio, sys
+sys.path.insert(0, {folder!r})
+import {module} as example
+
+async def handle(record):
+    print(record.value.decode(), flush=True)
+    if record.value == b"wait":
+        await asyncio.to_thread(sys.stdin.readline)
+    if record.value == b"stuck":
+        await asyncio.Event().wait()
+    if record.value == b"bad":
+        raise ValueError("a record that cannot be handled")
+
+def consumer(topic, *, group_id, **settings):
+    return made(sys.argv[1], group_id=sys.argv[1], **settings)
+
+made, example.AIOKafkaConsumer, example.handle = example.AIOKafkaConsumer, consumer, handle
+{run}
+"""
+
+
+class Example(NamedTuple):
+    """A program, how it is run, where it tells of its health, and how it ends when told to."""
+
+    module: str
+    run: str
+    health: str
+    exit_codes: Sequence[int] = (0,)
+
+
+SCRIPT = Example("script", "asyncio.run(example.main())", "")
+FASTAPI = Example(
+    "fastapi_worker",
+    "import uvicorn; uvicorn.run(example.app, port={port}, log_level='critical')",
+    "health",
+    (0, -signal.SIGTERM),  # some versions of uvicorn raise the signal again when they are done
+)
+AIOHTTP = Example(
+    "aiohttp_service",
+    "example.web.run_app(example.make_app(), host='127.0.0.1', port={port}, print=None)",
+    "kafka/health",
+)
+SERVICES = [pytest.param(each, id=each.module) for each in (FASTAPI, AIOHTTP)]
+
+
+class Running(NamedTuple):
+    """An example that runs."""
+
+    process: Process
+    url: str
+
+    async def tells(self, *expected: str) -> None:
+        """Wait until it has got records with these values, in this order."""
+        assert self.process.stdout is not None
+        for value in expected:
+            line = await asyncio.wait_for(self.process.stdout.readline(), WAIT_S)
+            assert line.decode().strip() == value
+
+    async def go_on(self) -> None:
+        """End its wait."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        await self.process.stdin.drain()
+
+    async def get(self, path: str) -> tuple[int, object]:
+        """Ask it over HTTP; returns the status and what the JSON says."""
+        async with aiohttp.ClientSession() as session, session.get(self.url + path) as answer:
+            return answer.status, await answer.json()
+
+    async def answers(self, path: str, status: int) -> None:
+        """Wait until it answers with a status."""
+        async with timeout(WAIT_S):
+            while True:
+                if (await self.get(path))[0] == status:
+                    return
+                await asyncio.sleep(0.05)
+
+    async def terminate(self) -> int:
+        """Have it end; returns the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return await asyncio.wait_for(self.process.wait(), WAIT_S)
+
+
+@asynccontextmanager
+async def running(example: Example, kafka: KafkaHandle, topic: str) -> AsyncIterator[Running]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = DRIVER.format(
+        folder=str(FOLDER), module=example.module, run=example.run.format(port=port)
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-W", "error::ResourceWarning", "-c", program, topic,
+        stdin=PIPE, stdout=PIPE, stderr=PIPE,
+        env={**os.environ, "KAFKA": kafka.bootstrap_servers},
+    )  # fmt: skip
+    try:
+        yield Running(process, f"http://127.0.0.1:{port}/")
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@asynccontextmanager
+async def embedded() -> AsyncIterator[KafkaHandle]:
+    async with Broker() as broker:
+        yield KafkaHandle("embedded", broker.bootstrap_servers)
+
+
+async def topic_of(kafka: KafkaHandle, *values: str) -> str:
+    topic = await kafka.create_topic(unique("orders"))
+    await kafka.produce(topic, 0, [(None, value.encode()) for value in values])
+    return topic
+
+
+async def committed(kafka: KafkaHandle, topic: str) -> int | None:
+    consumer = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, group_id=topic)
+    async with consumer:
+        return await consumer.committed(TopicPartition(topic, 0))
+
+
+async def is_in_flight_and_not_committed(example: Example, kafka: KafkaHandle) -> None:
+    topic = await topic_of(kafka, "one", "two", "stuck", "late")
+    async with running(example, kafka, topic) as service:
+        await service.tells("one", "two", "stuck")
+        status, health = await service.get(example.health)
+        assert status == 200
+        assert isinstance(health, dict)
+        assert health["verdict"] in ("ok", "degraded")  # a busy machine's loop may be late
+        assert await service.get("processed") == (200, {topic: 2})
+        assert await service.terminate() in example.exit_codes
+    assert await committed(kafka, topic) == 2
+
+
+@pytest.mark.parametrize("example", SERVICES)
+async def test_service_ended_in_the_middle_of_a_record_commits_those_before(
+    example: Example,
+) -> None:
+    async with embedded() as kafka:
+        await is_in_flight_and_not_committed(example, kafka)
+
+
+@pytest.mark.slow
+@pytest.mark.real_kafka
+@pytest.mark.parametrize("example", SERVICES)
+async def test_service_does_so_with_a_real_kafka(example: Example, real_kafka: str) -> None:
+    await is_in_flight_and_not_committed(example, KafkaHandle("real", real_kafka))
+
+
+@pytest.mark.parametrize("example", SERVICES)
+async def test_service_whose_worker_failed_says_so_and_commits_those_before(
+    example: Example,
+) -> None:
+    async with embedded() as kafka:
+        topic = await topic_of(kafka, "one", "bad", "late")
+        async with running(example, kafka, topic) as service:
+            await service.tells("one", "bad")
+            await service.answers(example.health, 503)
+            assert await service.get("processed") == (200, {topic: 1})
+            assert await service.terminate() in example.exit_codes
+        assert await committed(kafka, topic) == 1
+
+
+async def finishes_its_batch(kafka: KafkaHandle) -> None:
+    topic = await topic_of(kafka, "one", "wait", "three")
+    async with running(SCRIPT, kafka, topic) as script:
+        await script.tells("one", "wait")
+        ending = asyncio.create_task(script.terminate())
+        await asyncio.sleep(0)
+        await script.go_on()
+        await script.tells("three")
+        assert await ending == 0
+    assert await committed(kafka, topic) == 3
+
+
+async def test_script_finishes_its_batch_and_commits_it() -> None:
+    async with embedded() as kafka:
+        await finishes_its_batch(kafka)
+
+
+@pytest.mark.real_kafka
+async def test_script_does_so_with_a_real_kafka(real_kafka: str) -> None:
+    await finishes_its_batch(KafkaHandle("real", real_kafka))
+
+
+async def test_script_that_fails_commits_nothing_of_its_batch() -> None:
+    async with embedded() as kafka:
+        topic = await topic_of(kafka, "one", "bad", "late")
+        async with running(SCRIPT, kafka, topic) as script:
+            await script.tells("one", "bad")
+            assert await asyncio.wait_for(script.process.wait(), WAIT_S) == 1
+        assert await committed(kafka, topic) is None
+
+
+def test_page_links_every_example() -> None:
+    page = (FOLDER.parent / "services.md").read_text()
+    for file in FOLDER.glob("*.py"):
+        assert f"(examples/{file.name})" in page
+
+
+async def test_page_is_beside_the_consumer_as_the_text_shows() -> None:
+    page = (FOLDER.parent / "services.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.M)
+    names: dict[str, object] = {}
+    exec(example.replace("port=8080", "port=0"), names)  # noqa: S102 -- the page's own example
+    work = names["work"]
+    assert callable(work)
+    handled = asyncio.Queue[object]()
+
+    async def handle(record: ConsumerRecord[bytes, bytes]) -> None:
+        handled.put_nowait(record.value)
+
+    async with Broker() as broker:
+        broker.produce("t", "one")
+        consumer = AIOKafkaConsumer(
+            "t", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
+        )
+        working = asyncio.create_task(work(consumer, handle))
+        assert await asyncio.wait_for(handled.get(), WAIT_S) == b"one"
+        working.cancel()
+        await asyncio.wait([working])
