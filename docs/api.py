@@ -7,9 +7,11 @@ What the modules below have in ``__all__`` (or, without one, define) is public, 
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Final, get_type_hints
 
 import pdoc
@@ -17,20 +19,24 @@ import pdoc.docstrings
 import pdoc.render
 
 from aiokafka_lite import AIOKafkaConsumer, __version__
-from aiokafka_lite.broker import Broker, NewRecord
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.consumer.config import ConsumerConfig
 
 MODULES: Final = (
     "aiokafka_lite",
     "aiokafka_lite.abc",
     "aiokafka_lite.as_aiokafka",
+    "aiokafka_lite.bad_records",
     "aiokafka_lite.broker",
     "aiokafka_lite.broker.thread",
     "aiokafka_lite.events",
+    "aiokafka_lite.extras.web",
     "aiokafka_lite.coordinator.assignors.abstract",
     "aiokafka_lite.coordinator.assignors.range",
     "aiokafka_lite.coordinator.assignors.roundrobin",
     "aiokafka_lite.coordinator.assignors.sticky.sticky_assignor",
+    "aiokafka_lite.deserializers",
     "aiokafka_lite.errors",
     "aiokafka_lite.helpers",
     "aiokafka_lite.pytest_plugin",
@@ -50,8 +56,9 @@ def main(target: Path) -> None:
     """
     for cls in WHOLE:
         take_in_inherited(cls)
-    # A NamedTuple's constructor forgets in which module its annotations were written.
-    NewRecord.__new__.__annotations__ = get_type_hints(NewRecord)
+    tell_of_arguments()
+    for name in MODULES:
+        resolve_fields(importlib.import_module(name))
     google = pdoc.docstrings.google
     pdoc.docstrings.google = lambda docstring: google(as_markdown(docstring))
     pdoc.render.configure(
@@ -60,6 +67,13 @@ def main(target: Path) -> None:
         show_source=False,
     )
     pdoc.pdoc(*MODULES, output_directory=target)
+
+
+def resolve_fields(module: ModuleType) -> None:
+    """Have the constructors of NamedTuples remember where their annotations were written."""
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
+            value.__new__.__annotations__ = get_type_hints(value)
 
 
 def take_in_inherited(cls: type) -> None:
@@ -71,6 +85,18 @@ def take_in_inherited(cls: type) -> None:
                     setattr(cls, name, member)
     if "__orig_bases__" in vars(cls):  # pdoc would look there first
         del cls.__orig_bases__  # type: ignore[attr-defined]  # typeshed has it on no class
+
+
+def tell_of_arguments() -> None:
+    """Have the consumer's constructor say what is said of its settings."""
+    arguments = (ConsumerConfig.__doc__ or "").split("Attributes:")[1].split("Raises:")[0]
+    AIOKafkaConsumer.__init__.__doc__ = (
+        "Take arguments and connect to nothing yet.\n\n    Args:\n"
+        "        topics: Names of topics to subscribe to.\n"
+        "        loop: Deprecated, without effect.\n"
+        "        api_version: Deprecated, without effect."
+        f"{arguments.rstrip()}\n"
+    )
 
 
 def as_markdown(docstring: str) -> str:

@@ -55,6 +55,56 @@ class ConsumerConfig(Settings):
     Without effect, accepted for aiokafka's sake: consumer_timeout_ms (how often aiokafka's fetcher
     looks whether there is something to fetch: here nobody has to look), and what only GSSAPI needs.
 
+    Attributes:
+        bootstrap_servers: "host:port", several with commas between them, or a list: where to ask
+            for the cluster's brokers first.
+        client_id: What brokers call this client in logs and quotas.
+        group_id: The group that shares the partitions out and keeps offsets; None is neither.
+        group_instance_id: A name that makes this a static member (KIP-345): a restart within the
+            session timeout starts no rebalance.
+        key_deserializer: Makes a record's key of its bytes; plain or async.
+        value_deserializer: The same for values.
+        fetch_max_wait_ms: How long a broker may wait until `fetch_min_bytes` are there.
+        fetch_max_bytes: What one answer holds at most, unless its first batch is larger.
+        fetch_min_bytes: What a broker waits for before it answers.
+        max_partition_fetch_bytes: What one partition adds to an answer, with the same exception.
+        request_timeout_ms: How long an answer may take before the request has failed.
+        retry_backoff_ms: How long to wait before a request is tried again, at first.
+        auto_offset_reset: Where to start without a committed offset, or with one that is gone:
+            "latest", "earliest", "none" (an error) or "by_duration:PT12H" (KIP-1106).
+        enable_auto_commit: Commit from time to time what was handed out before the latest get.
+        auto_commit_interval_ms: How often.
+        check_crcs: Compare each batch with its checksum.
+        metadata_max_age_ms: How old what is known of topics and leaders may get.
+        partition_assignment_strategy: Assignor classes, the first that all members have is used.
+        max_poll_interval_ms: How long the application may ask for no records before the consumer
+            leaves the group.
+        rebalance_timeout_ms: How long members have to join again; None is `max_poll_interval_ms`.
+        session_timeout_ms: After how long without heartbeats the group goes on without a member.
+        heartbeat_interval_ms: How often a heartbeat is sent.
+        consumer_timeout_ms: Without effect.
+        max_poll_records: How many records a get returns at most; None is for the get to say.
+        ssl_context: For TLS; `aiokafka_lite.helpers.create_ssl_context` makes one.
+        security_protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL".
+        exclude_internal_topics: Leave internal topics out of what a pattern matches.
+        connections_max_idle_ms: After how long a connection that nobody uses is closed; None is
+            never.
+        isolation_level: "read_uncommitted", or "read_committed": records of transactions only when
+            these are committed.
+        sasl_mechanism: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512" or "OAUTHBEARER".
+        sasl_plain_password: For PLAIN and SCRAM.
+        sasl_plain_username: For PLAIN and SCRAM.
+        sasl_kerberos_service_name: Without effect.
+        sasl_kerberos_domain_name: Without effect.
+        sasl_oauth_token_provider: For OAUTHBEARER: an `AbstractTokenProvider`.
+        client_rack: Where this client is; records come from the replica there (KIP-392).
+        allow_plaintext_credentials: Send credentials without TLS to other machines.
+        max_buffered_bytes: What all partitions together hold in memory ahead of the application.
+        allow_auto_create_topics: Have brokers create the topics that are asked for.
+        max_records_per_partition: How many records of one partition a get returns at most.
+        on_bad_record: What to do about records that cannot be read or deserialised: "raise", or a
+            function that decides; see `aiokafka_lite.bad_records`.
+
     Raises:
         ValueError: A value cannot be used.
         TypeError: A deserialiser, or on_bad_record, is none.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from aiokafka_lite import errors
+from aiokafka_lite import AIOKafkaConsumer, errors
 
 pytest.importorskip("pdoc", reason="the reference is written by pdoc")
 
@@ -52,7 +52,8 @@ def public() -> Iterator[Documented]:
                 continue
             value = getattr(module, each)
             is_function = inspect.isfunction(value)
-            yield Documented(name, each, value if is_function else None, value.__doc__)
+            docstring = value.__doc__ if is_function or inspect.isclass(value) else "a value"
+            yield Documented(name, each, value if is_function else None, docstring)
             if inspect.isclass(value) and value.__module__.startswith("aiokafka_lite"):
                 yield from methods(name, value)
 
@@ -91,6 +92,9 @@ def test_reference_is_built_without_a_warning_and_has_every_public_name(tmp_path
         if f'id="{each.anchor}"' not in pages[each.module]
     ]
     assert missing == []
+    consumer = pages["aiokafka_lite"]
+    arguments = [*inspect.signature(AIOKafkaConsumer).parameters]
+    assert [name for name in arguments if f"<strong>{name}:</strong>" not in consumer] == []
     for name, page in pages.items():
         text = unescape(re.sub(r"<(style|script).*?</\1>|<[^>]+>", "", page, flags=re.DOTALL))
         assert "::" not in text, f"{name}: code that is announced as in plain text"
