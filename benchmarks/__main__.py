@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -46,16 +46,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     samples: list[Sample] = []
     failures: list[Failure] = []
     try:
-        with _kafka(options.bootstrap) as bootstrap_servers:
+        needs_kafka = any(not each.course for each in chosen)
+        with _kafka(options.bootstrap) if needs_kafka else nullcontext("") as bootstrap_servers:
             topics = list(dict.fromkeys(topic for each in chosen for topic in each.topics))
-            ensure_topics(bootstrap_servers, topics)
+            if topics:
+                ensure_topics(bootstrap_servers, topics)
             for outcome in run(Plan(bootstrap_servers, chosen)):
                 _show_step(outcome)
                 if isinstance(outcome, Sample):
                     samples.append(outcome)
                 else:
                     failures.append(outcome)
-            if options.drop:
+            if options.drop and topics:
                 drop_topics(bootstrap_servers, [topic.name for topic in topics])
     except (KafkaUnavailableError, TopicError) as error:
         print(error, file=sys.stderr)

@@ -30,6 +30,7 @@ from benchmarks.figures import (
     CPU_NS,
     CPU_PERCENT,
     CPU_US,
+    FAILOVER,
     GROWTH,
     LATENESS,
     RSS,
@@ -110,6 +111,7 @@ def scenarios(size: Size) -> tuple[Scenario, ...]:
         *_memory(size),
         _import(size),
         *scaling(size),
+        *_failover(),
         *broker_scenarios(size.broker_records, size.rounds, has_all=size.has_all),
     )
 
@@ -267,6 +269,27 @@ def _memory(size: Size) -> list[Scenario]:
             pause_s=pause_s,
         )
         for name, (pace, topic, pause_s) in cases.items()
+    ]
+
+
+def _failover() -> list[Scenario]:
+    titles = {
+        "kill": "SIGKILL: the group coordinator, the controller, the third",
+        "restart": "SIGTERM: each in turn",
+        "hang": "SIGSTOP for 15 s: a leader that is nothing else",
+    }
+    return [
+        Scenario(
+            f"failover-{course}",
+            family="failover",
+            title=f"{title}; 1,000 records a second, acks=all, three brokers",
+            task="",
+            figures=FAILOVER,
+            contestants=(LITE_GETMANY, AIOKAFKA_GETMANY, CONFLUENT_POLL),
+            rounds=1,
+            course=course,
+        )
+        for course, title in titles.items()
     ]
 
 

@@ -34,9 +34,14 @@ from benchmarks.figures import (
     CPU_NS,
     CPU_PERCENT,
     CPU_US,
+    DISORDERED,
     GROWTH,
     LATE_P99,
+    LOST,
+    REBALANCES,
+    REPEATED,
     RSS,
+    SILENCE,
     SLICE,
     WALL_BYTE,
     WALL_MS,
@@ -128,6 +133,37 @@ class NotAbove:
 
 
 @dataclass(frozen=True, slots=True)
+class NotAboveSlowest:
+    """Our figure is to be at most `factor` times that of the slowest of `peers`."""
+
+    scenario: str
+    ours: Contestant
+    figure: Figure
+    factor: float
+    peers: tuple[Contestant, ...]
+
+    @property
+    def scenarios(self) -> tuple[str, ...]:
+        return (self.scenario,)
+
+    def judge(self, summaries: Summaries) -> Verdict:
+        """Compare our best round with the best one of the peer that is slowest."""
+        ours = _best(summaries, self.scenario, self.ours, self.figure)
+        found = [_best(summaries, self.scenario, peer, self.figure) for peer in self.peers]
+        theirs = [each for each in found if each is not None]
+        share = None if ours is None or not theirs else ours / max(theirs)
+        names = " and ".join(peer.name for peer in self.peers)
+        return Verdict(
+            self.scenario,
+            self.ours.name,
+            self.figure.heading,
+            f"at most {self.factor:g} × the slower of {names}",
+            share,
+            None if share is None else share <= self.factor,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Flat:
     """Our figure is to differ by no more than `factor` between scenarios where the work grows."""
 
@@ -155,7 +191,7 @@ class Flat:
         )
 
 
-Goal = Limit | TimesLess | NotAbove | Flat
+Goal = Limit | TimesLess | NotAbove | NotAboveSlowest | Flat
 
 _CONFLUENT: Final = (CONFLUENT_CONSUME, CONFLUENT_LEAST_CPU, CONFLUENT_LEAST_WALL)
 _PACED_PEERS: Final = (AIOKAFKA_GETMANY, AIOKAFKA_ASYNC_FOR, CONFLUENT_POLL, CONFLUENT_AIO)
@@ -225,10 +261,23 @@ def _broker() -> Iterable[Goal]:
         yield Limit("broker-footprint", ours, RSS, 190)  # 200 MB
 
 
+def _failover() -> list[Goal]:
+    peers = (AIOKAFKA_GETMANY, CONFLUENT_POLL)
+    return [
+        NotAboveSlowest("failover-kill", LITE_GETMANY, SILENCE, 1.1, peers),
+        *(
+            Limit(f"failover-{course}", LITE_GETMANY, figure, 0)
+            for course in ("kill", "restart", "hang")
+            for figure in (LOST, REPEATED, DISORDERED, REBALANCES)
+        ),
+    ]
+
+
 GOALS: Final[tuple[Goal, ...]] = (
     *_bulk(),
     *_paced(),
     *_hold(),
+    *_failover(),
     *_footprint(),
     *_scaling(),
     *_broker(),

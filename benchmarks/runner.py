@@ -44,6 +44,11 @@ def run(plan: Plan, execute: Execute | None = None) -> Iterator[Sample | Failure
     rng = random.Random(plan.seed)
     with Servers(plan.bootstrap_servers) as servers:
         for scenario in plan.scenarios:
+            if scenario.course:
+                from benchmarks.failover import run_course  # needs Java and all three clients
+
+                yield from run_course(scenario)
+                continue
             try:
                 with accompanied(scenario, scenario.workload(plan.bootstrap_servers)):
                     yield from _rounds(scenario, servers, execute, rng)

@@ -35,6 +35,8 @@ class Scenario:
         rate: Records a second that a producer writes while the contestants run.
         axis: What grows from one scenario of a family to the next, where something does.
         at: How far it has grown in this one.
+        course: What is done to a cluster of its own while all contestants read from it at the same
+            time; a name out of `benchmarks.failover.COURSES`.
         start, passes, settle_s, seconds, pause_s, written, batch_bytes: See `Workload`.
     """
 
@@ -49,6 +51,7 @@ class Scenario:
     rate: int = 0
     axis: str = ""
     at: int = 0
+    course: str = ""
     start: Literal["earliest", "latest"] = "earliest"
     passes: int = 1
     settle_s: float = 0.0

@@ -136,6 +136,21 @@ def test_late_is_what_could_be_had_before(writer: Journal, tmp_path: Path) -> No
     assert found["b"].median_silence_s(["all"]) == found["b"].effects["all"].partition_silence_s
 
 
+def test_what_was_not_fetched_before_a_silence_is_not_late_during_it(
+    writer: Journal, tmp_path: Path
+) -> None:
+    """The leader dies at 4.6 s; its records can be had from 9.5 s on."""
+    writer.written[5:] = [each._replace(acked_ns=int(9.5 * NS)) for each in writer.written[5:]]
+    missed_one = journal_of(
+        tmp_path / "reader",
+        *(received(n, n + 0.6) for n in range(4)),
+        *(received(n, 10) for n in range(4, COUNT)),
+    )
+    effect = judge_all(writer, {"a": missed_one}, [Window("kill", 4 * NS, 11 * NS)])["a"].effects
+    assert effect["kill"].late_s == 0.5
+    assert effect["kill"].partition_silence_s == 6.4
+
+
 def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = Journal(path)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from typing import Final
 from tests.support.cluster import unique
 from tests.support.failover.cluster import OFFSETS_TOPIC, FailingCluster, groups_together
 from tests.support.failover.journal import Journal
-from tests.support.failover.verdict import Effect, Findings, Window, effect_on_writer, judge_all
+from tests.support.failover.verdict import NS, Effect, Findings, Window, effect_on_writer, judge_all
 from tests.support.real_kafka import RealKafka
 
 ROOT: Final = Path(__file__).parents[3]
@@ -86,6 +86,27 @@ class Outcome:
     writer: Mapping[str, Effect]
     findings: Mapping[str, Findings]
 
+    def __str__(self) -> str:
+        """Return a table: what each fault did to whom."""
+        lines = []
+        for window in self.windows:
+            lines.append(f"{window.name} ({(window.end_ns - window.begin_ns) / NS:.1f} s)")
+            effects = {"writer": self.writer[window.name]}
+            effects |= {name: each.effects[window.name] for name, each in self.findings.items()}
+            lines += [
+                f"  {name:10} silent {effect.silence_s:5.2f} s, a partition "
+                f"{effect.partition_silence_s:5.2f} s, late {effect.late_s:5.2f} s, "
+                f"age p99 {effect.age_p99_s:5.2f} s"
+                for name, effect in effects.items()
+            ]
+        lines += [
+            f"{name}: {each.records} records, {each.lost} lost, {each.repeated} repeated, "
+            f"{each.disordered} out of order, {each.unknown} unknown, {each.rebalances} "
+            f"rebalances, {len(each.failures)} errors"
+            for name, each in self.findings.items()
+        ]
+        return "\n".join(lines)
+
 
 @dataclass
 class Course:
@@ -98,6 +119,7 @@ class Course:
     writer: Companion
     readers: Sequence[Companion]
     home: Path
+    required: Sequence[str]
     windows: list[Window] = field(default_factory=list)
 
     @contextlib.asynccontextmanager
@@ -108,12 +130,27 @@ class Course:
         await self.flows()
         self.windows.append(Window(name, begin_ns, time.monotonic_ns()))
 
-    async def flows(self, *, readers: Sequence[str] = ()) -> None:
-        """Wait until each reader got a record of each partition that was sent after this call."""
+    async def flows(self) -> None:
+        """Wait until each reader got a record of each partition that was sent after this call.
+
+        Whoever is not required may fail to: then its silence is as long as that of the wait.
+
+        Raises:
+            CourseError: One that is required did not, or a process has ended.
+        """
         since_ns = time.monotonic_ns()
-        for reader in self.readers:
-            if not readers or reader.name in readers:
-                await self._wait(lambda r=reader: self._got_since(r, since_ns), reader.name)  # type: ignore[misc]
+        deadline = time.monotonic() + RECOVER_S
+        waiting = list(self.readers)
+        while waiting := [each for each in waiting if not self._got_since(each, since_ns)]:
+            self.writer.check()
+            for reader in self.readers:
+                reader.check()
+            if time.monotonic() > deadline:
+                missed = {each.name for each in waiting}.intersection(self.required)
+                if missed:
+                    raise CourseError(f"{sorted(missed)} did not get on in {RECOVER_S:g} s")
+                return
+            await asyncio.sleep(LOOK_S)
 
     def _got_since(self, reader: Companion, since_ns: int) -> bool:
         reader.journal.read_on()
@@ -124,16 +161,6 @@ class Course:
             if record.sent_ns >= since_ns:
                 fresh.add(record.partition)
         return len(fresh) == self.partitions
-
-    async def _wait(self, is_so: Callable[[], bool], who: str) -> None:
-        deadline = time.monotonic() + RECOVER_S
-        while not is_so():
-            self.writer.check()
-            for reader in self.readers:
-                reader.check()
-            if time.monotonic() > deadline:
-                raise CourseError(f"{who} did not get on within {RECOVER_S:g} s")
-            await asyncio.sleep(LOOK_S)
 
     async def kill(self, name: str, node_id: int, *, down_s: float) -> None:
         """Kill a broker, start it again after a while, and wait until it has caught up."""
@@ -165,8 +192,11 @@ class Course:
                 break
             await asyncio.sleep(LOOK_S)
         for reader in self.readers:
+            reader.journal.read_on()
+            told = list(reader.journal.rebalances)  # giving all back at the end is none
             await reader.end()
             reader.journal.read_on()
+            reader.journal.rebalances[:] = told
         return Outcome(
             self.windows,
             {each.name: effect_on_writer(self.writer.journal, each) for each in self.windows},
@@ -190,6 +220,7 @@ async def running(
     kafka: RealKafka,
     readers: Sequence[str],
     *,
+    required: Sequence[str] | None = None,
     rate: float = 1000,
     partitions: int = 6,
     home: Path | None = None,
@@ -199,6 +230,7 @@ async def running(
     Args:
         kafka: Three brokers that are up.
         readers: Names out of `reader.READERS`.
+        required: The readers that have to recover from every fault; all by default.
         rate: Records a second, over all partitions in turn.
         partitions: Of the topic.
         home: Where journals and logs are kept; a temporary folder by default.
@@ -221,8 +253,9 @@ async def running(
             stack.callback(reader.kill)
             companions.append(reader)
         course = Course(
-            cluster, topic, MappingProxyType(groups), partitions, writer, companions, home
-        )
+            cluster, topic, MappingProxyType(groups), partitions, writer, companions, home,
+            readers if required is None else required,
+        )  # fmt: skip
         await course.flows()
         await course.heal()
         yield course

@@ -30,9 +30,10 @@ class Effect:
     Attributes:
         silence_s: The longest time in which no record came at all.
         partition_silence_s: The longest time without a record of one partition.
-        late_s: The longest time between the moment a record could be had (it was acknowledged,
-            or some reader had it) and its arrival: what of the silence is the reader's own. 0 for
-            the writer.
+        late_s: The longest time between the moment a record could be had and its arrival: what of
+            the silence is the reader's own. It could be had when it was acknowledged, or some
+            reader had it; but nothing that was not fetched before the partition fell silent could
+            be had until that was over. 0 for the writer.
         age_p99_s: Between sending and arrival, of the records sent or received in the window.
     """
 
@@ -158,11 +159,18 @@ def _effect_on_reader(available: Mapping[Place, int], reader: Journal, window: W
     by_partition: dict[int, list[int]] = {}
     ages_ns: list[int] = []
     late_ns = 0
+    times: dict[int, list[int]] = {}
+    for (partition, _), since_ns in available.items():
+        times.setdefault(partition, []).append(since_ns)
+    reopened = {each: longest_gap(sorted(found), window)[1] for each, found in times.items()}
     for record in reader.received:
         by_partition.setdefault(record.partition, []).append(record.at_ns)
         if begin_ns <= record.at_ns <= end_ns:
             ages_ns.append(record.at_ns - record.sent_ns)
             since_ns = available.get((record.partition, record.sequence), record.at_ns)
+            reopened_ns = reopened.get(record.partition, since_ns)
+            if since_ns < reopened_ns <= record.at_ns:
+                since_ns = reopened_ns
             late_ns = max(late_ns, record.at_ns - since_ns)
     return _effect(by_partition, ages_ns, late_ns, window)
 
@@ -195,7 +203,13 @@ def _effect(
 
 
 def longest_gap_ns(times_ns: Sequence[int], window: Window) -> int:
-    """Return the longest time between two neighbours of which a part lies in the window.
+    """Return how long the longest gap is."""
+    begin_ns, end_ns = longest_gap(times_ns, window)
+    return end_ns - begin_ns
+
+
+def longest_gap(times_ns: Sequence[int], window: Window) -> tuple[int, int]:
+    """Return the neighbours that lie farthest apart, of those with a part of it in the window.
 
     From the window's begin, or to its end, where nothing came before or after.
     """
@@ -205,4 +219,4 @@ def longest_gap_ns(times_ns: Sequence[int], window: Window) -> int:
     before = times_ns[first - 1] if first else window.begin_ns
     after = times_ns[behind] if behind < len(times_ns) else window.end_ns
     stops = [before, *inside, after]
-    return max(later - earlier for earlier, later in itertools.pairwise(stops))
+    return max(itertools.pairwise(stops), key=lambda gap: gap[1] - gap[0])

@@ -34,6 +34,8 @@ def main(bootstrap_servers: str, topic: str, partitions: int, rate: float, path:
             "enable.idempotence": True,
             "acks": "all",
             "linger.ms": 1,
+            # A broker that hangs is given up in time; by default that takes a minute.
+            "socket.timeout.ms": 4_000,
             # No record may be given up: then the run would prove nothing.
             "message.timeout.ms": 300_000,
         }
