@@ -42,6 +42,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     NodeNotReadyError,
     ReplicaNotAvailableError,
+    RequestTimedOutError,
     for_code,
 )
 from aiokafka_lite.protocol.messages.fetch import FetchResponse, LeaderIdAndEpoch, PartitionData
@@ -66,6 +67,9 @@ SESSION_ERRORS: Final = (
     InvalidFetchSessionEpoch,
     FetchSessionTopicIdError,
 )
+
+# Errors after which the broker may be gone.
+UNREACHABLE: Final = (KafkaConnectionError, NodeNotReadyError, RequestTimedOutError)
 
 
 class Step(enum.Enum):
@@ -257,7 +261,7 @@ class NodeFetcher:
             await pool.connect(self.node_id, Lane.FETCH)
         except KafkaError as error:
             self._error = error
-            self._note_failure()
+            self._note_failure(error)
 
     async def _recover(self) -> None:
         """Deal with the last request's error: raise it, or back off."""
@@ -275,7 +279,7 @@ class NodeFetcher:
         if isinstance(error, FrameTooLargeError) and error.size_bytes is not None:
             self._search_oversized(error.size_bytes, error.limit_bytes)
         self._fetcher.node_failed(self.node_id, error)
-        if error.invalid_metadata or isinstance(error, (KafkaConnectionError, NodeNotReadyError)):
+        if error.invalid_metadata or isinstance(error, UNREACHABLE):
             self._fetcher.cluster.invalidate()
             self._fetcher.search.hurry()
         await asyncio.sleep(self._backoff.next_delay_s())
@@ -437,12 +441,13 @@ class NodeFetcher:
         self._session.replace()
         self._release()
         self._error = error
-        self._note_failure()
+        self._note_failure(error)
         self.counts.failure_count += 1
         self._wake.set()
 
-    def _note_failure(self) -> None:
-        if self._failing_since is None:
+    def _note_failure(self, error: Exception) -> None:
+        """Have a new leader looked for, if the error may mean that the broker is gone."""
+        if self._failing_since is None and isinstance(error, UNREACHABLE):
             self._failing_since = self._loop.time()
 
     def _accept(self, response: FetchResponse) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.failover.journal import (
+    UNKNOWN_OFFSET,
     Entry,
     Failed,
     Journal,
@@ -91,6 +92,13 @@ def test_a_record_at_another_offset_than_it_was_written_to_is_unknown(
     findings = judged(writer, tmp_path, *in_order(*range(9)), received(9, 20, offset=8))
     assert findings.unknown == 1
     assert not findings.is_faithful
+
+
+def test_a_record_whose_offset_the_writer_was_not_told_is_known(
+    writer: Journal, tmp_path: Path
+) -> None:
+    writer.written[9] = writer.written[9]._replace(offset=UNKNOWN_OFFSET)
+    assert judged(writer, tmp_path, *in_order(*range(COUNT))).is_faithful
 
 
 def test_a_new_assignment_may_repeat_but_is_a_rebalance(writer: Journal, tmp_path: Path) -> None:

@@ -6,9 +6,14 @@ import json
 from pathlib import Path
 from typing import IO, Final, NamedTuple, TypeAlias
 
+UNKNOWN_OFFSET: Final = -1
+
 
 class Written(NamedTuple):
-    """A record that the cluster has acknowledged; times in nanoseconds."""
+    """A record that the cluster has acknowledged; times in nanoseconds.
+
+    The offset may not be known: UNKNOWN_OFFSET.
+    """
 
     partition: int
     sequence: int

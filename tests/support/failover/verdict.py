@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from tests.support.failover.journal import Journal
+from tests.support.failover.journal import UNKNOWN_OFFSET, Journal
 
 NS: Final = 10**9
 
@@ -126,7 +126,7 @@ def judge(
             last.clear()
         place = (record.partition, record.sequence)
         origin = written.get(place)
-        unknown += origin is None or origin.offset != record.offset
+        unknown += origin is None or origin.offset not in (record.offset, UNKNOWN_OFFSET)
         if place in seen:
             repeated += 1
         elif record.offset < last.get(record.partition, -1):
@@ -162,15 +162,15 @@ def _effect_on_reader(available: Mapping[Place, int], reader: Journal, window: W
     times: dict[int, list[int]] = {}
     for (partition, _), since_ns in available.items():
         times.setdefault(partition, []).append(since_ns)
-    reopened = {each: longest_gap(sorted(found), window)[1] for each, found in times.items()}
+    gaps = {each: longest_gap(sorted(found), window) for each, found in times.items()}
     for record in reader.received:
         by_partition.setdefault(record.partition, []).append(record.at_ns)
         if begin_ns <= record.at_ns <= end_ns:
             ages_ns.append(record.at_ns - record.sent_ns)
             since_ns = available.get((record.partition, record.sequence), record.at_ns)
-            reopened_ns = reopened.get(record.partition, since_ns)
-            if since_ns < reopened_ns <= record.at_ns:
-                since_ns = reopened_ns
+            fell_silent_ns, reopened_ns = gaps.get(record.partition, (0, 0))
+            if fell_silent_ns < record.at_ns:
+                since_ns = max(since_ns, reopened_ns)
             late_ns = max(late_ns, record.at_ns - since_ns)
     return _effect(by_partition, ages_ns, late_ns, window)
 
