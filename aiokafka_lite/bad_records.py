@@ -5,8 +5,7 @@ wrong, its codec unknown, when it would be decompressed to more than is allowed,
 be fetched.
 """
 
-from __future__ import annotations
-
+# No annotations from __future__: NamedTuple's constructors would have strings that nobody can read.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -55,7 +54,11 @@ class RawRecord(ConsumerRecord[bytes, bytes]):
     error: KafkaError
 
 
-# What becomes of it: the record to deliver in its place has its partition and its offset.
 Verdict: TypeAlias = Literal["raise", "skip", "raw"] | ConsumerRecord[object, object]
+"""What becomes of a bad record: a record to be delivered has its partition and its offset."""
+
 BadRecordHandler: TypeAlias = Callable[[BadRecord], Verdict | Awaitable[Verdict]]
+"""Decides on each; what it returns may have to be awaited."""
+
 OnBadRecord: TypeAlias = Literal["raise", "skip", "raw"] | BadRecordHandler
+"""The consumer's argument: the same for all, or a callable that decides on each."""

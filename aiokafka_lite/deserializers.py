@@ -11,8 +11,7 @@ record: the get raises `DeserializerUnavailableError`, `on_bad_record` is not as
 get tries again.
 """
 
-from __future__ import annotations
-
+# No annotations from __future__: NamedTuple's constructors would have strings that nobody can read.
 import abc
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -112,10 +112,11 @@ def test_import_takes_less_than_aiokafkas(tmp_path: Path) -> None:
 
 
 PACKAGES = [
-    "aiokafka_lite", "aiokafka_lite.abc", "aiokafka_lite.broker", "aiokafka_lite.client",
-    "aiokafka_lite.consumer", "aiokafka_lite.consumer.group", "aiokafka_lite.coordinator.assignors",
-    "aiokafka_lite.errors", "aiokafka_lite.events", "aiokafka_lite.helpers",
-    "aiokafka_lite.records", "aiokafka_lite.structs",
+    "aiokafka_lite", "aiokafka_lite.abc", "aiokafka_lite.bad_records", "aiokafka_lite.broker",
+    "aiokafka_lite.client", "aiokafka_lite.consumer", "aiokafka_lite.consumer.group",
+    "aiokafka_lite.coordinator.assignors", "aiokafka_lite.deserializers", "aiokafka_lite.errors",
+    "aiokafka_lite.events", "aiokafka_lite.helpers", "aiokafka_lite.records",
+    "aiokafka_lite.structs",
 ]  # fmt: skip
 
 

@@ -63,9 +63,16 @@ class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, A
 
     Every get may be cancelled, as by a timeout: no record is lost, none is delivered twice.
 
+    Deserialisers are callables of bytes, or instances of the classes in
+    `aiokafka_lite.deserializers`. `on_bad_record` says what becomes of a record that one refuses,
+    and of a batch that cannot be read: "raise", "skip", "raw" (`RawRecord`), or a callable, perhaps
+    async, that is asked about each (`BadRecord`) before the position passes it; both are in
+    `aiokafka_lite.bad_records`.
+
     Raises:
         RuntimeError: Made outside a running event loop.
         ValueError: An argument cannot be used.
+        TypeError: A deserialiser, or on_bad_record, is none.
         InsecureConfigError: Credentials would leave this machine without TLS; where the network
             is safe, `allow_plaintext_credentials` allows it.
         NotImplementedError: sasl_mechanism is GSSAPI (Kerberos).

@@ -1,0 +1,58 @@
+"""The examples of docs/deserialising.md do what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aiokafka_lite import records
+from aiokafka_lite.broker.thread import BrokerThread
+from tests.support.cluster import KafkaHandle
+
+PAGE = (Path(__file__).parents[2] / "docs" / "deserialising.md").read_text()
+SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.M))
+EXAMPLES = {
+    title: found.groups()
+    for title, section in SECTIONS.items()
+    if (found := re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", section, re.DOTALL))
+}
+VALUES = (
+    (b'{"schema": 1, "amount": 1}', ()),
+    (b"two", (("content-type", b"text/plain"),)),
+    (b'{"schema": 1, "amount": 3}', ()),
+    (b'{"schema": 2, "amount": 4}', ()),
+)
+
+
+async def fill(bootstrap_servers: str) -> None:
+    kafka = KafkaHandle("embedded", bootstrap_servers)
+    await kafka.create_topic("orders")
+    rows = [(1, None, value, headers) for value, headers in VALUES]
+    await kafka.produce_batch("orders", 0, records.build_batch(rows))
+
+
+def test_every_example_has_its_output() -> None:
+    assert len(EXAMPLES) == PAGE.count("```python") == 5
+
+
+@pytest.mark.parametrize("title", EXAMPLES)
+def test_example_prints_what_the_page_says(title: str, kafka_broker: BrokerThread) -> None:
+    code, output = EXAMPLES[title]
+    asyncio.run(fill(kafka_broker.bootstrap_servers))
+    code = code.replace("127.0.0.1:9092", kafka_broker.bootstrap_servers)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    # A skip is told in the log, which goes to stderr by default.
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("record skipped")]
+    assert errors == []
+    assert done.stdout == output
