@@ -7,6 +7,7 @@ import copy
 import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -256,3 +257,42 @@ async def test_a_wall_clock_that_jumps_changes_nothing(
             while await consumer.committed(tp) != turn + 1:
                 await consumer.getmany(timeout_ms=10)
         assert consumer._engine.running.membership.generation == generation
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="processes cannot be stopped here")
+async def test_a_process_that_was_stopped_for_two_sessions_has_lost_its_partitions(
+    kafka: KafkaHandle,
+) -> None:
+    topic, group = await kafka.create_topic(), unique("group")
+    tp = TopicPartition(topic, 0)
+    await kafka.produce(topic, 0, rows(0, 10))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(PROGRAMS / "sleeping.py"), kafka.bootstrap_servers, topic, group),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        async with timeout(90):
+            while await process.stdout.readline() != b"ready\n":
+                pass
+            process.send_signal(signal.SIGSTOP)
+            async with reading(kafka, topic, group_id=group, enable_auto_commit=False) as successor:
+                for _ in range(5):
+                    await successor.getone()
+                await successor.commit({tp: 5})
+            await asyncio.sleep(6)
+            process.send_signal(signal.SIGCONT)
+            process.stdin.write(b"\n")
+            said = (await process.communicate())[0].decode().splitlines()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0
+    assert "committed" not in said
+    assert "refused" in said
+    assert "lost 1" in said
+    assert said[-1] == "offset 5"
