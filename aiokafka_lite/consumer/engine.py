@@ -98,7 +98,10 @@ class Engine:
         self.state.on_partition_change(lambda _: self._state_changed.set())
         self.state.on_subscription_change(self._watch_topics)
         self.state.mark_observers()
-        self.probe = LoopProbe(self.state)
+        self.probe = LoopProbe(
+            self.state,
+            has_deserializers=bool(config.key_deserializer or config.value_deserializer),
+        )
         self._running: Running | None = None
         # While the parts are being stopped.
         self._ending: Running | None = None

@@ -180,7 +180,7 @@ class OffsetReset(ConsumerEvent):
     # None: there was no position, because the group had committed none.
     from_offset: int | None
     to_offset: int
-    # "no committed offset", "out of range", "truncated"
+    # "no committed offset", "out of range", "truncated", "topic recreated"
     reason: str
     lost: OffsetRange | None = None
     skipped: OffsetRange | None = None

@@ -48,12 +48,14 @@ class LoopProbe:
         blocked_at: Loop time at which that was over; None: there was none.
     """
 
-    def __init__(self, state: SubscriptionState) -> None:
+    def __init__(self, state: SubscriptionState, *, has_deserializers: bool = False) -> None:
         self.lag_s = 0.0
         self.max_lag_s = 0.0
         self.blocked_s = 0.0
         self.blocked_at: float | None = None
         self._state = state
+        # They run within the gets: what is slow may be theirs.
+        self._also = " or its deserialisers" if has_deserializers else ""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         # How many hand-outs there had been, when the timer fired last.
@@ -112,7 +114,7 @@ class LoopProbe:
             offset = (partition.position or 0) - 1
             where = _where_records_are_asked_for(state)
             return (
-                f"the application, after it was handed {partition.tp.topic}/"
+                f"the application{self._also}, after it was handed {partition.tp.topic}/"
                 f"{partition.tp.partition} up to offset {offset}{where}"
             )
         if state.is_held:

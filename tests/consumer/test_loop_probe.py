@@ -98,6 +98,21 @@ async def test_without_a_hand_out_the_application_is_not_blamed() -> None:
 
 
 @pytest.mark.virtual_time
+async def test_deserialisers_are_named_where_there_are_any() -> None:
+    buffers = Buffers(A)
+    buffers.put({A: batch(0, 2)})
+    probe = LoopProbe(buffers.state, has_deserializers=True)
+    probe.start()
+    await buffers.gets.one(())
+    block(1.0)
+    event = await next_event(buffers.state)
+    probe.stop()
+    assert event.blocker == (
+        "the application or its deserialisers, after it was handed t/0 up to offset 0"
+    )
+
+
+@pytest.mark.virtual_time
 async def test_short_turns_are_no_news() -> None:
     state = SubscriptionState()
     events = state.events.subscribe()
