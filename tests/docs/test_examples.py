@@ -181,7 +181,13 @@ async def test_service_does_so_with_a_real_kafka(example: Example, real_kafka: s
     await is_in_flight_and_not_committed(example, KafkaHandle("real", real_kafka))
 
 
-@pytest.mark.parametrize("example", SERVICES)
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(FASTAPI, id=FASTAPI.module, marks=pytest.mark.slow),
+        pytest.param(AIOHTTP, id=AIOHTTP.module),
+    ],
+)
 async def test_service_whose_worker_failed_says_so_and_commits_those_before(
     example: Example,
 ) -> None:
