@@ -1,7 +1,8 @@
 """The byte budget: what everything buffered may weigh, over all brokers.
 
-What a fetch may bring is reserved before it is sent, and corrected to what it did bring. A
-reservation larger than the whole budget is granted when nothing else is reserved, so that one
+What a fetch may bring is reserved before it is sent, and corrected to what it did bring. What
+decompression adds cannot be known before: as much as it took at most so far is left free for it.
+A reservation larger than the whole budget is granted when nothing else is reserved, so that one
 oversized batch gets through alone instead of never.
 """
 
@@ -23,13 +24,25 @@ class Reservation:
 
     def keep(self, size_bytes: int) -> None:
         """Hand it over to a buffered response of that many bytes."""
+        self._budget.pending_bytes -= self.size_bytes
         self.is_kept = True
         self.resize(size_bytes)
 
     def resize(self, size_bytes: int) -> None:
         """Correct the size to what is really held."""
-        self._budget.change(size_bytes - self.size_bytes)
+        by_bytes = size_bytes - self.size_bytes
         self.size_bytes = size_bytes
+        if not self.is_kept:
+            self._budget.pending_bytes += by_bytes
+        self._budget.change(by_bytes)
+
+    def inflated(self, by_bytes: int, batch_bytes: int) -> None:
+        """Count what decompression added to the response (or what is gone again).
+
+        `batch_bytes` is what the batch takes that was decompressed; 0 if none was.
+        """
+        self._budget.inflated(by_bytes, batch_bytes)
+        self.resize(self.size_bytes + by_bytes)
 
     def release(self) -> None:
         """Give everything back; idempotent."""
@@ -42,28 +55,79 @@ class ByteBudget:
     def __init__(self, limit_bytes: int, on_release: Callable[[], None]) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
+        # The part of it that is reserved for answers which have not come.
+        self.pending_bytes = 0
+        # What decompression may take: the most that one batch took so far, half of all at most.
+        self.headroom_bytes = 0
+        self._inflated_bytes = 0
+        # Who is to get the next bytes: it wants more than is left when others take theirs.
+        self._claimant: object = None
         # Whether a reservation was refused since bytes last came back.
         self._is_short = False
         self._on_release = on_release
 
-    def reserve(self, wanted_bytes: int, least_bytes: int) -> Reservation | None:
+    @property
+    def buffered_bytes(self) -> int:
+        """What is held in memory, as received and decompressed."""
+        return self.used_bytes - self.pending_bytes
+
+    @property
+    def room_bytes(self) -> int:
+        """What there is for responses as they are received."""
+        return self.limit_bytes - self.headroom_bytes
+
+    @property
+    def is_over(self) -> bool:
+        """Whether more is held than there may be."""
+        return self.buffered_bytes > self.limit_bytes
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether another batch may be too much when it is decompressed."""
+        return self.headroom_bytes > 0 and (
+            self.buffered_bytes + self.headroom_bytes > self.limit_bytes
+        )
+
+    def reserve(
+        self, wanted_bytes: int, least_bytes: int, claimant: object = None
+    ) -> Reservation | None:
         """Reserve what is left, up to `wanted_bytes`; None if that is below `least_bytes`.
 
-        With nothing reserved at all, `least_bytes` is granted whatever the limit.
+        With nothing reserved at all, `least_bytes` is granted whatever the limit. A claimant that
+        was refused comes first: others are refused until it got its bytes, or gave up its claim.
         """
-        left = self.limit_bytes - self.used_bytes
-        granted = min(wanted_bytes, left)
-        if granted < least_bytes:
-            if self.used_bytes:
+        taken_bytes = self.used_bytes + max(0, self.headroom_bytes - self._inflated_bytes)
+        granted = min(wanted_bytes, self.limit_bytes - taken_bytes)
+        is_behind = self._claimant is not None and self._claimant is not claimant
+        if granted < least_bytes or is_behind:
+            if self.used_bytes or is_behind:
                 self._is_short = True
+                self._claimant = self._claimant or claimant
                 return None
             granted = least_bytes
+        self.withdraw(claimant)
         self.used_bytes += granted
+        self.pending_bytes += granted
         return Reservation(self, granted)
+
+    def withdraw(self, claimant: object) -> None:
+        """Give up a claim; nothing happens without one."""
+        if claimant is not None and self._claimant is claimant:
+            self._claimant = None
+            self._tell()
+
+    def inflated(self, by_bytes: int, batch_bytes: int) -> None:
+        """Count what decompressed batches take."""
+        self._inflated_bytes += by_bytes
+        self.headroom_bytes = min(max(self.headroom_bytes, batch_bytes), self.limit_bytes // 2)
 
     def change(self, by_bytes: int) -> None:
         """Take more or give back; for reservations."""
         self.used_bytes += by_bytes
-        if by_bytes < 0 and self._is_short:
+        if by_bytes < 0:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._is_short:
             self._is_short = False
             self._on_release()

@@ -78,6 +78,8 @@ class Engine:
             on_taken=self._taken,
             on_room=self._has_room,
             on_error=lambda: self._state_changed.set(),
+            on_blocked=self._budget_released,
+            budget=self.budget,
             delivery=make_delivery(config, self.state.events),
             most_held_bytes=config.max_buffered_bytes,
         )

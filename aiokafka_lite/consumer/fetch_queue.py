@@ -28,9 +28,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.consumer import reentry
+from aiokafka_lite.consumer.budget import ByteBudget
 from aiokafka_lite.consumer.config import DEFAULT_MAX_BUFFERED_BYTES
 from aiokafka_lite.consumer.delivering import Delivery
 from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse, Record
+from aiokafka_lite.consumer.pressure import droppable, light_first
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
 from aiokafka_lite.errors import CorruptRecordException, KafkaError
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
@@ -63,12 +65,17 @@ CORRUPT_PAUSE_S: Final = 0.5
 Wanted = Collection[TopicPartition]
 
 
+def _do_nothing() -> None:
+    """Stand in for a hook that nobody has set."""
+
+
 class FetchQueue:
     """Buffered responses of one consumer, and the gets' side of the hand-over.
 
     `raise_if_unusable` raises what every get has to raise: stopped, or a task has died.
     `on_taken(node_id)` tells a fetcher that its buffered response was taken, `on_room(partition)`
-    that a partition has room for another response, `on_error()` that a partition cannot go on.
+    that a partition has room for another response, `on_error()` that a partition cannot go on,
+    `on_blocked()` that a get waits though something is buffered: others may lack its bytes.
     """
 
     def __init__(
@@ -79,6 +86,8 @@ class FetchQueue:
         on_taken: Callable[[int], None],
         on_room: Callable[[PartitionState], None],
         on_error: Callable[[], None] | None = None,
+        on_blocked: Callable[[], None] | None = None,
+        budget: ByteBudget | None = None,
         delivery: Delivery,
         most_held_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
     ) -> None:
@@ -86,7 +95,9 @@ class FetchQueue:
         self._raise_if_unusable = raise_if_unusable
         self._on_taken = on_taken
         self._on_room = on_room
-        self._on_error = on_error or self.wake
+        self._on_error = on_error or _do_nothing
+        self._on_blocked = on_blocked or _do_nothing
+        self._budget = budget
         self.delivery = delivery
         self._asks_application = delivery.asks_application
         # A get decodes no more than what was decompressed to so much, and a batch.
@@ -171,11 +182,23 @@ class FetchQueue:
         for part in self._parts.pop(partition, ()):
             self._close(part)
 
-    def drop_paused(self) -> None:
-        """Drop what is buffered of paused partitions; it is fetched again when they resume."""
-        for partition in tuple(self._parts):
-            if partition.is_paused:
+    def make_room(self) -> None:
+        """Drop what nobody comes for while others lack the bytes; it is fetched again later.
+
+        That is what is buffered of paused partitions; and of all, if gets wait: they are about
+        other partitions.
+        """
+        is_unwanted = bool(self._waiters) and not self._state.is_held
+        for partition, parts in tuple(self._parts.items()):
+            if (is_unwanted or partition.is_paused) and parts[0].response is not None:
                 self._state.refetch(partition)
+
+    def _relieve(self, part: FetchedPartition) -> None:
+        """Bring what is buffered down to the budget, whatever that takes but the share at hand."""
+        for partition in droppable(self._parts, part):
+            if self._budget is None or not self._budget.is_over:
+                return
+            self._state.refetch(partition)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -236,6 +259,8 @@ class FetchQueue:
                 return False
             waiter = self._loop.create_future()
             self._waiters.append(waiter)
+            if self._parts:
+                self._on_blocked()
             try:
                 await waiter
             finally:
@@ -316,7 +341,10 @@ class FetchQueue:
         has_decoded = False
         held_bytes, most_held_bytes = 0, self._most_held_bytes
         # Deserialisers may do as they please: what they change is met in what was in line.
-        for partition in tuple(islice(self._in_line(wanted), max_records)):
+        line = self._in_line(wanted)
+        if self._budget is not None and self._budget.is_tight:
+            line = light_first(line, self._parts)
+        for partition in tuple(islice(line, max_records)):
             missing = each if left is None or each is None else min(left, each)
             parts = tuple(self._parts.get(partition, ()))
             for part in parts:
@@ -372,7 +400,10 @@ class FetchQueue:
 
         None if there is none, or if the line has changed meanwhile: the caller looks again.
         """
-        partition = next(self._in_line(wanted), None)
+        line = self._in_line(wanted)
+        if self._budget is not None and self._budget.is_tight:
+            line = light_first(line, self._parts)
+        partition = next(line, None)
         if partition is None:
             return None
         part = self._parts[partition][0]
@@ -406,6 +437,8 @@ class FetchQueue:
         """
         before = len(part.decoded)
         part.decode(self._run if limit is None else min(self._run, limit - before))
+        if self._budget is not None and self._budget.is_over:
+            self._relieve(part)
         self._fit_run(len(part.decoded) - before)
 
     def _fit_run(self, count: int) -> None:

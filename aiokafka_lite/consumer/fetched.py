@@ -49,9 +49,9 @@ class FetchedResponse:
         if not self._open_part_count:
             self._reservation.release()
 
-    def account(self, by_bytes: int) -> None:
-        """Count bytes that decompression added, or that are gone again."""
-        self._reservation.resize(self._reservation.size_bytes + by_bytes)
+    def account(self, by_bytes: int, batch_bytes: int) -> None:
+        """Count bytes that decompression added, or that are gone again; see Reservation."""
+        self._reservation.inflated(by_bytes, batch_bytes)
 
 
 class FetchedPartition:
@@ -164,6 +164,11 @@ class FetchedPartition:
     def inflate_estimate_s(self) -> float:
         """About how long the batch that comes next takes to decompress, 0 if it has not to be."""
         return 0.0 if self.raw or self._records is None else self._records.inflate_estimate_s
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a part of it waits in memory in the form in which it is handed out."""
+        return bool(self.decoded or self.raw or self._inflated_bytes)
 
     def inflate(self) -> None:
         """Decompress the next batch; runs in a worker thread, changes nothing but the set."""
@@ -283,7 +288,7 @@ class FetchedPartition:
             return
         inflated_bytes = self._records.inflated_bytes
         if inflated_bytes != self._inflated_bytes:
-            self.response.account(inflated_bytes - self._inflated_bytes)
+            self.response.account(inflated_bytes - self._inflated_bytes, inflated_bytes)
             self._inflated_bytes = inflated_bytes
 
     def close(self) -> None:
@@ -291,7 +296,7 @@ class FetchedPartition:
         if self.response is None:
             return
         if self._inflated_bytes:
-            self.response.account(-self._inflated_bytes)
+            self.response.account(-self._inflated_bytes, 0)
             self._inflated_bytes = 0
         self.response.close_part()
         self.response = None

@@ -245,7 +245,7 @@ class Fetcher:
 
         Each broker has up to two at a time: one being worked on, one asked for.
         """
-        return max(1, self.budget.limit_bytes // (2 * max(1, len(self._nodes))))
+        return max(1, self.budget.room_bytes // (2 * max(1, len(self._nodes))))
 
     def target(self, partition: PartitionState, node: NodeFetcher) -> FetchTarget | None:
         """Return what to ask a broker of a partition now; None: nothing."""

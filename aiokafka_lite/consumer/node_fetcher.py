@@ -104,6 +104,8 @@ class NodeFetcher:
         self._stall_s = min(FETCH_STALL_S, fetcher.config.request_timeout_s)
         self._exchange: Exchange[FetchResponse] | None = None
         self._reservation: Reservation | None = None
+        # What an answer took that was too much; 0: the last was not.
+        self._needed_bytes = 0
         self._asked_epoch = FULL_EPOCH
         # A large answer that is being settled slice by slice.
         self._settling: Iterator[None] | None = None
@@ -199,6 +201,7 @@ class NodeFetcher:
     def close(self) -> None:
         """Send nothing more; the session is closed where that takes no wait."""
         self._is_closed = True
+        self._fetcher.budget.withdraw(self)
         self._close_session()
 
     def _close_session(self) -> None:
@@ -232,8 +235,8 @@ class NodeFetcher:
                     await self._connect()
                     continue
                 if step is Step.MAKE_ROOM:
-                    # What paused partitions keep must not hold up the others.
-                    self._fetcher.queue.drop_paused()
+                    # What nobody comes for must not hold up the others.
+                    self._fetcher.queue.make_room()
                 await self._sleep_until_woken(self._retry_at)
         finally:
             self._is_closed = True
@@ -364,7 +367,13 @@ class NodeFetcher:
             self._fetcher.share_bytes,
         )
         least_bytes = min(wanted_bytes, config.max_partition_fetch_bytes)
-        reservation = self._fetcher.budget.reserve(wanted_bytes, least_bytes)
+        claimant = None
+        if self._needed_bytes > least_bytes:
+            # Brokers send a batch that is too large alone, whatever they are asked for (KIP-74).
+            least_bytes = self._needed_bytes
+            wanted_bytes = max(wanted_bytes, least_bytes)
+            claimant = self
+        reservation = self._fetcher.budget.reserve(wanted_bytes, least_bytes, claimant)
         self.is_short_of_bytes = reservation is None
         return reservation
 
@@ -539,10 +548,25 @@ class NodeFetcher:
                 current.append(part)
             else:
                 part.close()  # moved while the rest was settled
-        if current:
-            reservation.keep(size_bytes)
+        if current and self._fits(reservation, size_bytes):
             self.counts.received_bytes += size_bytes
             self._fetcher.queue.put(fetched, current)
+        else:
+            for part in current:
+                part.close()
+
+    def _fits(self, reservation: Reservation, size_bytes: int) -> bool:
+        """Have a response kept, unless it brought more than there is room for beside the rest.
+
+        Then it is asked for again when there is.
+        """
+        buffered_bytes = self._fetcher.budget.buffered_bytes
+        if buffered_bytes and buffered_bytes + size_bytes > self._fetcher.budget.limit_bytes:
+            self._needed_bytes = size_bytes if size_bytes > reservation.size_bytes else 0
+            return False
+        self._needed_bytes = 0
+        reservation.keep(size_bytes)
+        return True
 
     def _choose_replica(self, partition: PartitionState, answer: PartitionData, now: float) -> None:
         """Go to the follower that a leader names, or back to the leader from one that failed."""

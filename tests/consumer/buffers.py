@@ -58,6 +58,7 @@ class Buffers:
             raise_if_unusable=self._raise_if_unusable,
             on_taken=self.taken.append,
             on_room=lambda partition: self.with_room.append(partition.tp),
+            budget=self.budget,
             delivery=self.delivery,
             most_held_bytes=most_held_bytes,
         )
@@ -91,6 +92,7 @@ class Buffers:
         size = sum(map(len, views.values()))
         reservation = self.budget.reserve(size, size)
         assert reservation is not None
+        reservation.keep(size)
         response = FetchedResponse(node_id, reservation)
         self.queue.put(response, [self.part(tp, view, response) for tp, view in views.items()])
         return response

@@ -250,6 +250,8 @@ class Fetching:
             raise_if_unusable=self.scope.raise_if_failed,
             on_taken=lambda node_id: self.fetcher.taken(node_id),
             on_room=lambda partition: self.fetcher.touch(partition),
+            on_blocked=self._released,
+            budget=self.budget,
             delivery=make_delivery(self.config, self.state.events),
         )
         self.ready = ReadyRecords(self.state, self.queue.finish_if_exhausted)
