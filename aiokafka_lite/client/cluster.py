@@ -461,7 +461,7 @@ class Cluster:
                 raise  # the bootstrap servers were among those asked
             if not self._is_bootstrapping_again:  # one line per change of state
                 self._is_bootstrapping_again = True
-                log.warning("bootstrapping again: %s", error)
+                log.info("bootstrapping again: %s", error)
             self.pool.update_nodes(
                 {**self._view.nodes, **{node.id: node for node in self._bootstrap_nodes}}
             )

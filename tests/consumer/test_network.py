@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 import pytest
 
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.client.config import parse_address
+from aiokafka_lite.client import connection as client_connection
+from aiokafka_lite.client.config import Address, parse_address
+from aiokafka_lite.client.dial import dial
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import NotLeaderForPartitionError
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.test_consumer import reading, rows
+from tests.consumer.test_security import consumer_of, sasl_broker
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.proxy import Proxy, send_through
 
 TIMEOUT_S = 30.0
+WATCHED_S = 2.0
 FETCH, HEARTBEAT = 1, 12
 
 
@@ -236,3 +243,92 @@ async def test_the_first_metadata_is_asked_for_again_when_it_gets_lost() -> None
         async with reading(kafka, "t", retry_backoff_ms=10) as consumer:
             assert (await asyncio.wait_for(consumer.getone(), TIMEOUT_S)).value == b"first"
         assert lost.is_over
+
+
+async def test_brokers_that_were_all_replaced_are_found_by_their_old_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    resolve = loop.getaddrinfo
+    now_at = "127.0.0.1"
+
+    async def resolve_name(host: str, *arguments: object, **named: object) -> object:
+        return await resolve(now_at if host == "kafka.test" else host, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "getaddrinfo", resolve_name)
+    async with Broker(data_dir=tmp_path) as old:
+        old.create_topic("t", 1)
+        old.produce("t", b"from the old ones")
+        async with Proxy(parse_address(old.bootstrap_servers)) as door:
+            consumer = AIOKafkaConsumer(
+                "t",
+                bootstrap_servers=f"kafka.test:{door.port}",
+                auto_offset_reset="earliest",
+                retry_backoff_ms=10,
+            )
+            await consumer.start()
+            assert (await consumer.getone()).offset == 0
+    async with Broker(data_dir=tmp_path) as new:
+        assert new.bootstrap_servers != old.bootstrap_servers
+        new.produce("t", b"from the new ones")
+        now_at = "127.0.0.2"
+        async with Proxy(parse_address(new.bootstrap_servers), host=now_at, port=door.port):
+            record = await asyncio.wait_for(consumer.getone(), TIMEOUT_S)
+            assert (record.offset, record.value) == (1, b"from the new ones")
+            await consumer.stop()
+
+
+async def test_brokers_that_are_down_cost_next_to_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempts = 0
+
+    async def count(make: object, address: Address, **settings: object) -> object:
+        nonlocal attempts
+        attempts += 1
+        return await dial(make, address, **settings)  # type: ignore[arg-type]
+
+    async with Broker() as broker:
+        broker.create_topic("t", 1)
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        consumer = AIOKafkaConsumer("t", bootstrap_servers=kafka.bootstrap_servers, group_id="g")
+        await consumer.start()
+    with caplog.at_level(logging.WARNING, logger="aiokafka_lite"):
+        caplog.clear()
+        polling = asyncio.ensure_future(consumer.poll())
+        await asyncio.sleep(1.0)
+        monkeypatch.setattr(client_connection, "dial", count)
+        cpu_s = time.process_time()
+        await asyncio.sleep(WATCHED_S)
+        cpu_s = time.process_time() - cpu_s
+        lines = list(caplog.messages)
+        polling.cancel()
+        await consumer.stop(timeout=0.2)
+    # 0.3 % of a core and 2 attempts a second, when it was measured on a quiet machine.
+    assert cpu_s / WATCHED_S < 0.05
+    assert attempts <= 3 * WATCHED_S + 3
+    assert len(lines) == len({line.partition(":")[0] for line in lines}) <= 6
+
+
+@pytest.mark.parametrize(
+    "cut_after_bytes",
+    [pytest.param(3, marks=pytest.mark.slow), 300, pytest.param(900, marks=pytest.mark.slow)],
+)
+async def test_a_reset_while_the_client_signs_on_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, cut_after_bytes: int
+) -> None:
+    async with sasl_broker() as broker:
+        broker.create_topic("t", 1)
+        async with Proxy(parse_address(broker.bootstrap_servers)) as proxy:
+            send_through(monkeypatch, proxy)
+            async with consumer_of(broker, "SCRAM-SHA-256") as consumer:
+                proxy.resets = True
+                proxy.to_client.cut_after_bytes = cut_after_bytes
+                cut_at = len(proxy.accepted_at)
+                proxy.end_all(reset=True)
+                async with _compat.timeout(TIMEOUT_S):
+                    while len(proxy.accepted_at) < cut_at + 3:
+                        await consumer.poll(timeout_ms=20)
+                proxy.to_client.cut_after_bytes = None
+                broker.produce("t", b"signed on")
+                assert (await asyncio.wait_for(consumer.getone(), TIMEOUT_S)).value == b"signed on"

@@ -103,8 +103,11 @@ class Proxy:
         links: Those that are there.
     """
 
-    def __init__(self, target: Address, *, port: int = 0, seed: int = 1) -> None:
+    def __init__(
+        self, target: Address, *, host: str = "127.0.0.1", port: int = 0, seed: int = 1
+    ) -> None:
         self.target = target
+        self.host = host
         self.port = port
         self.to_server, self.to_client = Direction(), Direction()
         self.lifetime_s: tuple[float, float] | None = None
@@ -119,7 +122,7 @@ class Proxy:
 
     @property
     def address(self) -> Address:
-        return Address("127.0.0.1", self.port)
+        return Address(self.host, self.port)
 
     def links_of(self, api_key: int) -> list[Link]:
         """The connections on which an API was asked."""
@@ -136,7 +139,7 @@ class Proxy:
 
     async def listen(self) -> None:
         """Take connections, at the port of the time before if there was one."""
-        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._accepted, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def stop_listening(self) -> None:
