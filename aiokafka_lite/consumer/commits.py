@@ -137,6 +137,9 @@ class Commits(CommittedReader):
         # What auto-commit may commit of partitions that the application has unassigned since.
         self._departed: dict[TopicPartition, OffsetAndMetadata] = {}
         self._departure = asyncio.Event()
+        # Asked for and not done. Where an answer was lost the broker has it: auto-commit must not
+        # go back behind it.
+        self._asked_for: set[_Commit] = set()
         # Commits that waited for the end of a rebalance, until they are done.
         self._waiting: set[_Commit] = set()
 
@@ -255,6 +258,10 @@ class Commits(CommittedReader):
             tp: offset
             for tp, offset in offsets.items()
             if not self._is_covered(self._state.assignment.get(tp), offset.offset)
+            and not any(
+                tp in asked.left and asked.left[tp].offset > offset.offset
+                for asked in self._asked_for
+            )
         }
 
     @staticmethod
@@ -286,6 +293,8 @@ class Commits(CommittedReader):
             is_asked_for=is_asked_for,
             names_partitions=names_partitions,
         )
+        if is_asked_for:
+            self._asked_for.add(commit)
         try:
             await self._carry_through(commit, deadline)
         except KafkaError as error:
@@ -297,6 +306,7 @@ class Commits(CommittedReader):
             self.commit_count += 1
             self.failed_at = None
         finally:
+            self._asked_for.discard(commit)
             self._done_waiting(commit)
 
     @property
@@ -326,9 +336,7 @@ class Commits(CommittedReader):
                 self._done_waiting(commit)
                 if not self._is_worth_another_try(commit, error):
                     raise
-                if isinstance(error, GONE) and await self._is_all_that_is_left_gone(
-                    commit, deadline
-                ):
+                if isinstance(error, GONE) and await self._is_all_gone(commit, deadline):
                     return
             else:
                 return
@@ -429,8 +437,7 @@ class Commits(CommittedReader):
             and identity == member.identity
             and member.state is MemberState.STABLE
         ):
-            # Nothing more of what is lost, until the group task has dropped it.
-            self._state.hold_hand_outs()
+            self._state.hold_hand_outs()  # until the group task has dropped what is lost
         member.interrupt(identity, interruption)
 
     @staticmethod
@@ -466,7 +473,7 @@ class Commits(CommittedReader):
                 return False
         return recovery is not Recovery.SURFACE
 
-    async def _is_all_that_is_left_gone(self, commit: _Commit, deadline: float) -> bool:
+    async def _is_all_gone(self, commit: _Commit, deadline: float) -> bool:
         """Drop the partitions that brokers and coordinator alike do not know; whether all go."""
         if commit.names_partitions:
             return False

@@ -209,3 +209,28 @@ async def test_a_topic_that_one_broker_does_not_know_yet_is_committed(
         broker.script(OffsetCommitRequest, knowing(broker))
         await worker.commits.commit()
     assert broker.offsets == {("t", 0): (5, "")}
+
+
+# --- Lost answers --------------------------------------------------------------------------
+async def test_auto_commit_does_not_go_back_behind_a_commit_whose_answer_was_lost() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        for _ in range(5):
+            broker.produce("t", b"")
+        handle = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with reading(
+            handle, "t", group_id="g", auto_commit_interval_ms=10, retry_backoff_ms=200
+        ) as consumer:
+            for _ in range(3):
+                await consumer.getone()  # the third is in our hands when we commit it
+            broker.on("OffsetCommit").disconnect(handled=True)
+            await consumer.commit({TP: 3})
+            commits = broker.requests.of("OffsetCommit")
+            offsets = [
+                partition.committed_offset
+                for seen in commits
+                if isinstance(seen.request, OffsetCommitRequest)
+                for partition in seen.request.topics[0].partitions
+            ]
+            assert offsets == sorted(offsets)
+            assert broker.committed("g") == {TP: 3}

@@ -1,0 +1,244 @@
+"""Auto-commit never covers a record that is still being worked on, whatever happens to it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.fetched import Record
+from aiokafka_lite.errors import CoordinatorLoadInProgressError
+from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
+from aiokafka_lite.structs import TopicPartition
+from tests.conftest import LONG
+from tests.consumer.group.one_record_each import BATCH, WAYS
+from tests.consumer.group.worker import PATIENCE_S
+from tests.consumer.test_consumer import reading, rows
+from tests.consumer.test_delivery import eventually
+from tests.support.cluster import KafkaHandle, unique
+
+STUCK_AT = 5
+
+
+# --- Killed ------------------------------------------------------------------------------------
+async def test_a_killed_process_has_not_committed_what_it_was_working_on() -> None:
+    async with Broker() as broker:
+        await kill_while_working(KafkaHandle("embedded", broker.bootstrap_servers))
+
+
+@pytest.mark.real_kafka
+async def test_a_killed_process_has_not_committed_what_it_was_working_on_with_kafka(
+    real_kafka: str,
+) -> None:
+    await kill_while_working(KafkaHandle("real", real_kafka))
+
+
+async def kill_while_working(kafka: KafkaHandle) -> None:
+    topics = {way: await kafka.create_topic(unique(way)) for way in WAYS}
+    for topic in topics.values():
+        await kafka.produce(topic, 0, rows(0, 10))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.consumer.group.one_record_each",
+        kafka.bootstrap_servers,
+        str(STUCK_AT),
+        *(f"{way}={topic}" for way, topic in topics.items()),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        first_unfinished: dict[str, int] = {}
+        while len(first_unfinished) < len(WAYS):
+            line = await asyncio.wait_for(process.stdout.readline(), PATIENCE_S)
+            way, offset = line.decode().split()
+            first_unfinished[way] = int(offset)
+        for way, topic in topics.items():
+            # What was finished is committed while the process is stuck; then it is killed.
+            expected = first_unfinished[way]
+            assert STUCK_AT - BATCH < expected <= STUCK_AT
+            await eventually(lambda t=topic: committed(kafka, t), expected)  # type: ignore[misc]
+    finally:
+        process.kill()
+        await process.communicate()
+    for way, topic in topics.items():
+        assert await committed(kafka, topic) == first_unfinished[way]
+
+
+async def committed(kafka: KafkaHandle, topic: str) -> int | None:
+    """The committed offset of the group that is named as its topic."""
+    tp = TopicPartition(topic, 0)
+    async with reading(kafka, group_id=topic, enable_auto_commit=False) as observer:
+        observer.assign([tp])
+        return await observer.committed(tp)
+
+
+# --- Whatever the application does -----------------------------------------------------------
+TPS: Final = (TopicPartition("t", 0), TopicPartition("t", 1))
+RECORD_COUNT = 12
+
+Step = tuple[str, tuple[int, ...]]
+
+
+def a_step(what: str, *arguments: st.SearchStrategy[int]) -> st.SearchStrategy[Step]:
+    return st.tuples(st.just(what), st.tuples(*arguments))
+
+
+a_partition = st.integers(0, 1)
+some_steps = st.lists(
+    st.one_of(
+        a_step("getone"),
+        a_step("next"),
+        a_step("poll", st.integers(1, 4)),
+        a_step("getmany", a_partition),
+        a_step("seek", a_partition, st.integers(0, RECORD_COUNT)),
+        a_step("pause", a_partition),
+        a_step("resume", a_partition),
+        a_step("commit"),
+        a_step("lose the answer"),
+        a_step("refuse"),
+        a_step("wait"),
+    ),
+    max_size=25,
+)
+
+
+class Application:
+    """Does one thing after the other with a consumer, and keeps its own books about it."""
+
+    def __init__(self, broker: Broker, consumer: AIOKafkaConsumer) -> None:
+        self.broker = broker
+        self.consumer = consumer
+        self.handed_out = dict.fromkeys(TPS, 0)
+        # Before this all was worked on, at some time at least.
+        self.finished = dict.fromkeys(TPS, 0)
+        # What the broker was told last; None once a seek may have it go back.
+        self.committed: dict[TopicPartition, int] | None = dict.fromkeys(TPS, 0)
+        self.commits: list[tuple[asyncio.Future[None], dict[TopicPartition, int]]] = []
+        self._seen = broker.requests.total
+
+    async def do(self, what: str, *arguments: int) -> None:
+        if what in ("getone", "next", "poll", "getmany"):
+            await self._get(what, *arguments)
+        elif what == "seek":
+            self._seek(*arguments)
+        elif what == "pause":
+            self.consumer.pause(TPS[arguments[0]])
+        elif what == "resume":
+            self.consumer.resume(TPS[arguments[0]])
+        elif what == "commit":
+            await self._commit()
+        elif what == "lose the answer":
+            self.broker.on("OffsetCommit").disconnect(handled=True)
+        elif what == "refuse":
+            self.broker.on("OffsetCommit").fail(CoordinatorLoadInProgressError)
+        else:
+            await asyncio.sleep(0.012)
+        self.check()
+
+    async def _get(self, way: str, argument: int = 0) -> None:
+        self._finish(self.handed_out)  # back for more
+        consumer = self.consumer
+        try:
+            async with timeout(0.03):
+                if way == "getone":
+                    self._note([await consumer.getone()])
+                elif way == "next":
+                    self._note([await anext(aiter(consumer))])
+                else:
+                    batches = await (
+                        consumer.poll(20, max_records=argument)
+                        if way == "poll"
+                        else consumer.getmany(TPS[argument], timeout_ms=20, max_records=3)
+                    )
+                    for batch in batches.values():
+                        self._note(batch)
+        except asyncio.TimeoutError:
+            pass  # paused, or at the end
+
+    def _note(self, batch: Sequence[Record]) -> None:
+        tp = TopicPartition("t", batch[0].partition)
+        assert batch[0].offset == self.handed_out[tp]  # none lost, none twice
+        self.handed_out[tp] = batch[-1].offset + 1
+
+    def _finish(self, offsets: Mapping[TopicPartition, int]) -> None:
+        for tp, offset in offsets.items():
+            self.finished[tp] = max(self.finished[tp], offset)
+
+    def _seek(self, number: int, offset: int) -> None:
+        self.consumer.seek(TPS[number], offset)
+        self.handed_out[TPS[number]] = offset
+        self._finish({TPS[number]: offset})
+        self.committed = None
+
+    async def _commit(self) -> None:
+        """Commit what is in our hands, and go on before that is done."""
+        self._finish(self.handed_out)
+        commit = asyncio.ensure_future(self.consumer.commit())
+        self.commits.append((commit, dict(self.handed_out)))
+        await asyncio.sleep(0)  # it looks at the positions now
+
+    def check(self) -> None:
+        """Compare the commits that came since the last look with what was worked on."""
+        since, self._seen = self._seen, self.broker.requests.total
+        for seen in self.broker.requests.of("OffsetCommit", since=since):
+            assert isinstance(seen.request, OffsetCommitRequest)
+            for entry in seen.request.topics[0].partitions:
+                tp, offset = TPS[entry.partition_index], entry.committed_offset
+                assert offset <= self.finished[tp], f"{tp} is being worked on"
+                if self.committed is not None:
+                    assert offset >= self.committed[tp], f"{tp} goes back"
+                    self.committed[tp] = offset
+        if self.committed is not None:
+            for commit, offsets in self.commits:
+                if commit.done() and not commit.exception():
+                    told = self.broker.committed("g")
+                    assert all(told.get(tp, 0) >= offset for tp, offset in offsets.items())
+
+    async def end(self) -> None:
+        """Wait for the commits, and see that nothing but time was lost."""
+        self.broker.faults.clear()
+        await asyncio.wait_for(asyncio.gather(*(commit for commit, _ in self.commits)), PATIENCE_S)
+        self.check()
+        await self.consumer.commit()
+        self._finish(self.handed_out)
+        self.check()
+        told = self.broker.committed("g")
+        assert {tp: told.get(tp, 0) for tp in TPS} == self.handed_out
+
+
+@hypothesis.settings(max_examples=150 if LONG else 12)
+@hypothesis.given(some_steps)
+def test_whatever_the_application_does_nothing_unfinished_is_committed(
+    steps: list[Step],
+) -> None:
+    async def run() -> None:
+        async with Broker() as broker:
+            broker.create_topic("t", 2)
+            for tp in TPS:
+                for _ in range(RECORD_COUNT):
+                    broker.produce("t", b"", partition=tp.partition)
+            async with reading(
+                KafkaHandle("embedded", broker.bootstrap_servers),
+                "t",
+                group_id="g",
+                auto_commit_interval_ms=5,
+                retry_backoff_ms=3,
+                fetch_max_wait_ms=20,
+            ) as consumer:
+                for tp in TPS:
+                    await consumer.position(tp)
+                application = Application(broker, consumer)
+                for what, arguments in steps:
+                    await application.do(what, *arguments)
+                await application.end()
+
+    asyncio.run(run())
