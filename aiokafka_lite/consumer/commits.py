@@ -52,6 +52,7 @@ from aiokafka_lite.consumer.group.offset_requests import (
     commit_request,
     commit_results,
 )
+from aiokafka_lite.consumer.pending_commit import PendingCommit
 from aiokafka_lite.consumer.reentry import is_in_callback
 from aiokafka_lite.consumer.state import (
     NO_EPOCH,
@@ -78,32 +79,6 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 # What the coordinator says of a topic that was deleted, or that it has not heard of yet.
 GONE: Final = (UnknownTopicOrPartitionError, UnknownTopicIdError)
-
-
-class _Commit:
-    """A commit on its way.
-
-    One that the application asked for waits for rebalances, and says what it says. Those that
-    the consumer makes by itself do not wait, and give way to what the application committed.
-    """
-
-    def __init__(
-        self,
-        sequence: int,
-        offsets: Offsets,
-        made_as: Identity,
-        *,
-        is_asked_for: bool,
-        names_partitions: bool,
-    ) -> None:
-        self.sequence = sequence
-        self.left = dict(offsets)
-        self.made_as = made_as
-        self.is_asked_for = is_asked_for
-        # By the application: then each of them is committed, or the commit fails.
-        self.names_partitions = names_partitions
-        # The coordinator is in the middle of a rebalance that this member may not know of yet.
-        self.was_put_off = False
 
 
 class Commits(CommittedReader):
@@ -137,11 +112,10 @@ class Commits(CommittedReader):
         # What auto-commit may commit of partitions that the application has unassigned since.
         self._departed: dict[TopicPartition, OffsetAndMetadata] = {}
         self._departure = asyncio.Event()
-        # Asked for and not done. Where an answer was lost the broker has it: auto-commit must not
-        # go back behind it.
-        self._asked_for: set[_Commit] = set()
+        # Where an answer was lost the broker has what it says: nothing may go back behind it.
+        self._pending: set[PendingCommit] = set()
         # Commits that waited for the end of a rebalance, until they are done.
-        self._waiting: set[_Commit] = set()
+        self._waiting: set[PendingCommit] = set()
 
     # --- Committing -----------------------------------------------------------------------
     async def commit(self, offsets: object = None, *, timeout_s: float | None = None) -> None:
@@ -259,8 +233,8 @@ class Commits(CommittedReader):
             for tp, offset in offsets.items()
             if not self._is_covered(self._state.assignment.get(tp), offset.offset)
             and not any(
-                tp in asked.left and asked.left[tp].offset > offset.offset
-                for asked in self._asked_for
+                asked.is_asked_for and tp in asked.left and asked.left[tp].offset > offset.offset
+                for asked in self._pending
             )
         }
 
@@ -286,15 +260,14 @@ class Commits(CommittedReader):
         names_partitions: bool = False,
     ) -> None:
         self._sequence += 1
-        commit = _Commit(
+        commit = PendingCommit(
             self._sequence,
             offsets,
             self._member.identity,
             is_asked_for=is_asked_for,
             names_partitions=names_partitions,
         )
-        if is_asked_for:
-            self._asked_for.add(commit)
+        self._pending.add(commit)
         try:
             await self._carry_through(commit, deadline)
         except KafkaError as error:
@@ -306,19 +279,19 @@ class Commits(CommittedReader):
             self.commit_count += 1
             self.failed_at = None
         finally:
-            self._asked_for.discard(commit)
+            self._pending.discard(commit)
             self._done_waiting(commit)
 
     @property
     def is_settling(self) -> bool:
         return bool(self._waiting or self._departed)
 
-    def _done_waiting(self, commit: _Commit) -> None:
+    def _done_waiting(self, commit: PendingCommit) -> None:
         if commit in self._waiting:
             self._waiting.discard(commit)
             self._member.notify()
 
-    async def _carry_through(self, commit: _Commit, deadline: float) -> None:
+    async def _carry_through(self, commit: PendingCommit, deadline: float) -> None:
         """Try until all is committed, or overtaken by later commits, or the deadline."""
         backoff = self._backoff()
         last_error: KafkaError | None = None
@@ -346,7 +319,7 @@ class Commits(CommittedReader):
             f"offsets of {len(commit.left)} partitions were not committed in time"
         ) from last_error
 
-    async def _attempt(self, commit: _Commit, deadline: float) -> None:
+    async def _attempt(self, commit: PendingCommit, deadline: float) -> None:
         """Send what is left of a commit once.
 
         Raises:
@@ -354,7 +327,9 @@ class Commits(CommittedReader):
         """
         for tp in [tp for tp in commit.left if self._latest.get(tp, 0) > commit.sequence]:
             del commit.left[tp]
-        if not commit.is_asked_for:
+        if commit.is_asked_for:
+            self._catch_up_with_later_ones(commit)
+        else:
             commit.left = self._not_committed_yet(commit.left)
             for tp in [tp for tp in commit.left if is_gone(self._cluster.view, tp.topic)]:
                 del commit.left[tp]
@@ -366,6 +341,7 @@ class Commits(CommittedReader):
             tp: OffsetToCommit(*offset, self._leader_epoch(tp, offset.offset))
             for tp, offset in commit.left.items()
         }
+        commit.was_sent = True
         try:
             response = await self._coordinator.request(
                 commit_request(self._member, identity, entries, ids),
@@ -382,7 +358,13 @@ class Commits(CommittedReader):
                 self._note_committed(commit, tp)
         self._raise_refusals(commit, codes)
 
-    def _identity_for(self, commit: _Commit) -> Identity:
+    def _catch_up_with_later_ones(self, commit: PendingCommit) -> None:
+        """Say what later commits said that are not done but may have arrived: never go back."""
+        later = [c for c in self._pending if c.sequence > commit.sequence and c.was_sent]
+        for other in sorted(later, key=lambda other: other.sequence):
+            commit.left |= {tp: other.left[tp] for tp in commit.left if tp in other.left}
+
+    def _identity_for(self, commit: PendingCommit) -> Identity:
         """Return in whose name to commit.
 
         Raises:
@@ -421,7 +403,7 @@ class Commits(CommittedReader):
             return NO_EPOCH
         return partition.leader_epoch
 
-    def _note_committed(self, commit: _Commit, tp: TopicPartition) -> None:
+    def _note_committed(self, commit: PendingCommit, tp: TopicPartition) -> None:
         self._latest[tp] = commit.sequence
         offset = commit.left.pop(tp)
         if (partition := self._state.assignment.get(tp)) is not None:
@@ -441,7 +423,7 @@ class Commits(CommittedReader):
         member.interrupt(identity, interruption)
 
     @staticmethod
-    def _raise_refusals(commit: _Commit, codes: Mapping[TopicPartition, int]) -> None:
+    def _raise_refusals(commit: PendingCommit, codes: Mapping[TopicPartition, int]) -> None:
         """Raise the gravest of the partitions' errors; one left out is a request that failed."""
         refused = {
             tp: for_code(codes[tp]) if tp in codes else KafkaTimeoutError
@@ -457,7 +439,7 @@ class Commits(CommittedReader):
         tp, kind = min(refused.items(), key=lambda item: item[1].retriable)
         raise kind(f"commit of {tp}").at(tp, commit.left[tp].offset)
 
-    def _is_worth_another_try(self, commit: _Commit, error: KafkaError) -> bool:
+    def _is_worth_another_try(self, commit: PendingCommit, error: KafkaError) -> bool:
         recovery = recovery_for(error)
         if recovery is Recovery.REJOIN and commit.is_asked_for and not is_in_callback():
             commit.was_put_off = True
@@ -473,7 +455,7 @@ class Commits(CommittedReader):
                 return False
         return recovery is not Recovery.SURFACE
 
-    async def _is_all_gone(self, commit: _Commit, deadline: float) -> bool:
+    async def _is_all_gone(self, commit: PendingCommit, deadline: float) -> bool:
         """Drop the partitions that brokers and coordinator alike do not know; whether all go."""
         if commit.names_partitions:
             return False
@@ -482,12 +464,7 @@ class Commits(CommittedReader):
                 view = await self._cluster.refresh()
         except (asyncio.TimeoutError, KafkaError):
             return False
-        gone = {
-            tp
-            for tp in commit.left
-            if (topic := view.topics.get(tp.topic)) is None
-            or topic.error is UnknownTopicOrPartitionError
-        }
+        gone = {tp for tp in commit.left if is_gone(view, tp.topic)}
         if gone:
             log.warning(
                 "group %s: not committed, the topics are gone: %s",
@@ -496,7 +473,7 @@ class Commits(CommittedReader):
             )
         return not commit.left
 
-    async def _wait_until_taken(self, commit: _Commit) -> None:
+    async def _wait_until_taken(self, commit: PendingCommit) -> None:
         """Wait for the end of a rebalance in which the commit would be refused (again)."""
         if is_in_callback():  # the rebalance waits for the callback
             return
@@ -505,7 +482,7 @@ class Commits(CommittedReader):
             await self._member.wait_for_change()
             self._cluster.raise_if_closed()
 
-    def _is_refused_now(self, commit: _Commit) -> bool:
+    def _is_refused_now(self, commit: PendingCommit) -> bool:
         member = self._member
         if member.state in REBALANCING:
             return True
