@@ -186,7 +186,11 @@ class GroupMembership:
             self._scope.raise_if_failed()
             if self._error is not None:
                 raise self._error
-            if self._task is None or self._task.done():
+            task = self._task
+            if task is None or task.done():
+                # It may have died just now, and its scope not have heard of it yet.
+                if task is not None and not task.cancelled() and (died := task.exception()):
+                    raise died
                 raise ConsumerStoppedError("the consumer was stopped before it had an assignment")
             await self._member.wait_for_change()
         self._scope.raise_if_failed()
