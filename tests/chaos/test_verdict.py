@@ -94,11 +94,15 @@ def test_a_record_at_another_offset_than_it_was_written_to_is_unknown(
     assert not findings.is_faithful
 
 
-def test_a_record_whose_offset_the_writer_was_not_told_is_known(
-    writer: Journal, tmp_path: Path
-) -> None:
+def test_a_record_that_the_log_has_twice_is_owed_twice(writer: Journal, tmp_path: Path) -> None:
+    """The writer was told one offset of it, or none."""
     writer.written[9] = writer.written[9]._replace(offset=UNKNOWN_OFFSET)
-    assert judged(writer, tmp_path, *in_order(*range(COUNT))).is_faithful
+    log = {(0, offset): min(offset, 9) for offset in range(COUNT + 1)}
+    once = journal_of(tmp_path / "once", *in_order(*range(COUNT)))
+    twice = journal_of(tmp_path / "twice", *in_order(*range(COUNT)), received(9, 30, offset=10))
+    found = judge_all(writer, {"once": once, "twice": twice}, [EVERYTHING], log)
+    assert found["twice"].is_faithful
+    assert (found["once"].lost, found["once"].unknown) == (1, 0)
 
 
 def test_a_new_assignment_may_repeat_but_is_a_rebalance(writer: Journal, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from tests.support.cluster import unique
+from tests.support.failover.audit import Log, read_log
 from tests.support.failover.cluster import OFFSETS_TOPIC, FailingCluster, groups_together
 from tests.support.failover.journal import Journal
 from tests.support.failover.verdict import NS, Effect, Findings, Window, effect_on_writer, judge_all
@@ -185,10 +186,12 @@ class Course:
         if await self.writer.end() != 0:
             raise CourseError("the writer: " + self.writer.log_path.read_text()[-2000:])
         self.writer.journal.read_on()
-        expected = {(each.partition, each.sequence) for each in self.writer.journal.written}
+        log = await asyncio.to_thread(
+            read_log, self.cluster.bootstrap_servers, self.topic, self.partitions
+        )
         deadline = time.monotonic() + STOP_S  # what has not come by then is lost
         while time.monotonic() < deadline:
-            if all(self._has(reader, expected) for reader in self.readers):
+            if all(self._has(reader, log) for reader in self.readers):
                 break
             await asyncio.sleep(LOOK_S)
         for reader in self.readers:
@@ -204,15 +207,16 @@ class Course:
                 self.writer.journal,
                 {each.name: each.journal for each in self.readers},
                 self.windows,
+                log,
             ),
         )
 
     @staticmethod
-    def _has(reader: Companion, expected: set[tuple[int, int]]) -> bool:
+    def _has(reader: Companion, log: Log) -> bool:
         reader.journal.read_on()
-        if len(reader.journal.received) < len(expected):
+        if len(reader.journal.received) < len(log):
             return False
-        return expected <= {(each.partition, each.sequence) for each in reader.journal.received}
+        return log.keys() <= {(each.partition, each.offset) for each in reader.journal.received}
 
 
 @contextlib.asynccontextmanager

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from tests.support.failover.journal import UNKNOWN_OFFSET, Journal
+from tests.support.failover.journal import Journal
 
 NS: Final = 10**9
 
@@ -49,10 +49,10 @@ class Findings:
 
     Attributes:
         records: How many it got.
-        lost: How many that were acknowledged it never got.
-        repeated: How many it got again in the same assignment.
+        lost: How many that are in the log, or were acknowledged, it never got.
+        repeated: How many it got again in the same assignment: the same offset twice.
         disordered: How many came behind a later one of their partition, in the same assignment.
-        unknown: How many it got that were never acknowledged, or at another offset.
+        unknown: How many it got that are not in the log, at that offset.
         rebalances: How often partitions were given or taken after the first time.
         failures: Errors that the application was given.
         effects: By the faults' names, in their order.
@@ -84,9 +84,12 @@ Place: TypeAlias = tuple[int, int]
 
 
 def judge_all(
-    writer: Journal, readers: Mapping[str, Journal], windows: Sequence[Window]
+    writer: Journal,
+    readers: Mapping[str, Journal],
+    windows: Sequence[Window],
+    log: Mapping[Place, int] | None = None,
 ) -> dict[str, Findings]:
-    """Compare what each reader got with what was written, and how late with the others."""
+    """Compare what each reader got with what is in the log, and how late with the others."""
     available: dict[Place, int] = {
         (each.partition, each.sequence): each.acked_ns for each in writer.written
     }
@@ -94,7 +97,9 @@ def judge_all(
         for record in reader.received:
             place = (record.partition, record.sequence)
             available[place] = min(available.get(place, record.at_ns), record.at_ns)
-    return {name: judge(writer, reader, windows, available) for name, reader in readers.items()}
+    return {
+        name: judge(writer, reader, windows, available, log) for name, reader in readers.items()
+    }
 
 
 def judge(
@@ -102,6 +107,7 @@ def judge(
     reader: Journal,
     windows: Sequence[Window],
     available: Mapping[Place, int] = MappingProxyType({}),
+    log: Mapping[Place, int] | None = None,
 ) -> Findings:
     """Compare what a reader got with what was written.
 
@@ -110,11 +116,15 @@ def judge(
         reader: The journal of whom is judged.
         windows: The faults.
         available: When each record could be had; one that is missing came at once.
+        log: By partition and offset the number of the record there; as acknowledged, by default.
     """
-    written = {(each.partition, each.sequence): each for each in writer.written}
+    acknowledged = {(each.partition, each.sequence) for each in writer.written}
+    if log is None:
+        log = {(each.partition, each.offset): each.sequence for each in writer.written}
     changes = sorted(each.at_ns for each in reader.rebalances if each.is_assigned)
-    seen: set[tuple[int, int]] = set()
-    got: set[tuple[int, int]] = set()
+    seen: set[Place] = set()
+    got_offsets: set[Place] = set()
+    got: set[Place] = set()
     last: dict[int, int] = {}
     assignment = 0
     repeated = disordered = unknown = 0
@@ -124,19 +134,19 @@ def judge(
             assignment = now_in
             seen.clear()
             last.clear()
-        place = (record.partition, record.sequence)
-        origin = written.get(place)
-        unknown += origin is None or origin.offset not in (record.offset, UNKNOWN_OFFSET)
+        place = (record.partition, record.offset)
+        unknown += log.get(place) != record.sequence
         if place in seen:
             repeated += 1
         elif record.offset < last.get(record.partition, -1):
             disordered += 1
         seen.add(place)
-        got.add(place)
+        got_offsets.add(place)
+        got.add((record.partition, record.sequence))
         last[record.partition] = max(record.offset, last.get(record.partition, -1))
     return Findings(
         records=len(reader.received),
-        lost=len(written.keys() - got),
+        lost=max(len(log.keys() - got_offsets), len(acknowledged - got)),
         repeated=repeated,
         disordered=disordered,
         unknown=unknown,
