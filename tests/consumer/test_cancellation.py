@@ -109,7 +109,7 @@ async def test_a_get_cancelled_at_any_await_loses_no_record(
             await producing
             assert await consumer.getmany(timeout_ms=30) == {}
         assert_each_once(seen)
-        assert cut_off >= 3
+        assert cut_off  # how often depends on how much each get finds there
         async with reading(kafka, group_id=group) as successor:
             ends = [await successor.committed(TopicPartition(topic, p)) for p in range(2)]
         assert ends == [COUNT, COUNT]
