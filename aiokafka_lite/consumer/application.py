@@ -16,15 +16,16 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiokafka_lite.consumer.delivering import check_verdict, describe
-from aiokafka_lite.consumer.fetch_queue import TIME_SLICE_S
 from aiokafka_lite.errors import CorruptRecordException, IllegalStateError, KafkaError
 from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
     from aiokafka_lite.bad_records import BadRecord, BadRecordHandler, Verdict
     from aiokafka_lite.consumer.deserialising import AwaitedDeserialising
-    from aiokafka_lite.consumer.fetch_queue import FetchQueue
     from aiokafka_lite.consumer.fetched import FetchedPartition
+    from aiokafka_lite.consumer.line import Line
+    from aiokafka_lite.consumer.poison import PoisonRule
+    from aiokafka_lite.consumer.time_slice import TimeSlice
 
 
 class Work(NamedTuple):
@@ -34,7 +35,9 @@ class Work(NamedTuple):
     is_done: asyncio.Event
 
 
-async def work_on(part: FetchedPartition, queue: FetchQueue) -> None:
+async def work_on(
+    part: FetchedPartition, line: Line, poison: PoisonRule, time_slice: TimeSlice
+) -> None:
     """Do what a share waits for, or some of it.
 
     Raises:
@@ -53,12 +56,12 @@ async def work_on(part: FetchedPartition, queue: FetchQueue) -> None:
     work = part.work = Work(task, asyncio.Event())
     try:
         if part.error is not None:
-            await _decide(part, part.error, queue)
+            await _decide(part, part.error, poison)
         elif (awaited := part.delivery.awaited) is not None:
-            await _deserialise(part, awaited, queue)
+            await _deserialise(part, awaited, time_slice)
     except BaseException:
         # What hangs or fails must not keep the other partitions from being served.
-        queue.move_to_end(part.partition)
+        line.move_to_end(part.partition)
         raise
     finally:
         part.work = None
@@ -66,7 +69,7 @@ async def work_on(part: FetchedPartition, queue: FetchQueue) -> None:
 
 
 async def _deserialise(
-    part: FetchedPartition, awaited: AwaitedDeserialising, queue: FetchQueue
+    part: FetchedPartition, awaited: AwaitedDeserialising, time_slice: TimeSlice
 ) -> None:
     """Deserialise what is decoded, until an error, or until the application takes its time."""
     loop = asyncio.get_running_loop()
@@ -77,15 +80,15 @@ async def _deserialise(
             return
         part.accept(converted)
         now = loop.time()
-        if part.decoded and now - began > TIME_SLICE_S:
+        if part.decoded and now - began > time_slice.length_s:
             return  # those that are there need not wait for the others
-        if now >= queue.begin_slice():
-            await queue.let_others_run()
+        if now >= time_slice.begin():
+            await time_slice.let_others_run()
 
 
-async def _decide(part: FetchedPartition, error: KafkaError, queue: FetchQueue) -> None:
+async def _decide(part: FetchedPartition, error: KafkaError, poison: PoisonRule) -> None:
     """Have `on_bad_record` say what becomes of what an error is about."""
-    if isinstance(error, CorruptRecordException) and queue.fetch_again(part, error):
+    if isinstance(error, CorruptRecordException) and poison.fetch_again(part, error):
         return
     bad = describe(error)
     handler = part.delivery.bad.handler
@@ -96,10 +99,10 @@ async def _decide(part: FetchedPartition, error: KafkaError, queue: FetchQueue) 
         part.is_undecided = False
     elif bad.is_batch:
         if isinstance(verdict, ConsumerRecord):
-            queue.replace_batch(part, bad.next_offset, verdict)
+            poison.replace_batch(part, bad.next_offset, verdict)
         else:
             part.delivery.bad.skipped(error)
-            queue.skip_batch(part, bad.next_offset)
+            poison.skip_batch(part, bad.next_offset)
     else:
         part.settle_bad_record(verdict, error)
 

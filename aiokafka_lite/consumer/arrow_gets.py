@@ -72,7 +72,7 @@ class ArrowGets:
         self._ready.close()
         self._state.enter_get()
         try:
-            if timeout_s is not None and timeout_s <= 0 and not self._queue.is_ready(()):
+            if timeout_s is not None and timeout_s <= 0 and not self._queue.line.is_any_served(()):
                 # A loop of gets that never wait must not keep the fetchers from working.
                 await asyncio.sleep(0)
             while await self._queue.wait((), deadline):
@@ -110,7 +110,7 @@ class ArrowGets:
         is_alone = True  # what has failed: nothing else is in line
         batch: pa.RecordBatch | None = None
         queue, columns = self._queue, arrow.columns
-        line = queue.line(max_rows)
+        line = queue.line.front(max_rows)
         try:
             for parts in line:
                 before = columns.rows
@@ -138,7 +138,7 @@ class ArrowGets:
         if batch is not None:
             queue.end_turn(line[0][0].partition)
         elif failed is not None and is_alone:
-            queue.fail(*failed)
+            queue.poison.fail(*failed)
         return batch
 
     def _fill(

@@ -176,7 +176,7 @@ def _held(engine: Engine, running: Running, partition: PartitionState) -> Diagno
 
 def _at_hand(engine: Engine, partition: PartitionState, now: float) -> Diagnosis | None:
     """Say what is buffered: records, or an error that stands before them."""
-    part = engine.queue.first_part(partition)
+    part = engine.queue.line.first_share(partition)
     if part is not None and not part.decoded and part.error is not None:
         return Diagnosis(
             Cause.ERROR_WAITS,

@@ -254,7 +254,7 @@ class Fetcher:
             source is None
             or source.node is not node
             or not partition.is_fetchable
-            or not self.queue.can_fetch(partition)
+            or not self.queue.line.has_room(partition)
         ):
             return None
         return FetchTarget(

@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from aiokafka_lite.consumer.fetch_queue import FetchQueue, Wanted
+from aiokafka_lite.consumer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.fetched import Record
+from aiokafka_lite.consumer.line import Wanted
 from aiokafka_lite.consumer.ready import ReadyRecords
 from aiokafka_lite.consumer.state import SubscriptionState
 from aiokafka_lite.structs import TopicPartition
@@ -74,7 +75,8 @@ class Gets:
         self._ready.close()
         self._state.enter_get()
         try:
-            if timeout_s is not None and timeout_s <= 0 and not self._queue.is_ready(wanted):
+            is_brief = timeout_s is not None and timeout_s <= 0
+            if is_brief and not self._queue.line.is_any_served(wanted):
                 # A loop of gets that never wait must not keep the fetchers from working.
                 await asyncio.sleep(0)
             # A get that does not wait returns all that is buffered: only decoding takes time.
@@ -100,8 +102,8 @@ class Gets:
         try:
             while record is None:
                 if self._ready.has_rest(wanted):  # but the time slice is used up
-                    await self._queue.let_others_run()
-                    self._ready.go_on(self._queue.begin_slice())
+                    await self._queue.time_slice.let_others_run()
+                    self._ready.go_on(self._queue.time_slice.begin())
                 else:
                     await self._open_next(wanted)
                 record = self._ready.take(wanted)
@@ -116,4 +118,4 @@ class Gets:
         part = await self._queue.decode_next(wanted, self._cached_records)
         if part is not None:
             self._fit_to_caches(part.decoded[-1])
-            self._ready.open(part, self._queue.begin_slice())
+            self._ready.open(part, self._queue.time_slice.begin())

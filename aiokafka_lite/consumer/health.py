@@ -206,7 +206,7 @@ def _may_be_in_trouble(engine: Engine, running: Running, partition: PartitionSta
     node = running.fetcher.node_of(partition)
     if node is None or node.error is not None or node.in_flight_since is None:
         return True
-    part = engine.queue.first_part(partition)
+    part = engine.queue.line.first_share(partition)
     return part is not None and part.error is not None
 
 

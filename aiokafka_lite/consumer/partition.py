@@ -8,14 +8,14 @@ change:
                       the fetcher (offset out of range)
     position          the caller, through `hand_out` (get), `seek`; the position resolver
     processed         state.py, from `hand_out` and `begin_get`
-    fetched           the fetch queue, when it accepts or drops data
+    fetched           line.py, when it takes data; state.py, when that is dropped
     reset_timestamp, reset_from, reset_reason:
                       state.py, from `request_reset`
     committed         the commits module; state.py forgets it with the log it is of
     watermarks, log_start_offset, last_fetch_at, retry_at, retry_reason, failure_count,
     preferred_replica:
                       the fetcher
-    corrupt_at        the fetch queue
+    corrupt_at        poison.py
     leader_epoch      the caller, with `position`
     validated_epoch   the position resolver
     is_paused         the caller

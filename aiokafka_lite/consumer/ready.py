@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from aiokafka_lite.consumer.fetch_queue import TIME_SLICE_S, Wanted
 from aiokafka_lite.consumer.fetched import FetchedPartition, Record
 from aiokafka_lite.consumer.iteration import RecordCursor
+from aiokafka_lite.consumer.line import Wanted
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
+from aiokafka_lite.consumer.time_slice import TIME_SLICE_S
 
 
 class ReadyRecords:

@@ -35,7 +35,7 @@ class Standing(NamedTuple):
 
 def standing_of(fetcher: Fetcher, partition: PartitionState, now: float) -> Standing:
     """Say where a partition stands that is to be fetched (`PartitionState.is_fetchable`)."""
-    if not fetcher.queue.can_fetch(partition):
+    if not fetcher.queue.line.has_room(partition):
         return Standing("buffered records or an error wait to be taken")
     node_id = fetcher.source(partition)
     if node_id is None:

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.consumer import fetch_queue
+from aiokafka_lite.consumer import runs, time_slice
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     CorruptRecordException,
@@ -36,7 +36,7 @@ Rows = list[tuple[int, int]]
 
 @pytest.fixture(autouse=True)
 def _no_batch_ends_for_lack_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_queue, "TIME_SLICE_S", 60.0)
+    monkeypatch.setattr(time_slice, "TIME_SLICE_S", 60.0)
 
 
 class Gets:
@@ -146,14 +146,14 @@ async def test_a_get_waits_until_something_is_put() -> None:
 
 
 async def test_a_batch_ends_when_the_time_slice_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_queue, "TIME_SLICE_S", 0.0)
-    monkeypatch.setattr(fetch_queue, "FIRST_RUN", 8)
+    monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
+    monkeypatch.setattr(runs, "FIRST_RUN", 8)
     buffers = Buffers(A, B)
     gets = Gets(buffers)
     buffers.put({A: batch(0, 100), B: batch(0, 100)})
     found: Rows = []
     while rows := await gets.rows():
-        assert len(rows) <= 8 * fetch_queue.ROWS_A_RECORD
+        assert len(rows) <= 8 * runs.ROWS_A_RECORD
         found += rows
     assert sorted(found) == of(A, *range(100)) + of(B, *range(100))
 
@@ -239,9 +239,9 @@ async def test_a_get_cancelled_at_any_await_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, *, in_thread: bool
 ) -> None:
     if in_thread:
-        monkeypatch.setattr(fetch_queue, "INFLATE_ON_LOOP_S", 0.0)
-    monkeypatch.setattr(fetch_queue, "TIME_SLICE_S", 0.0)
-    monkeypatch.setattr(fetch_queue, "FIRST_RUN", 1)
+        monkeypatch.setattr(runs, "INFLATE_ON_LOOP_S", 0.0)
+    monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
+    monkeypatch.setattr(runs, "FIRST_RUN", 1)
     codec = "gzip" if in_thread else "none"
     for steps in range(8):
         buffers = Buffers(A, B)
@@ -270,8 +270,8 @@ async def test_gets_of_every_kind_mixed_and_cancelled_give_each_record_once(
 ) -> None:
     rng = random.Random(seed)
     if seed % 2:
-        monkeypatch.setattr(fetch_queue, "TIME_SLICE_S", 0.0)
-    monkeypatch.setattr(fetch_queue, "INFLATE_ON_LOOP_S", rng.choice((0.0, 60.0)))
+        monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
+    monkeypatch.setattr(runs, "INFLATE_ON_LOOP_S", rng.choice((0.0, 60.0)))
     buffers = Buffers(A, B)
     gets = Gets(buffers)
     ends = {A: 0, B: 0}
@@ -290,7 +290,7 @@ async def test_gets_of_every_kind_mixed_and_cancelled_give_each_record_once(
 
     for _ in range(60):
         for tp, end in ends.items():
-            if buffers.queue.can_fetch(buffers.partition(tp)):
+            if buffers.queue.line.has_room(buffers.partition(tp)):
                 counts = [rng.randint(1, 9) for _ in range(rng.randint(1, 3))]
                 view = b""
                 for count in counts:
@@ -319,9 +319,9 @@ async def test_gets_of_several_tasks_give_each_record_once(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(fetch_queue, "INFLATE_ON_LOOP_S", rng.choice((0.0, 60.0)))
+    monkeypatch.setattr(runs, "INFLATE_ON_LOOP_S", rng.choice((0.0, 60.0)))
     if seed % 2:
-        monkeypatch.setattr(fetch_queue, "TIME_SLICE_S", 0.0)
+        monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
     buffers = Buffers(A, B)
     gets = Gets(buffers)
     found: Rows = []
@@ -346,7 +346,7 @@ async def test_gets_of_several_tasks_give_each_record_once(
     ends = {A: 0, B: 0}
     while len(found) < total:
         for tp, end in ends.items():
-            if end < 300 and buffers.queue.can_fetch(buffers.partition(tp)):
+            if end < 300 and buffers.queue.line.has_room(buffers.partition(tp)):
                 count = rng.choice((1, 3, 12))
                 count = min(count, 300 - end)
                 buffers.put({tp: batch(end, count, codec=rng.choice(("none", "gzip")))})
@@ -405,7 +405,7 @@ async def test_a_paused_partition_keeps_its_rows_and_does_not_block_others() -> 
 async def test_what_happens_to_a_partition_during_the_pause_takes_effect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fetch_queue, "INFLATE_ON_LOOP_S", 0.0)
+    monkeypatch.setattr(runs, "INFLATE_ON_LOOP_S", 0.0)
     for change in ("seek", "pause", "revoke", "hold"):
         buffers = Buffers(A, B)
         gets = Gets(buffers)

@@ -343,7 +343,7 @@ class Log:
             (n for n, end in enumerate(ends) if end is None or end > offset), len(self._batches)
         )
         view = b"".join(self._batches[first:])
-        if view and self._buffers.queue.can_fetch(self._buffers.partition()):
+        if view and self._buffers.queue.line.has_room(self._buffers.partition()):
             self._buffers.put({A: view})
         return offset
 

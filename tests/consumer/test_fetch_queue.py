@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.consumer import fetch_queue
+from aiokafka_lite.consumer import runs, time_slice
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     CorruptRecordException,
@@ -98,14 +98,14 @@ async def test_a_get_that_waits_for_other_partitions_lets_the_fetchers_go_on() -
 
 async def test_fetching_goes_on_behind_what_is_buffered_twice_at_most() -> None:
     buffers = Buffers()
-    assert buffers.queue.can_fetch(buffers.partition())
+    assert buffers.queue.line.has_room(buffers.partition())
     buffers.put({A: batch(0, 3)})
     assert buffers.partition().fetched == 3
-    assert buffers.queue.can_fetch(buffers.partition())
+    assert buffers.queue.line.has_room(buffers.partition())
     buffers.put({A: batch(3, 3)})
-    assert not buffers.queue.can_fetch(buffers.partition())
+    assert not buffers.queue.line.has_room(buffers.partition())
     await buffers.poll(max_records=3)
-    assert buffers.queue.can_fetch(buffers.partition())
+    assert buffers.queue.line.has_room(buffers.partition())
     assert buffers.with_room == [A]
     assert await buffers.poll() == {A: [3, 4, 5]}
 
@@ -268,10 +268,10 @@ async def test_a_sticky_error_stays_until_seek() -> None:
     for _ in range(3):
         with pytest.raises(OffsetOutOfRangeError):
             await buffers.poll()
-    assert not buffers.queue.can_fetch(buffers.partition())
+    assert not buffers.queue.line.has_room(buffers.partition())
     buffers.state.seek(buffers.partition(), 2)
     assert await buffers.poll() == {}
-    assert buffers.queue.can_fetch(buffers.partition())
+    assert buffers.queue.line.has_room(buffers.partition())
 
 
 async def test_other_errors_are_raised_once_behind_the_records() -> None:
@@ -297,7 +297,7 @@ async def test_a_stopped_consumer_wakes_its_gets() -> None:
 async def test_large_compressed_batches_leave_the_loop_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fetch_queue, "INFLATE_ON_LOOP_S", 0.0)
+    monkeypatch.setattr(runs, "INFLATE_ON_LOOP_S", 0.0)
     buffers = Buffers()
     buffers.put({A: batch(0, 50, codec="gzip") + batch(50, 50, codec="gzip")})
     assert await buffers.poll() == {A: list(range(100))}
@@ -309,9 +309,9 @@ async def test_a_get_cancelled_at_any_await_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, *, in_thread: bool
 ) -> None:
     if in_thread:
-        monkeypatch.setattr(fetch_queue, "INFLATE_ON_LOOP_S", 0.0)
-    monkeypatch.setattr(fetch_queue, "TIME_SLICE_S", 0.0)
-    monkeypatch.setattr(fetch_queue, "FIRST_RUN", 2)
+        monkeypatch.setattr(runs, "INFLATE_ON_LOOP_S", 0.0)
+    monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
+    monkeypatch.setattr(runs, "FIRST_RUN", 2)
     for steps in range(12):
         buffers = Buffers(A, B)
         codec = "gzip" if in_thread else "none"

@@ -11,7 +11,7 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.consumer import AIOKafkaConsumer, fetch_queue
+from aiokafka_lite.consumer import AIOKafkaConsumer, runs
 from aiokafka_lite.errors import (
     CorruptRecordException,
     DecompressionLimitError,
@@ -64,7 +64,7 @@ async def test_a_get_decompresses_no_more_than_may_be_buffered() -> None:
 async def test_cancelled_gets_do_not_pile_up_what_they_decompressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fetch_queue, "INFLATE_ON_LOOP_S", 0.0)  # so that every batch is an await
+    monkeypatch.setattr(runs, "INFLATE_ON_LOOP_S", 0.0)  # so that every batch is an await
     partitions = [TopicPartition("t", number) for number in range(16)]
     buffers = Buffers(*partitions, most_held_bytes=4 * MIB)
     buffers.put(dict.fromkeys(partitions, bombs(4, MIB)))
@@ -78,7 +78,7 @@ async def test_cancelled_gets_do_not_pile_up_what_they_decompressed(
         await asyncio.wait([getting])
         if not getting.cancelled():
             continue
-        decoded = [part.decoded for parts in buffers.queue.line(99) for part in parts]
+        decoded = [part.decoded for parts in buffers.queue.line.front(99) for part in parts]
         held = sum(len(record.value or b"") for some in decoded for record in some)
         assert held <= 6 * MIB
 

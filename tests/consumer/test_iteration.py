@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.consumer import fetch_queue
+from aiokafka_lite.consumer import runs, time_slice
 from aiokafka_lite.errors import KafkaError
 from tests.consumer.buffers import A, B, Buffers, batch
 from tests.consumer.iterations import (
@@ -97,8 +97,8 @@ async def test_cancelled_at_any_await_no_record_is_lost_or_comes_twice(
     iteration: Iteration, monkeypatch: pytest.MonkeyPatch, *, in_thread: bool
 ) -> None:
     if in_thread:
-        monkeypatch.setattr(fetch_queue, "INFLATE_ON_LOOP_S", 0.0)
-    monkeypatch.setattr(fetch_queue, "TIME_SLICE_S", 0.0)
+        monkeypatch.setattr(runs, "INFLATE_ON_LOOP_S", 0.0)
+    monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
     for turns in range(12):
         buffers = Buffers(A, B)
         reader = iteration.read(buffers)
@@ -153,7 +153,7 @@ async def test_several_tasks_share_the_records(
 ) -> None:
     if beside == "with poll_arrow":
         pytest.importorskip("pyarrow", reason="rows are for pyarrow: pip install pyarrow")
-    monkeypatch.setattr(fetch_queue, "TIME_SLICE_S", 0.0)
+    monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
     buffers = Buffers(A, B)
     reader = iteration.read(buffers)
     found: dict[int, list[int]] = {A.partition: [], B.partition: []}
@@ -210,11 +210,11 @@ async def test_several_tasks_share_the_records(
 async def test_two_gets_that_wait_for_one_share_take_its_records_once(
     iteration: Iteration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_queue, "TIME_SLICE_S", 0.0)
+    monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
     buffers = Buffers()
     reader = iteration.read(buffers)
     buffers.put({A: batch(0, 1)})
-    buffers.queue.begin_slice()  # and end it: both gets let others run before they decode
+    buffers.queue.time_slice.begin()  # and end it: both gets let others run before they decode
     gets = [asyncio.ensure_future(anext(reader)) for _ in range(2)]
     await rounds(5)
     assert [get.done() for get in gets] == [True, False]

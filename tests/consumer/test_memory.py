@@ -158,7 +158,7 @@ async def test_decompression_makes_room_by_what_has_not_been_begun() -> None:
     assert found == {A: list(range(10))}
     assert not budget.is_over  # B's was dropped, and is to be fetched again
     assert buffers.partition(B).fetched == 0
-    assert B in buffers.with_room or buffers.queue.can_fetch(buffers.partition(B))
+    assert B in buffers.with_room or buffers.queue.line.has_room(buffers.partition(B))
     assert budget.is_tight or budget.headroom_bytes > 0
 
 
