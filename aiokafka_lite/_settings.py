@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, SupportsIndex
 
 from aiokafka_lite._compat import dataclass_transform
 
@@ -15,7 +15,7 @@ class Settings:
     package takes. The defaults stay on the class; an instance holds what was given.
 
     Attributes:
-        secrets: Names that the repr leaves out.
+        secrets: Names that the repr leaves out; with one of them given there is no pickle.
     """
 
     secrets: ClassVar[frozenset[str]] = frozenset()
@@ -36,6 +36,19 @@ class Settings:
 
     def _check(self) -> None:
         """Refuse settings that cannot be used, or not together."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
+        """Copy and pickle what holds no secret.
+
+        Raises:
+            TypeError: A secret was given: it is handed over in a way meant for secrets.
+        """
+        if held := sorted(name for name in self.secrets if vars(self).get(name) is not None):
+            raise TypeError(
+                f"{type(self).__name__} cannot be copied or pickled, as it holds "
+                f"{' and '.join(held)}: make another one there"
+            )
+        return super().__reduce_ex__(protocol)
 
     def __repr__(self) -> str:
         """Show what was given, but for secrets."""

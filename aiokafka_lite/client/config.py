@@ -131,6 +131,24 @@ def check_plaintext_credentials(
             )
 
 
+def check_unused_tls(
+    security_protocol: str, addresses: Iterable[Address], *, is_allowed: bool
+) -> None:
+    """Refuse to speak in the clear to other machines when an ssl_context was given.
+
+    Raises:
+        InsecureConfigError: The protocol has no TLS, and it was not allowed.
+    """
+    if security_protocol in ("SSL", "SASL_SSL") or is_allowed:
+        return
+    for address in addresses:
+        if not address.is_loopback:
+            raise InsecureConfigError(
+                f"ssl_context is given, but security_protocol={security_protocol} would reach "
+                f"{address} without TLS: use SSL or SASL_SSL, or leave ssl_context out"
+            )
+
+
 def parse_bootstrap_servers(servers: str | Iterable[str]) -> list[Address]:
     """Parse ``"h1:p,h2"`` or an iterable of such strings.
 
@@ -154,6 +172,11 @@ def parse_bootstrap_servers(servers: str | Iterable[str]) -> list[Address]:
 
 def parse_address(text: str) -> Address:
     """Parse one ``host``, ``host:port``, ``[v6]``, ``[v6]:port`` or bare IPv6 address."""
+    if "@" in text:  # not shown: what is before it may be a password
+        raise KafkaConfigurationError(
+            f"bootstrap_servers has '***@{text.rpartition('@')[2]}': credentials have arguments "
+            "of their own, sasl_plain_username and sasl_plain_password"
+        )
     if "://" in text:
         raise KafkaConfigurationError(
             f"bootstrap_servers has {text!r}: leave out the scheme, write 'host:port'"

@@ -48,6 +48,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     KafkaProtocolError,
     RequestTimedOutError,
+    TLSError,
 )
 from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.framing import read_correlation_id
@@ -189,6 +190,8 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
         try:
             self.api_versions = await ask_api_versions(ask, self.peer)
             self._choices.clear()
+        except TLSError:
+            raise  # it says what is missing
         except (KafkaConnectionError, RequestTimedOutError) as error:
             raise KafkaConnectionError(
                 f"{error.args[0]} while versions were negotiated: check that this is a Kafka "

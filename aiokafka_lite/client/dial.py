@@ -8,14 +8,59 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final, TypeVar
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.client.config import Address
 from aiokafka_lite.errors import KafkaConnectionError, TLSError
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+_GIVE_CA: Final = "give the CA that signed it to create_ssl_context(cafile=...)"
+_CHECK_DATES: Final = "renew it on the broker, or set this machine's clock"
+_CHECK_NAME: Final = (
+    "connect by a name that it has, or give the broker a certificate with this one "
+    "(subjectAltName; see advertised.listeners)"
+)
+_CHECK_PROTOCOL: Final = "the listener may not speak TLS, see security_protocol"
+_CHECK_LISTENER: Final = (
+    "the listener may not speak TLS, see security_protocol, not TLS 1.2, or ask for a client's "
+    "certificate"
+)
+_CHECK_VERSION: Final = "TLS 1.2 or newer is needed, see the broker's ssl.enabled.protocols"
+# By OpenSSL's code (X509_verify_cert_error_string), what to do.
+_CERTIFICATE_HINTS: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        9: _CHECK_DATES,  # not yet valid
+        10: _CHECK_DATES,  # has expired
+        23: "the CA has revoked it: the broker needs another one",
+        62: _CHECK_NAME,  # host name mismatch
+        64: _CHECK_NAME,  # IP address mismatch
+    }
+)
+# By a part of OpenSSL's reason, what to do.
+_TLS_HINTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "WRONG_VERSION": _CHECK_PROTOCOL,
+        "RECORD_LAYER_FAILURE": _CHECK_PROTOCOL,
+        "UNEXPECTED_EOF": _CHECK_PROTOCOL,
+        "UNSUPPORTED_PROTOCOL": _CHECK_VERSION,
+        "ALERT_PROTOCOL_VERSION": _CHECK_VERSION,
+        "CERTIFICATE_REQUIRED": "the broker asks for a client's certificate: give certfile= and "
+        "keyfile= to create_ssl_context()",
+        "ALERT_BAD_CERTIFICATE": "the broker does not take the client's certificate, or asks for "
+        "one: see certfile= of create_ssl_context()",
+        "ALERT_UNKNOWN_CA": "the broker does not trust the CA of the client's certificate",
+        "ALERT_CERTIFICATE": "the broker does not take the client's certificate",
+        "ALERT_HANDSHAKE_FAILURE": "no common cipher, or the broker asks for a client's "
+        "certificate: see certfile= of create_ssl_context()",
+    }
+)
+_ALERT: Final = "ALERT"
+# What a peer may say in the middle of a session as well, where it means no more than a reset.
+_PASSING_ALERTS: Final = ("CLOSE_NOTIFY", "INTERNAL_ERROR", "USER_CANCELLED")
 
 
 async def dial(
@@ -57,6 +102,8 @@ async def dial(
     # A handshake that the peer cut short is a lost connection, worth another try.
     is_tls = isinstance(last_error, ssl.SSLError) and not isinstance(last_error, ssl.SSLEOFError)
     error_class = TLSError if is_tls else KafkaConnectionError
+    if ssl_context is not None and isinstance(last_error, ConnectionResetError):
+        failures[-1] += f" during TLS's handshake: {_CHECK_LISTENER}"
     raise error_class(f"cannot connect to {address}: {'; '.join(failures)}") from last_error
 
 
@@ -86,19 +133,28 @@ def _is_numeric(host: str) -> bool:
     return True
 
 
+def is_refusal(error: BaseException | None) -> bool:
+    """Whether the peer ended TLS for a reason that another try would not mend.
+
+    With TLS 1.3 a broker says so only after the client has finished its handshake.
+    """
+    if not isinstance(error, ssl.SSLError):
+        return False
+    reason = error.reason or ""
+    return _ALERT in reason and not any(passing in reason for passing in _PASSING_ALERTS)
+
+
 def explain(error: BaseException | None, timeout_s: float | None = None) -> str:
     """Say in a few words what an exception of the network means and what to do about it."""
     if error is None:
         return "the peer closed the connection"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return (
-            f"its certificate is not trusted ({error.verify_message}): "
-            "give the signing CA to create_ssl_context(cafile=...)"
-        )
+        hint = _CERTIFICATE_HINTS.get(error.verify_code, _GIVE_CA)
+        return f"its certificate is not trusted ({error.verify_message.rstrip('.')}): {hint}"
     if isinstance(error, ssl.SSLError):
         reason = error.reason or str(error)
-        hint = ": the listener may not speak TLS, see security_protocol"
-        return f"TLS failed ({reason}){hint if 'WRONG_VERSION' in reason else ''}"
+        hints = (f": {hint}" for part, hint in _TLS_HINTS.items() if part in reason)
+        return f"TLS failed ({reason}){next(hints, '')}"
     if isinstance(error, ConnectionRefusedError):
         return "connection refused: is a broker listening there?"
     if isinstance(error, ConnectionResetError):

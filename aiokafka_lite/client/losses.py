@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from aiokafka_lite.client.dial import explain
-from aiokafka_lite.errors import CorrelationIdError, KafkaConnectionError
+from aiokafka_lite.client.dial import explain, is_refusal
+from aiokafka_lite.errors import CorrelationIdError, KafkaConnectionError, TLSError
 from aiokafka_lite.protocol.framing import response_correlation_id
+
+
+class UnansweredCredentialsError(KafkaConnectionError):
+    """The connection was lost between credentials and what the broker says of them.
+
+    It may be a refusal: tried again, but in no hurry, since accounts are locked after a few.
+    """
 
 
 def lost(peer: str, error: BaseException | None) -> KafkaConnectionError:
     """Return what became of a connection that the network, or the peer, has ended."""
-    return caused(KafkaConnectionError(f"lost the connection to {peer}: {explain(error)}"), error)
+    error_class = TLSError if is_refusal(error) else KafkaConnectionError
+    return caused(error_class(f"lost the connection to {peer}: {explain(error)}"), error)
 
 
 def caused(error: KafkaConnectionError, cause: BaseException | None) -> KafkaConnectionError:

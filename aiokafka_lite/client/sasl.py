@@ -21,11 +21,14 @@ import hmac
 import re
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.client.connection import Connection
+from aiokafka_lite.client.losses import UnansweredCredentialsError
 from aiokafka_lite.errors import (
     AuthenticationFailedError,
     AuthenticationMethodNotSupported,
@@ -45,15 +48,26 @@ NONCE_BYTES: Final = 18
 MAX_TOKEN_BYTES: Final = 64 << 10
 MAX_TOKENS: Final = 8  # the longest conversation has three
 MAX_TEXT_CHARACTERS: Final = 300
+MAX_NAMES: Final = 20
 
 _TOKEN: Final = re.compile(rb"[A-Za-z0-9\-._~+/]+=*")  # RFC 6750, section 2.1
 _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+# Characters that end lines, move a terminal's cursor, or have text shown in another order.
+_CONTROL: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+"
+)
+_MECHANISM_NAME: Final = re.compile(r"[A-Z0-9_-]{1,20}")  # RFC 4422, section 3.1
 
 
 class Conversation(ABC):
-    """One run of a mechanism."""
+    """One run of a mechanism.
+
+    Attributes:
+        secrets: What it says that nobody else may read, and a broker's words are cleared of.
+    """
+
+    secrets: Sequence[Secret] = ()
 
     @abstractmethod
     async def first(self) -> bytes:
@@ -77,10 +91,6 @@ class Mechanism(ABC):
     def begin(self) -> Conversation:
         """Start a conversation."""
 
-    def conceal(self, text: str) -> str:
-        """Return a broker's words without our secrets in them."""
-        return text
-
 
 class Plain(Mechanism):
     """Name and password as they are (RFC 4616): for connections that TLS protects."""
@@ -94,18 +104,17 @@ class Plain(Mechanism):
         self._password = password
 
     def begin(self) -> Conversation:
-        return _OneToken(b"\0".join((b"", self._username.encode(), self._password.reveal())))
-
-    def conceal(self, text: str) -> str:
-        return _without(text, self._password)
+        return _PlainConversation(self._username, self._password)
 
 
-class _OneToken(Conversation):
-    def __init__(self, token: bytes) -> None:
-        self._token = token
+class _PlainConversation(Conversation):
+    def __init__(self, username: str, password: Secret) -> None:
+        self._username = username
+        self.secrets = (password,)
 
     async def first(self) -> bytes:
-        return self._token
+        (password,) = self.secrets
+        return b"\0".join((b"", self._username.encode(), password.reveal()))
 
     async def answer(self, challenge: bytes) -> bytes | None:
         return None
@@ -136,9 +145,6 @@ class Scram(Mechanism):
         nonce = base64.b64encode(self._nonce(NONCE_BYTES))
         return _ScramConversation(self._mechanism, self._username, self._password, nonce)
 
-    def conceal(self, text: str) -> str:
-        return _without(text, self._password)
-
 
 class _ScramConversation(Conversation):
     def __init__(
@@ -146,6 +152,7 @@ class _ScramConversation(Conversation):
     ) -> None:
         self._mechanism = mechanism
         self._password = password
+        self.secrets = (password,)
         self._client_first = scram.ClientFirst(username, nonce)
         # What the broker must answer with in the end, once we have said our proof.
         self._signature: bytes | None = None
@@ -158,7 +165,8 @@ class _ScramConversation(Conversation):
             return await self._prove(challenge)
         final = scram.ServerFinal.parse(challenge)
         if final.error:
-            raise AuthenticationFailedError(f"the broker refuses the proof: {_clean(final.error)}")
+            told = words(final.error, self.secrets)
+            raise AuthenticationFailedError(f"the broker refuses the proof: {told}")
         if not hmac.compare_digest(final.signature, self._signature):
             raise AuthenticationFailedError(
                 "the broker does not know the password either: its signature is wrong"
@@ -209,30 +217,57 @@ class _OAuthConversation(Conversation):
 
     async def first(self) -> bytes:
         try:
-            token = (await self._provider.token()).encode()
+            given: object = await self._provider.token()
             extensions = dict(self._provider.extensions())
-        except Exception as error:
-            # Not its text: it may hold what the provider knows.
-            raise AuthenticationFailedError(
-                f"the token provider raised {type(error).__name__}"
-            ) from error
-        if len(token) > MAX_TOKEN_BYTES or not _TOKEN.fullmatch(token):
-            raise AuthenticationFailedError(
-                f"the token provider gave {len(token)} bytes that are no bearer token"
+        except Exception as error:  # noqa: BLE001 -- somebody else's code; told by class and place
+            failure = f"{type(error).__name__}{_place(error.__traceback__)}"
+        else:
+            token = _token(given)
+            self.secrets = (Secret(token),)
+            pairs = b"".join(
+                b"%b=%b\x01" % (name.encode(), value.encode())
+                for name, value in _checked(extensions).items()
             )
-        pairs = b"".join(
-            b"%b=%b\x01" % (name.encode(), value.encode())
-            for name, value in _checked(extensions).items()
-        )
-        return b"n,,\x01auth=Bearer %b\x01%b\x01" % (token, pairs)
+            return b"n,,\x01auth=Bearer %b\x01%b\x01" % (token, pairs)
+        # Neither its text nor itself as the cause: both may hold what the provider knows.
+        raise AuthenticationFailedError(f"the token provider raised {failure}")
 
     async def answer(self, challenge: bytes) -> bytes | None:
         # Anything else than nothing says what is wrong; the error itself comes after our \x01.
         return b"\x01" if challenge else None
 
 
+def _token(given: object) -> bytes:
+    """Return what a provider gave as a bearer token; what is none is told by its size only."""
+    if not isinstance(given, str):
+        raise AuthenticationFailedError(
+            f"the token provider gave an object of {type(given).__name__}: token() returns a str"
+        )
+    if len(given) > MAX_TOKEN_BYTES:
+        raise AuthenticationFailedError(
+            f"the token provider gave {len(given)} characters: brokers take no token that long"
+        )
+    token = given.encode(errors="replace")
+    if not _TOKEN.fullmatch(token):
+        raise AuthenticationFailedError(
+            f"the token provider gave {len(token)} bytes that are no bearer token"
+        )
+    return token
+
+
+def _place(traceback: TracebackType | None) -> str:
+    """Say where an exception was raised."""
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None:
+        return ""
+    return f" at {Path(traceback.tb_frame.f_code.co_filename).name}:{traceback.tb_lineno}"
+
+
 def _checked(extensions: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in extensions.items():
+        if not all(isinstance(each, str) for each in (name, value)):
+            raise KafkaConfigurationError("names and values of SASL extensions are str")
         if name == "auth" or not _EXTENSION_NAME.fullmatch(name):
             raise KafkaConfigurationError(f"a SASL extension cannot be named {name!r}")
         if not _EXTENSION_VALUE.fullmatch(value):
@@ -279,8 +314,8 @@ class Authenticator:
             AuthenticationMethodNotSupported: The broker does not offer the mechanism.
             KafkaConnectionError: It hung up, as some do instead of refusing.
         """
-        await self._choose(connection)
         conversation = self._mechanism.begin()
+        await self._choose(connection)
         token: bytes | None = await conversation.first()
         for _ in range(MAX_TOKENS):
             if token is None:
@@ -289,12 +324,19 @@ class Authenticator:
             try:
                 answer = await connection.request(request, timeout_s=self._timeout_s)
             except KafkaConnectionError as error:
-                raise KafkaConnectionError(
-                    f"{connection.peer} hung up during {self._mechanism.name} authentication"
+                raise UnansweredCredentialsError(
+                    f"{connection.peer} hung up during {self._mechanism.name} authentication, as "
+                    "some brokers do instead of refusing: check the credentials"
                 ) from error
             if answer.error_code != NoError.errno:
-                raise self._refusal(connection, answer.error_code, answer.error_message or "")
-            token = await conversation.answer(bytes(answer.auth_bytes))
+                told = words(answer.error_message or "", conversation.secrets)
+                raise self._refusal(connection, told or for_code(answer.error_code).__name__)
+            try:
+                token = await conversation.answer(bytes(answer.auth_bytes))
+            except (AuthenticationFailedError, KafkaProtocolError) as error:
+                raise AuthenticationFailedError(
+                    f"{connection.peer} is not trusted: {error.args[0]}"
+                ) from error
             if token is None:
                 return max(0, answer.session_lifetime_ms) / 1000
         raise KafkaProtocolError(f"{connection.peer} does not come to an end authenticating")
@@ -304,30 +346,27 @@ class Authenticator:
         request = SaslHandshakeRequest(mechanism=name)
         answer = await connection.request(request, timeout_s=self._timeout_s)
         if answer.error_code == UnsupportedSaslMechanismError.errno:
+            offered = [one for one in answer.mechanisms if _MECHANISM_NAME.fullmatch(one)]
             raise AuthenticationMethodNotSupported(
                 f"{connection.peer} does not offer {name}, "
-                f"but {', '.join(_clean(one) for one in answer.mechanisms) or 'nothing'}: "
-                "see sasl_mechanism"
+                f"but {', '.join(offered[:MAX_NAMES]) or 'nothing'}: see sasl_mechanism"
             )
         if answer.error_code == IllegalSaslStateError.errno:
             raise AuthenticationFailedError(
                 f"{connection.peer} asks for no authentication there: see security_protocol"
             )
         if answer.error_code != NoError.errno:
-            raise self._refusal(connection, answer.error_code, "")
+            raise self._refusal(connection, for_code(answer.error_code).__name__)
 
-    def _refusal(self, connection: Connection, code: int, text: str) -> AuthenticationFailedError:
-        told = _clean(self._mechanism.conceal(text)) or for_code(code).__name__
+    def _refusal(self, connection: Connection, told: str) -> AuthenticationFailedError:
         return AuthenticationFailedError(
             f"{connection.peer} refuses {self._mechanism.name} authentication: {told}"
         )
 
 
-def _clean(text: str) -> str:
-    """Make a peer's words fit for one line of a log."""
+def words(text: str, secrets: Sequence[Secret]) -> str:
+    """Make a broker's words fit for one line of a log, without our secrets in them."""
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret.reveal().decode(errors="replace"), repr(secret))
     return _CONTROL.sub(" ", text)[:MAX_TEXT_CHARACTERS].strip()
-
-
-def _without(text: str, secret: Secret) -> str:
-    password = secret.reveal().decode(errors="replace")
-    return text.replace(password, repr(secret)) if password else text

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Final
 from aiokafka_lite._compat import override
 from aiokafka_lite._settings import Settings
 from aiokafka_lite._version import __version__
-from aiokafka_lite.client.config import check_plaintext_credentials, parse_bootstrap_servers
+from aiokafka_lite.client.config import (
+    check_plaintext_credentials,
+    check_unused_tls,
+    parse_bootstrap_servers,
+)
 from aiokafka_lite.consumer.delivering import check_on_bad_record
 from aiokafka_lite.consumer.reset import check_reset, reset_timestamp
 
@@ -107,8 +111,10 @@ class ConsumerConfig(Settings):
 
     Raises:
         ValueError: A value cannot be used.
-        TypeError: A deserialiser, or on_bad_record, is none.
-        InsecureConfigError: Credentials would leave this machine without TLS.
+        TypeError: A deserialiser, on_bad_record or ssl_context is none; a name or password is no
+            str.
+        InsecureConfigError: Credentials would leave this machine without TLS, or an ssl_context
+            was given that security_protocol leaves unused on the way to another machine.
         NotImplementedError: sasl_mechanism is GSSAPI.
     """
 
@@ -185,12 +191,33 @@ class ConsumerConfig(Settings):
                 f"sasl_mechanism is one of {', '.join(SASL_MECHANISMS)}, "
                 f"not {self.sasl_mechanism!r}"
             )
-        if self.security_protocol in ("SSL", "SASL_SSL") and self.ssl_context is None:
-            raise ValueError(f"security_protocol={self.security_protocol} needs an ssl_context")
+        self._check_tls()
         if self.security_protocol.startswith("SASL_"):
             self._check_sasl()
 
+    def _check_tls(self) -> None:
+        if self.ssl_context is None:
+            if self.security_protocol in ("SSL", "SASL_SSL"):
+                raise ValueError(f"security_protocol={self.security_protocol} needs an ssl_context")
+            return
+        import ssl  # imported where it is used: it takes milliseconds
+
+        if not isinstance(self.ssl_context, ssl.SSLContext):
+            raise TypeError(
+                f"ssl_context is an ssl.SSLContext, not of {type(self.ssl_context).__name__}: "
+                "make one with create_ssl_context()"
+            )
+        check_unused_tls(
+            self.security_protocol,
+            parse_bootstrap_servers(self.bootstrap_servers),
+            is_allowed=self.allow_plaintext_credentials,
+        )
+
     def _check_sasl(self) -> None:
+        for name in ("sasl_plain_username", "sasl_plain_password"):
+            # Not what it is: the wrong one may be the password.
+            if not isinstance(given := getattr(self, name), (str, type(None))):
+                raise TypeError(f"{name} is a str, not of {type(given).__name__}")
         mechanism = self.sasl_mechanism
         if mechanism == "GSSAPI":
             raise NotImplementedError("sasl_mechanism=GSSAPI (Kerberos) is not supported yet")

@@ -106,9 +106,10 @@ class QuotaViolationError(KafkaError):
 
 
 class TLSError(KafkaConnectionError):
-    """The TLS handshake failed."""
+    """The TLS handshake failed, for a reason that does not pass by itself."""
 
     retriable = False
+    invalid_metadata = False
 
 
 class AuthenticationFailedError(KafkaError):

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
+import traceback
 
 import pytest
 
+from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.client import sasl
-from aiokafka_lite.errors import AuthenticationFailedError, KafkaError, KafkaProtocolError
+from aiokafka_lite.errors import (
+    AuthenticationFailedError,
+    KafkaConfigurationError,
+    KafkaError,
+    KafkaProtocolError,
+)
 from aiokafka_lite.sasl import Secret, scram
 
 NONCE = b"rOprNGfwEbeRWgbNEkqO"
@@ -99,7 +107,64 @@ async def test_sha_512_uses_its_own_hash() -> None:
 
 
 def test_words_of_a_broker_are_fit_for_a_log() -> None:
-    assert sasl._clean("no\r\nERROR forged line\x1b[2J") == "no ERROR forged line [2J"
-    assert len(sasl._clean("x" * 10_000)) == sasl.MAX_TEXT_CHARACTERS
-    plain = sasl.Plain("user", Secret("hunter2"))
-    assert plain.conceal("password hunter2 is wrong") == "password *** is wrong"
+    assert sasl.words("no\r\nERROR forged line\x1b[2J", ()) == "no ERROR forged line [2J"
+    assert sasl.words("turned \u202edrow\u2028around", ()) == "turned  drow around"
+    assert len(sasl.words("x" * 10_000, ())) == sasl.MAX_TEXT_CHARACTERS
+    told = sasl.words("password hunter2 is wrong", (Secret(""), Secret("hunter2")))
+    assert told == "password *** is wrong"
+
+
+# --- What somebody else's token provider may do -----------------------------------------------
+class Provider(AbstractTokenProvider):
+    """Gives what it is told to."""
+
+    def __init__(self, token: object, extensions: object = None) -> None:
+        self._token = token
+        self._extensions = {} if extensions is None else extensions
+
+    async def token(self) -> str:
+        if isinstance(self._token, Exception):
+            raise self._token
+        return self._token  # type: ignore[return-value] # the wrong kind too
+
+    def extensions(self) -> dict[str, str]:
+        return self._extensions  # type: ignore[return-value] # likewise
+
+
+async def test_token_and_extensions_are_said_as_rfc_7628_has_it() -> None:
+    provider = Provider("a.b-c_d~e+f/==", {"logicalCluster": "lkc 1", "pool": "p"})
+    talk = sasl.OAuthBearer(provider).begin()
+    said = b"n,,\x01auth=Bearer a.b-c_d~e+f/==\x01logicalCluster=lkc 1\x01pool=p\x01\x01"
+    assert await talk.first() == said
+    assert await talk.answer(b"") is None
+    assert await talk.answer(b'{"status":"invalid_token"}') == b"\x01"
+
+
+@pytest.mark.parametrize(
+    ("token", "extensions", "reason"),
+    [
+        (RuntimeError("token canary-9b1f"), None, r"raised RuntimeError at test_sasl\.py:\d+"),
+        (KeyError("canary-9b1f"), None, r"raised KeyError at test_sasl\.py:\d+"),
+        (asyncio.TimeoutError(), None, "raised TimeoutError at"),
+        (b"canary-9b1f", None, "object of bytes"),
+        (None, None, "object of NoneType"),
+        ("", None, "0 bytes that are no bearer token"),
+        ("canary-9b1f\x01auth=Bearer x", None, "no bearer token"),
+        ("canary-9b1f\n", None, "no bearer token"),
+        ("\ud800", None, "no bearer token"),
+        ("c" * 10_000_000, None, "10000000 characters"),
+        ("good", 5, "raised TypeError"),
+        ("good", {"auth": "canary-9b1f"}, "cannot be named 'auth'"),
+        ("good", {"a b": "canary-9b1f"}, "cannot be named 'a b'"),
+        ("good", {"a": "canary-9b1f\x01"}, "'a' has an impossible value"),
+        ("good", {"a": b"canary-9b1f"}, "are str"),
+    ],
+)
+async def test_provider_that_gives_no_token_is_told_without_what_it_gave(
+    token: object, extensions: object, reason: str
+) -> None:
+    talk = sasl.OAuthBearer(Provider(token, extensions)).begin()
+    with pytest.raises((AuthenticationFailedError, KafkaConfigurationError), match=reason) as error:
+        await talk.first()
+    assert "canary" not in "".join(traceback.format_exception(error.value))
+    assert error.value.__cause__ is error.value.__context__ is None

@@ -1,0 +1,288 @@
+"""TLS and SASL against a real Kafka with such listeners; long form."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aiokafka_lite.abc import AbstractTokenProvider
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.errors import (
+    AuthenticationFailedError,
+    AuthenticationMethodNotSupported,
+    KafkaError,
+    TLSError,
+)
+from aiokafka_lite.helpers import create_ssl_context
+from aiokafka_lite.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
+from aiokafka_lite.sasl import scram
+from aiokafka_lite.structs import TopicPartition
+from tests.broker.security.sasl_client import scram_log_in, unsecured_jws
+from tests.support.cluster import KafkaHandle
+from tests.support.real_kafka import KafkaUnavailableError
+from tests.support.sasl_kafka import MECHANISMS, SESSION_MS, SaslKafka
+from tests.support.wire import RawClient
+
+USER, PASSWORD = "alice", "wonderland"
+
+pytestmark = [pytest.mark.every_loop, pytest.mark.slow, pytest.mark.real_kafka]
+
+
+class Tokens(AbstractTokenProvider):
+    """Tokens as Kafka's validator for tests takes them: unsigned, for a minute."""
+
+    def __init__(self, user: str = USER) -> None:
+        self.user = user
+
+    async def token(self) -> str:
+        await asyncio.sleep(0.05)  # somebody has to be asked
+        return unsecured_jws(json.dumps({"sub": self.user, "exp": time.time() + 60}))
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[SaslKafka]:
+    try:
+        kafka = SaslKafka({USER: PASSWORD})
+    except KafkaUnavailableError as error:
+        pytest.skip(str(error))
+    with kafka:
+        asyncio.run(add_scram_user(kafka))
+        yield kafka
+
+
+async def add_scram_user(kafka: SaslKafka) -> None:
+    async with RawClient(kafka.bootstrap_servers) as client:
+        for mechanism in scram.ScramMechanism:
+            salted = scram.salted_password(mechanism, PASSWORD.encode(), b"salt", 4096)
+            upsertion = ScramCredentialUpsertion(
+                name=USER,
+                mechanism=mechanism.code,
+                iterations=4096,
+                salt=b"salt",
+                salted_password=salted,
+            )
+            await client.request(AlterUserScramCredentialsRequest(upsertions=[upsertion]))
+    for _ in range(100):  # brokers learn of users a little later
+        async with RawClient(kafka.sasl_servers) as client:
+            if not (await scram_log_in(client, USER, PASSWORD)).error_code:
+                return
+    raise TimeoutError("the user does not arrive")
+
+
+@pytest.fixture
+async def handle(secured: SaslKafka) -> KafkaHandle:
+    return KafkaHandle("real", secured.bootstrap_servers)
+
+
+def trusting(kafka: SaslKafka) -> ssl.SSLContext:
+    return create_ssl_context(cadata=kafka.authority.pem)
+
+
+def sasl_consumer(
+    *topics: str, servers: str, mechanism: str, **settings: object
+) -> AIOKafkaConsumer:
+    arguments: dict[str, object] = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_plain_username": USER,
+        "sasl_plain_password": PASSWORD,
+        "auto_offset_reset": "earliest",
+        **settings,
+    }
+    if mechanism == "OAUTHBEARER":
+        arguments.setdefault("sasl_oauth_token_provider", Tokens())
+    return AIOKafkaConsumer(
+        *topics,
+        bootstrap_servers=servers,
+        sasl_mechanism=mechanism,
+        **arguments,  # type: ignore[arg-type]
+    )
+
+
+async def read_and_commit(consumer: AIOKafkaConsumer, tp: TopicPartition) -> None:
+    async with consumer:
+        values = [(await asyncio.wait_for(consumer.getone(), 30)).value for _ in range(2)]
+        assert values == [b"a", b"b"]
+        await consumer.commit()
+        assert await consumer.committed(tp) == 2
+
+
+async def two_records(handle: KafkaHandle) -> TopicPartition:
+    topic = await handle.create_topic()
+    tp = TopicPartition(topic, 0)
+    await handle.produce(*tp, [(None, b"a"), (None, b"b")])
+    return tp
+
+
+# --- What works --------------------------------------------------------------------------------
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+async def test_group_consumes_and_commits_by_each_mechanism(
+    secured: SaslKafka, handle: KafkaHandle, protocol: str, mechanism: str
+) -> None:
+    tp = await two_records(handle)
+    has_tls = protocol == "SASL_SSL"
+    consumer = sasl_consumer(
+        tp.topic,
+        servers=secured.sasl_tls_servers if has_tls else secured.sasl_servers,
+        mechanism=mechanism,
+        security_protocol=protocol,
+        ssl_context=trusting(secured) if has_tls else None,
+        group_id=f"{tp.topic}-group",
+    )
+    await read_and_commit(consumer, tp)
+
+
+@pytest.mark.parametrize("has_certificate", [False, True])
+async def test_group_consumes_and_commits_by_tls(
+    secured: SaslKafka, handle: KafkaHandle, tmp_path: Path, has_certificate: bool
+) -> None:
+    tp = await two_records(handle)
+    client = secured.authority.issue("client").write(tmp_path / "client.pem")
+    consumer = AIOKafkaConsumer(
+        tp.topic,
+        bootstrap_servers=secured.mutual_tls_servers if has_certificate else secured.tls_servers,
+        security_protocol="SSL",
+        ssl_context=create_ssl_context(
+            cadata=secured.authority.pem, certfile=client if has_certificate else None
+        ),
+        auto_offset_reset="earliest",
+        group_id=f"{tp.topic}-group",
+    )
+    await read_and_commit(consumer, tp)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_session_is_renewed_between_long_polls_and_nothing_is_lost(
+    secured: SaslKafka, handle: KafkaHandle, mechanism: str
+) -> None:
+    topic = await handle.create_topic()
+    tp = TopicPartition(topic, 0)
+    loop = asyncio.get_running_loop()
+    consumer = sasl_consumer(
+        topic,
+        servers=secured.short_servers,
+        mechanism=mechanism,
+        group_id=f"{topic}-group",
+        fetch_max_wait_ms=1_500,
+        heartbeat_interval_ms=200,
+    )
+    async with consumer:
+        started, sent = loop.time(), 0
+        while loop.time() - started < 3 * SESSION_MS / 1000:
+            await handle.produce(*tp, [(None, b"%d" % sent)])
+            sent += 1
+            record = await asyncio.wait_for(consumer.getone(), 30)
+            assert record.value == b"%d" % (sent - 1)
+            await asyncio.sleep(0.7)
+        await consumer.commit()
+        assert await consumer.committed(tp) == sent
+        metrics = consumer.metrics()
+        # Kafka hangs up on whoever uses a session that is over.
+        assert (metrics["reconnects_total"], metrics["assignments_total"]) == (0, 1)
+
+
+# --- What does not ------------------------------------------------------------------------------
+async def refused(consumer: AIOKafkaConsumer, error: type[KafkaError], match: str) -> None:
+    with pytest.raises(error, match=match) as caught:
+        await asyncio.wait_for(consumer.start(), 30)
+    await consumer.stop()
+    assert PASSWORD not in str(caught.value)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_wrong_password_is_refused(secured: SaslKafka, mechanism: str) -> None:
+    consumer = sasl_consumer(
+        servers=secured.sasl_servers, mechanism=mechanism, sasl_plain_password="wrong"
+    )
+    await refused(consumer, AuthenticationFailedError, f"refuses {mechanism} authentication")
+
+
+async def test_expired_token_is_refused(secured: SaslKafka) -> None:
+    class Expired(AbstractTokenProvider):
+        async def token(self) -> str:
+            return unsecured_jws(json.dumps({"sub": USER, "exp": time.time() - 600}))
+
+    consumer = sasl_consumer(
+        servers=secured.sasl_servers,
+        mechanism="OAUTHBEARER",
+        sasl_oauth_token_provider=Expired(),
+    )
+    await refused(consumer, AuthenticationFailedError, "refuses OAUTHBEARER")
+
+
+async def test_renewal_as_somebody_else_ends_with_the_brokers_reason(
+    secured: SaslKafka, handle: KafkaHandle
+) -> None:
+    topic = await handle.create_topic()
+    tokens = Tokens()
+    consumer = sasl_consumer(
+        topic,
+        servers=secured.short_servers,
+        mechanism="OAUTHBEARER",
+        sasl_oauth_token_provider=tokens,
+    )
+    async with consumer:
+        tokens.user = "mallory"
+        with pytest.raises(AuthenticationFailedError, match="Cannot change principals"):
+            await asyncio.wait_for(consumer.getone(), 30)
+
+
+async def test_mechanism_that_is_not_enabled_is_told_with_those_that_are(
+    secured: SaslKafka,
+) -> None:
+    consumer = sasl_consumer(servers=secured.plain_only_servers, mechanism="SCRAM-SHA-512")
+    await refused(consumer, AuthenticationMethodNotSupported, "SCRAM-SHA-512, but PLAIN: see")
+
+
+async def test_missing_client_certificate_is_asked_for_by_name(secured: SaslKafka) -> None:
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=secured.mutual_tls_servers,
+        security_protocol="SSL",
+        ssl_context=trusting(secured),
+    )
+    await refused(consumer, TLSError, r"certfile=.*create_ssl_context\(\)")
+
+
+async def test_certificate_that_nobody_vouches_for_is_refused(secured: SaslKafka) -> None:
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=secured.tls_servers,
+        security_protocol="SSL",
+        ssl_context=create_ssl_context(),
+    )
+    await refused(consumer, TLSError, r"not trusted.*create_ssl_context\(cafile=")
+
+
+async def test_name_that_is_not_in_the_certificate_is_refused(secured: SaslKafka) -> None:
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=secured.tls_servers.replace("127.0.0.1", "localhost"),
+        security_protocol="SSL",
+        ssl_context=trusting(secured),
+    )
+    await refused(consumer, TLSError, r"ostname mismatch.*subjectAltName")
+
+
+async def test_listener_that_speaks_another_protocol_is_told(secured: SaslKafka) -> None:
+    context = trusting(secured)
+    for servers, protocol, advice in (
+        (secured.bootstrap_servers, "SSL", "may not speak TLS, see security_protocol"),
+        (secured.tls_servers, "PLAINTEXT", "security_protocol|TLS listener"),
+        (secured.sasl_servers, "PLAINTEXT", "security_protocol"),
+        (secured.bootstrap_servers, "SASL_PLAINTEXT", "security_protocol"),
+        (secured.tls_servers, "SASL_SSL", "security_protocol"),
+    ):
+        consumer = sasl_consumer(
+            servers=servers,
+            mechanism="PLAIN",
+            security_protocol=protocol,
+            ssl_context=context if protocol.endswith("SSL") else None,
+        )
+        await refused(consumer, KafkaError, advice)
