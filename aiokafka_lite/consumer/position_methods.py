@@ -132,6 +132,8 @@ class PositionMethods:
 
         def are_known() -> bool:
             for state in states:
+                if state.position is not None:
+                    continue
                 if (error := self._engine.queue.sticky_error(state)) is not None:
                     raise error.with_traceback(None)
             return all(state.position is not None or not state.is_assigned for state in states)
@@ -237,6 +239,7 @@ class PositionMethods:
             IllegalStateError: Topics or a pattern are subscribed.
             TypeError: One is not a TopicPartition.
         """
+        self._engine.owner.check_now()
         self._state.add_from_user(check_partitions(partitions))
 
     def incremental_unassign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -250,6 +253,7 @@ class PositionMethods:
                 partitions come from a subscription.
             TypeError: One is not a TopicPartition.
         """
+        self._engine.owner.check_now()
         self._state.remove_from_user(check_partitions(partitions))
 
     # --- Pauses ---------------------------------------------------------------------------

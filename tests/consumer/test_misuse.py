@@ -57,6 +57,8 @@ CHANGES: dict[str, Callable[[AIOKafkaConsumer], object]] = {
     "unsubscribe": lambda c: c.unsubscribe(),
     "assign": lambda c: c.assign([TP]),
     "seek": lambda c: c.seek(TP, 3),
+    "incremental_assign": lambda c: c.incremental_assign([TP]),
+    "incremental_unassign": lambda c: c.incremental_unassign([TP]),
     "pause": lambda c: c.pause(TP),
     "resume": lambda c: c.resume(TP),
 }

@@ -64,6 +64,7 @@ async def test_the_partition_is_found_and_its_error_names_the_size_needed() -> N
             assert (error.tp, error.offset, error.next_offset) == (tp, 2, 3)
             with pytest.raises(RecordTooLargeError):
                 await consumer.getone()
+            assert await consumer.position(tp) == 2
             broker.produce("t", b"4", partition=0)
             while True:  # the others go on
                 try:
