@@ -72,13 +72,14 @@ async def test_a_record_that_is_too_large_is_logged_and_skipped(
     async with reading(kafka, topic, consumer_class=iteration.consumer) as consumer:
         assert [(await anext(consumer)).offset for _ in range(3)] == [0, 1, 2]
         state = consumer._state.partition(tp)
-        error = RecordTooLargeError("too large").at(tp, 2, 3)
+        error = RecordTooLargeError("too large").at(tp, 3, 4)
         consumer._engine.queue.put_error(state, error, is_sticky=True)
         with caplog.at_level(logging.ERROR), pytest.raises(RecordTooLargeError):
             await consumer.getone()
         assert not caplog.records
-        await kafka.produce(topic, 0, rows(3, 1))
-        assert (await anext(consumer)).offset == 3
+        assert await consumer.position(tp) == 3
+        await kafka.produce(topic, 0, rows(3, 2))
+        assert (await anext(consumer)).offset == 4
         assert "record skipped" in caplog.text
 
 
