@@ -122,7 +122,7 @@ class ArrowGets:
                         break
                 elif not front.is_exhausted:
                     is_alone = False
-                if columns.rows >= max_rows or columns.is_full:
+                if columns.rows >= max_rows or columns.is_full or queue.is_over_budget:
                     break
             if row_count := columns.rows:
                 batch = arrow.finish()
@@ -135,6 +135,8 @@ class ArrowGets:
             raise
         for part, first_offset in filled:
             queue.hand_out_rows(part, first_offset)
+        if filled:
+            queue.keep_to_budget(filled[-1][0])
         if batch is not None:
             queue.end_turn(line[0][0].partition)
         elif failed is not None and is_alone:

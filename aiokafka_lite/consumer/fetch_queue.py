@@ -75,6 +75,7 @@ class FetchQueue:
         self._on_blocked = on_blocked or _do_nothing
         self.delivery = delivery
         self._asks_application = delivery.asks_application
+        self._budget = budget
         # A get decodes no more than what was decompressed to so much, and a batch.
         self._most_held_bytes = most_held_bytes
         self._loop = asyncio.get_running_loop()
@@ -87,7 +88,7 @@ class FetchQueue:
         self._untaken: dict[int, FetchedResponse] = {}
         state.on_discard(self.drop)
         state.on_assignment_change(self.wake)
-        state.on_partition_change(lambda _: self.wake())
+        state.on_partition_change(self._partition_changed)
         state.on_hold(self.wake)
 
     # --- The fetchers' side ---------------------------------------------------------------
@@ -99,8 +100,8 @@ class FetchQueue:
         """Add a response's partitions, which must be current."""
         for part in parts:
             self.line.add(part)
-        if self._waiting:
-            # A get is waiting: it takes this, so the fetcher may go on at once.
+        if self._waiting or all(part.partition.is_paused for part in parts):
+            # A get is waiting, and takes this; or none will. So the fetcher may go on at once.
             response.is_taken = True
         else:
             self._untaken[response.node_id] = response
@@ -111,10 +112,11 @@ class FetchQueue:
     ) -> None:
         """Have the gets raise `error` behind the partition's records.
 
-        A sticky error stays until the application seeks; others are raised once.
+        A sticky error stays until the application seeks; others are raised once. Nobody is told
+        of an error of a partition that was taken away meanwhile.
         """
         shares = self.line.shares(partition)
-        if shares and shares[-1].error is not None:
+        if not partition.is_assigned or (shares and shares[-1].error is not None):
             return
         part = FetchedPartition(partition, self.delivery, is_sticky=is_sticky)
         part.set_error(error)
@@ -132,7 +134,26 @@ class FetchQueue:
     def drop(self, partition: PartitionState) -> None:
         """Forget all that is buffered of a partition."""
         for part in self.line.remove(partition):
-            self._close(part)
+            response = part.response
+            part.close()
+            if response is not None and not response.is_open:
+                self._give_up(response)
+
+    def _give_up(self, response: FetchedResponse) -> None:
+        """Have the next request sent though no get has come for a response.
+
+        Soon, not now: the partition that it is about is being changed.
+        """
+        if self._take(response):
+            self._loop.call_soon(self._on_taken, response.node_id)
+
+    def _partition_changed(self, partition: PartitionState) -> None:
+        if partition.is_paused:
+            # What else its broker has must not wait until it is resumed.
+            for part in self.line.shares(partition):
+                if part.response is not None:
+                    self._give_up(part.response)
+        self.wake()
 
     def make_room(self) -> None:
         """Drop what nobody comes for while others lack the bytes; it is fetched again later.
@@ -142,9 +163,8 @@ class FetchQueue:
         """
         is_unwanted = bool(self._waiting) and not self._state.is_held
         for partition in self.line.partitions():
-            part = self.line.first_share(partition)
-            is_data = part is not None and part.response is not None
-            if is_data and (is_unwanted or partition.is_paused):
+            has_bytes = any(part.response is not None for part in self.line.shares(partition))
+            if has_bytes and (is_unwanted or partition.is_paused):
                 self._state.refetch(partition)
 
     def clear(self) -> None:
@@ -224,6 +244,7 @@ class FetchQueue:
             paused_at = self._loop.time()
             is_work = part.needs_application
             await self._runs.pause(part)
+            self._raise_if_unusable()
             if is_work and self.time_slice.looked_at - paused_at > self.time_slice.length_s:
                 may_work = False
         if not self.line.has_decoded(wanted):
@@ -272,8 +293,9 @@ class FetchQueue:
                     has_decoded = True
                 held_bytes += part.held_bytes
                 if missing is not None:
-                    missing -= len(part.decoded)
-                    left = None if left is None else left - len(part.decoded)
+                    count = min(missing, len(part.decoded))
+                    missing -= count
+                    left = None if left is None else left - count
                     if missing <= 0:
                         break
             if left is not None and left <= 0:
@@ -291,6 +313,8 @@ class FetchQueue:
             return None
         if not part.decoded and part.can_decode:
             self._runs.decode(part, limit)
+            if not self.line.is_next(part):
+                return None  # a deserialiser has moved or paused its partition
         self.line.move_to_end(part.partition)
         if part.decoded:
             return part
@@ -313,6 +337,7 @@ class FetchQueue:
             self._mark_taken(part.response)
         while not part.decoded and part.can_decode and self._runs.needs_pause(part):
             await self._runs.pause(part)
+            self._raise_if_unusable()
             if not self.line.is_next(part):
                 return None
             # Another task's get may have come to a batch that is being decompressed. A slice that
@@ -327,10 +352,16 @@ class FetchQueue:
         return part
 
     def _mark_taken(self, response: FetchedResponse) -> None:
-        response.is_taken = True
-        if self._untaken.get(response.node_id) is response:
-            del self._untaken[response.node_id]
+        if self._take(response):
             self._on_taken(response.node_id)
+
+    def _take(self, response: FetchedResponse) -> bool:
+        """Note that nobody has to come for a response; whether its broker waited for that."""
+        response.is_taken = True
+        if self._untaken.get(response.node_id) is not response:
+            return False
+        del self._untaken[response.node_id]
+        return True
 
     # --- pop ------------------------------------------------------------------------------
     def pop(
@@ -412,6 +443,15 @@ class FetchQueue:
             self._state.hand_out(part.partition, first_offset, position, part.leader_epoch)
         self.finish_if_exhausted(part)
 
+    @property
+    def is_over_budget(self) -> bool:
+        """Whether more is buffered than there may be."""
+        return self._budget.is_over
+
+    def keep_to_budget(self, part: FetchedPartition) -> None:
+        """Bring what is buffered down to the budget, whatever that takes but the share at hand."""
+        self._runs.keep_to_budget(part)
+
     def end_turn(self, partition: PartitionState) -> None:
         """Let the next partition be first; a time slice that is half used up is over."""
         self.line.move_to_end(partition)
@@ -419,7 +459,7 @@ class FetchQueue:
 
     def finish_if_exhausted(self, part: FetchedPartition) -> None:
         """Let go of a share whose records have all been handed out."""
-        if part.is_current and part.is_exhausted:
+        if self.line.first_share(part.partition) is part and part.is_exhausted:
             self._finish(part)
 
     def _finish(self, part: FetchedPartition) -> None:

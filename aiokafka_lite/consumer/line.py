@@ -97,8 +97,9 @@ class Line:
         return False
 
     def front(self, most: int) -> list[tuple[FetchedPartition, ...]]:
-        """Return the shares of the first `most` partitions that may be served."""
-        return [tuple(self._shares[partition]) for partition in islice(self.served(()), most)]
+        """Return the shares of the first `most` partitions that are decoded next."""
+        line = islice(self.decoded_next(()), most)
+        return [tuple(self._shares[partition]) for partition in line]
 
     # --- Changes --------------------------------------------------------------------------
     def add(self, part: FetchedPartition) -> None:

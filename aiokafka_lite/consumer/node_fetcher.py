@@ -180,13 +180,7 @@ class NodeFetcher:
 
     def is_asked_for(self, partition: PartitionState) -> bool:
         """Whether the request in flight asks for what comes next of a partition."""
-        target = self._session.target(partition.tp.topic, b"", partition.tp.partition)
-        return (
-            self._exchange is not None
-            and target is not None
-            and target.tag == partition.tag
-            and target.offset == partition.fetched
-        )
+        return self._exchange is not None and self._is_unmoved(partition)
 
     @property
     def error(self) -> Exception | None:
@@ -297,9 +291,19 @@ class NodeFetcher:
         self._touched.update(dict.fromkeys(self._partitions))
         if len(asked) > 1:
             search.begin(asked)
-        elif asked and search.is_found(asked[0]):
+        elif asked and self._is_unmoved(asked[0]) and search.is_found(asked[0]):
             error = too_large(asked[0], size_bytes, limit_bytes)
             self._fetcher.queue.put_error(asked[0], error, is_sticky=True)
+
+    def _is_unmoved(self, partition: PartitionState) -> bool:
+        """Whether the latest request asked for what comes next of a partition."""
+        target = self._session.wanted(partition.tp)
+        return (
+            target is not None
+            and target.partition is partition
+            and target.tag == partition.tag
+            and target.offset == partition.fetched
+        )
 
     def _can_be_asked(self, partition: PartitionState) -> bool:
         return (
@@ -311,6 +315,13 @@ class NodeFetcher:
     # --- Requests -------------------------------------------------------------------------
     def advance(self) -> Step:
         """Send the next request, unless something forbids it."""
+        step = self._try_to_send()
+        if step is not Step.MAKE_ROOM:
+            # Others need not leave bytes to who could not use them now.
+            self._fetcher.budget.withdraw(self)
+        return step
+
+    def _try_to_send(self) -> Step:
         if (
             self._is_closed
             or self._exchange is not None

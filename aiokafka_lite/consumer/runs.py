@@ -65,8 +65,7 @@ class Runs:
         """
         before = len(part.decoded)
         part.decode(self._length if limit is None else min(self._length, limit - before))
-        if self._budget.is_over:
-            self._relieve(part)
+        self.keep_to_budget(part)
         self._fit(len(part.decoded) - before)
 
     def fill(self, part: FetchedPartition, columns: Columns, max_rows: int) -> bool:
@@ -89,12 +88,12 @@ class Runs:
         elif took_s < self._slice.length_s / 4:
             self._length = min(length * 2, LARGEST_RUN)
 
-    def _relieve(self, part: FetchedPartition) -> None:
+    def keep_to_budget(self, part: FetchedPartition) -> None:
         """Bring what is buffered down to the budget, whatever that takes but the share at hand."""
-        for partition in self._line.droppable(part):
+        for partition in self._line.droppable(part) if self._budget.is_over else ():
+            self._state.refetch(partition)
             if not self._budget.is_over:
                 return
-            self._state.refetch(partition)
 
     # --- Pauses ---------------------------------------------------------------------------
     def needs_pause(self, part: FetchedPartition) -> bool:

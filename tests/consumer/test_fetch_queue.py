@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -424,3 +425,56 @@ async def test_records_are_the_plain_values() -> None:
     buffers.put({A: batch(0, 1)})
     record = await buffers.gets.one(())
     assert (record.topic, record.partition, record.key, record.value) == ("t", 0, b"0", b"xxx")
+
+
+@pytest.mark.parametrize("change", ["seek", "pause"])
+async def test_a_deserialiser_may_move_or_pause_its_own_partition(change: str) -> None:
+    calls = itertools.count()
+
+    def deserialize(value: bytes | None) -> bytes | None:
+        if next(calls) == 0:
+            if change == "seek":
+                buffers.state.seek(buffers.partition(), 10)
+            else:
+                buffers.state.pause(buffers.partition())
+        return value
+
+    buffers = Buffers(value_deserializer=deserialize)
+    buffers.put({A: batch(0, 5)})
+    getting = asyncio.ensure_future(buffers.gets.one(()))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not getting.done()
+    if change == "seek":
+        assert buffers.partition().position == 10
+        buffers.put({A: batch(10, 1)})
+        assert (await getting).offset == 10
+    else:
+        buffers.state.resume(buffers.partition())
+        assert (await getting).offset == 0
+
+
+async def test_an_error_of_a_partition_taken_away_meanwhile_is_nobody_s() -> None:
+    buffers = Buffers(A, B)
+    partition = buffers.partition(A)
+    buffers.state.remove_from_user([A])
+    buffers.queue.put_error(partition, KafkaError("late"), is_sticky=True)
+    assert await buffers.poll() == {}
+
+
+async def test_what_was_cleared_under_the_cursor_may_be_closed() -> None:
+    buffers = Buffers()
+    buffers.put({A: batch(0, 1)})
+    assert (await buffers.gets.one(())).offset == 0
+    buffers.queue.clear()
+    buffers.ready.close()
+    assert buffers.partition().position == 1
+
+
+async def test_what_a_limit_by_partition_leaves_out_is_not_counted() -> None:
+    buffers = Buffers(A, B)
+    buffers.put({A: batch(0, 50), B: batch(0, 50)})
+    assert (await buffers.gets.one(())).offset == 0  # all of it is decoded
+    for _ in range(3):
+        found = await buffers.gets.many((), 0, 20, 5)
+        assert {tp: len(records) for tp, records in found.items()} == {A: 5, B: 5}

@@ -154,6 +154,69 @@ async def test_an_answer_to_a_paused_partition_is_kept_for_later(start: Start) -
     assert await fetching.poll() == {0: [0, 1]}
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [("seek", [{0: 50}]), ("refetch", [{0: 0}]), ("revoke", []), ("reset", [])],
+)
+async def test_a_drop_asks_for_nothing_that_is_not_wanted_any_more(
+    start: Start, change: str, expected: list[dict[int, int]]
+) -> None:
+    fetching = start()
+    (await fetching.cluster.next_sent()).answer(answer(0, batch(0, 5)))
+    assert await fetching.cluster.sends_nothing()  # the answer waits for the application
+    partition = fetching.state.partition(TopicPartition("t", 0))
+    if change == "seek":
+        fetching.seek(0, 50)
+    elif change == "refetch":
+        fetching.state.refetch(partition)
+    elif change == "revoke":
+        fetching.state.assign_from_user([])
+    else:
+        fetching.state.request_reset(partition, EARLIEST_TIMESTAMP)
+    await fetching.cluster.sends_nothing()
+    assert [sent.offsets for sent in fetching.cluster.sent] == expected
+
+
+@pytest.mark.parametrize("when", ["buffered", "on its way"])
+async def test_a_paused_partition_does_not_hold_up_what_else_its_broker_has(
+    start: Start, when: str
+) -> None:
+    fetching = start({0: 1, 1: 1, 2: 2})
+    partition = fetching.state.partition(TopicPartition("t", 0))
+    sent = {s.node_id: s for s in [await fetching.cluster.next_sent() for _ in range(2)]}
+    if when == "on its way":
+        fetching.state.pause(partition)
+    sent[1].answer(answer(0, batch(0, 5)))
+    sent[2].answer(answer(2, batch(0, 5)))
+    await fetching.cluster.sends_nothing()
+    if when == "buffered":
+        fetching.state.pause(partition)
+    # There is always something to hand out, so that no get waits.
+    assert await fetching.poll() == {2: [0, 1, 2, 3, 4]}
+    await fetching.cluster.sends_nothing()
+    assert {s.node_id for s in fetching.cluster.sent} == {1, 2}
+    fetching.state.resume(partition)
+    assert await fetching.poll() == {0: [0, 1, 2, 3, 4]}
+
+
+@pytest.mark.parametrize("change", ["paused", "unreachable"])
+async def test_who_lacks_bytes_and_cannot_use_them_does_not_keep_others_from_fetching(
+    start: Start, change: str
+) -> None:
+    fetching = start({0: 1, 1: 2}, max_buffered_bytes=100_000, max_partition_fetch_bytes=1_000)
+    sent = {s.node_id: s for s in [await fetching.cluster.next_sent() for _ in range(2)]}
+    sent[2].answer(answer(1, batch(0, 1, size=30_000)))
+    await fetching.cluster.sends_nothing()
+    sent[1].answer(answer(0, batch(0, 1, size=90_000)))  # too much beside the other
+    assert await fetching.cluster.sends_nothing()
+    if change == "paused":
+        fetching.state.pause(fetching.state.partition(TopicPartition("t", 0)))
+    else:
+        fetching.cluster.pool.muted_until[1] = asyncio.get_running_loop().time() + 100
+    assert await fetching.poll() == {1: [0]}
+    assert (await fetching.cluster.next_sent()).node_id == 2
+
+
 async def test_a_moved_leader_is_asked_and_the_old_one_s_answer_not_doubled(start: Start) -> None:
     fetching = start()
     old = await fetching.cluster.next_sent()

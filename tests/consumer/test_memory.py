@@ -178,6 +178,23 @@ async def test_under_pressure_what_is_decompressed_is_finished_first() -> None:
     assert [buffers.partition(tp).position for tp in tps] == [40] * 4
 
 
+@pytest.mark.parametrize("rows", [False, True], ids=["records", "rows"])
+async def test_many_batches_that_are_begun_keep_to_the_budget(rows: bool) -> None:
+    tps = [TopicPartition("t", number) for number in range(40)]
+    buffers = Buffers(*tps, budget_bytes=2_000_000)
+    for tp in tps:
+        buffers.put({tp: batch(0, 100, codec="gzip", size=2_000)}, node_id=tp.partition)
+    if rows:
+        arrow_gets = pytest.importorskip("aiokafka_lite.consumer.arrow_gets")
+        arrow = arrow_gets.ArrowGets(buffers.state, buffers.queue, buffers.ready, None)
+    for _ in range(40):
+        if rows:
+            assert (await arrow.one(arrow.columns(None), 0, 3)).num_rows
+        else:
+            assert await buffers.gets.many((), 0, 3)
+        assert buffers.budget.buffered_bytes <= 2_000_000
+
+
 def test_who_claims_bytes_gets_the_next_that_are_free() -> None:
     told: list[int] = []
     budget = ByteBudget(100, lambda: told.append(budget.used_bytes))
