@@ -103,6 +103,7 @@ class Engine:
         self.probe = LoopProbe(
             self.state,
             has_deserializers=bool(config.key_deserializer or config.value_deserializer),
+            session_timeout_s=config.session_timeout_s,
         )
         self._running: Running | None = None
         # While the parts are being stopped.

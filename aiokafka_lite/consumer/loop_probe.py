@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from types import FrameType
 from typing import Final
 
@@ -26,7 +27,8 @@ INTERVAL_S: Final = 0.1
 # A lag that is worth an event. A block of this and an interval is never missed, and is measured to
 # within an interval.
 BLOCKED_S: Final = 0.1
-# A block that is worth a warning: the default heartbeat interval, of which three make a session.
+# A block that is worth a warning: the default heartbeat interval, of which three make a session;
+# or half a session, where that is less.
 # Below lie what a program does once and on purpose, as importing pyarrow by the first poll_arrow.
 WARN_S: Final = 3.0
 # How long a block counts as a present one.
@@ -48,12 +50,19 @@ class LoopProbe:
         blocked_at: Loop time at which that was over; None: there was none.
     """
 
-    def __init__(self, state: SubscriptionState, *, has_deserializers: bool = False) -> None:
+    def __init__(
+        self,
+        state: SubscriptionState,
+        *,
+        has_deserializers: bool = False,
+        session_timeout_s: float = math.inf,
+    ) -> None:
         self.lag_s = 0.0
         self.max_lag_s = 0.0
         self.blocked_s = 0.0
         self.blocked_at: float | None = None
         self._state = state
+        self._warn_s = min(WARN_S, session_timeout_s / 2)
         # They run within the gets: what is slow may be theirs.
         self._also = " or its deserialisers" if has_deserializers else ""
         self._loop = asyncio.get_running_loop()
@@ -104,7 +113,7 @@ class LoopProbe:
         self.blocked_s, self.blocked_at = blocked_s, now
         self._state.events.publish(
             LoopBlocked(blocked_s, self._blocker(has_handed_out=has_handed_out)),
-            level=logging.WARNING if blocked_s >= WARN_S else logging.INFO,
+            level=logging.WARNING if blocked_s >= self._warn_s else logging.INFO,
         )
 
     def _blocker(self, *, has_handed_out: bool) -> str:

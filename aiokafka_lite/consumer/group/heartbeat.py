@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator, Callable
+from typing import Final
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
@@ -15,8 +17,10 @@ from aiokafka_lite.consumer.group.coordinator import Coordinator
 from aiokafka_lite.consumer.group.member import (
     INTERRUPTION_BY_RECOVERY,
     LOSSES,
+    Identity,
     Interruption,
     Member,
+    MemberState,
     Recovery,
     recovery_for,
 )
@@ -26,6 +30,9 @@ from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 
 log = logging.getLogger(__name__)
 
+# How late a beat may be, as a part of the session, without the loop having been blocked.
+BLOCKED_SHARE: Final = 0.1
+
 
 class Heartbeat:
     """The timer of one member, kept across generations: joining and syncing are beats as well.
@@ -33,6 +40,12 @@ class Heartbeat:
     The task "heartbeat" runs `beat` while there is a membership: `start` for a stable member,
     `kept_alive` around whatever else has to be done. It changes nothing of the member but
     returns why the membership has to be looked after.
+
+    A membership is a lease: a session timeout after the coordinator heard of the member, it gives
+    the partitions to others. Where the event loop was blocked for so long, this side is the last
+    to know. So each get looks at the clock first (`hold_if_expired`), and nothing buffered is
+    handed out until a beat was answered. A coordinator that does not answer, while the loop runs,
+    is no reason to hold anything: the next one counts from anew.
     """
 
     def __init__(
@@ -56,6 +69,10 @@ class Heartbeat:
         # Loop times. The coordinator heard of this member last, and will hear next.
         self._last_contact = 0.0
         self._next_beat = 0.0
+        # Loop time at which the lease is over, if the loop turns out to have been blocked until
+        # then. In the past only until the next beat has an outcome.
+        self._expires_at = math.inf
+        self._alarm: asyncio.TimerHandle | None = None
         self.beat_count = 0
         self.failure_count = 0
         # How long the event loop was blocked since then, if that was long.
@@ -72,12 +89,44 @@ class Heartbeat:
             "group drops a member"
         )
 
-    def note_contact(self) -> None:
-        """Note that the coordinator has just heard of the member."""
-        self._last_contact = asyncio.get_running_loop().time()
-        self._blocked_s = 0.0
+    def note_contact(self, heard_at: float | None = None) -> None:
+        """Note when the coordinator heard of the member: by default, just now.
+
+        Of a beat all that is known is that it was heard after it was sent: its answer may have
+        waited here for a loop that was blocked.
+        """
+        now = asyncio.get_running_loop().time()
+        self._last_contact = now if heard_at is None else heard_at
+        if now - self._last_contact < self._config.session_timeout_s:
+            self._blocked_s = 0.0
+            self._expires_at = math.inf
         self._next_beat = self._last_contact + self._config.heartbeat_interval_s
         self._backoff.reset()
+
+    def hold_if_expired(self) -> bool:
+        """Have nothing handed out once the loop was blocked for too long; whether it was.
+
+        Others may have the partitions by now. The next beat's outcome ends it.
+        """
+        is_expired = asyncio.get_running_loop().time() > self._expires_at
+        if is_expired and self._member.state is MemberState.STABLE:
+            self._state.hold_hand_outs()
+        return is_expired
+
+    def _expect_to_run(self, by: float) -> None:
+        """Take it for a blocked loop if there is no outcome within a lease, and soon after `by`."""
+        session_s = self._config.session_timeout_s
+        loop = asyncio.get_running_loop()
+        if loop.time() > self._expires_at:
+            return
+        self._expires_at = max(self._last_contact + session_s, by + session_s * BLOCKED_SHARE)
+        self._silence_alarm()
+        # It runs ahead of every task that a blocked loop has kept waiting.
+        self._alarm = loop.call_at(self._expires_at, self.hold_if_expired)
+
+    def _silence_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
 
     def start(self) -> asyncio.Task[Interruption]:
         """Send heartbeats for a stable member, until the task returned is cancelled or done."""
@@ -112,18 +161,24 @@ class Heartbeat:
             is_rebalancing: A rebalance has been noticed, and the member is busy preparing for
                 it: only the loss of the membership is news.
         """
-        identity = self._member.identity
+        try:
+            return await self._beat_on(self._member.identity, is_rebalancing=is_rebalancing)
+        finally:
+            self._silence_alarm()
+
+    async def _beat_on(self, identity: Identity, *, is_rebalancing: bool) -> Interruption:
         while True:
             if not is_rebalancing and self._poll_time_left_s() <= 0:
                 return Interruption.POLL_INTERVAL_EXCEEDED
             if not await self._sleep_until_due(is_rebalancing):
                 continue
             try:
-                await self._send(identity.member_id, identity.generation)
+                heard_at = await self._send(identity)
             except KafkaError as error:
                 self.failure_count += 1
                 interruption = self._judge(error)
                 if interruption is None:
+                    self._expires_at = math.inf
                     self._next_beat = (
                         asyncio.get_running_loop().time() + self._backoff.next_delay_s()
                     )
@@ -135,8 +190,8 @@ class Heartbeat:
                     return interruption
             else:
                 self.beat_count += 1
-                self.note_contact()
-            if not is_rebalancing:
+                self.note_contact(heard_at)
+            if not is_rebalancing and not self.hold_if_expired():
                 self._state.release_hand_outs()
 
     @property
@@ -155,33 +210,39 @@ class Heartbeat:
         if not is_rebalancing:
             wake_at = min(wake_at, loop.time() + self._poll_time_left_s())
         wake_at = max(wake_at, loop.time())
+        self._expect_to_run(wake_at)
         await asyncio.sleep(wake_at - loop.time())
         late_s = loop.time() - wake_at
         if late_s > self._config.session_timeout_s / 2:
             self._blocked_s = late_s
-            log.warning("group %s: %s", self._member.group_id, self.why_silent)
-        if late_s > self._config.session_timeout_s and not is_rebalancing:
-            # Perhaps others have the partitions by now: what is buffered waits for the answer to
-            # this beat, or is lost with the partitions.
-            self._state.hold_hand_outs()
         return loop.time() >= self._next_beat
 
-    async def _send(self, member_id: str, generation: int) -> None:
+    async def _send(self, identity: Identity) -> float:
+        """Send one beat; return a time before which the coordinator cannot have heard of it."""
         request = HeartbeatRequest(
             group_id=self._member.group_id,
-            generation_id=generation,
-            member_id=member_id,
+            generation_id=identity.generation,
+            member_id=identity.member_id,
             group_instance_id=self._member.group_instance_id,
         )
         # Half the session: a silent coordinator has to be left while there is time to find out
         # that it has moved.
         answer_s = min(self._config.request_timeout_s, self._config.session_timeout_s / 2)
-        await self._coordinator.request(
-            request,
-            error_code=lambda response: response.error_code,
-            deadline=asyncio.get_running_loop().time() + answer_s,
-            answer_s=answer_s,
-        )
+        loop = asyncio.get_running_loop()
+        sent_at = loop.time()
+        self._expect_to_run(sent_at + answer_s)
+        try:
+            await self._coordinator.request(
+                request,
+                error_code=lambda response: response.error_code,
+                deadline=sent_at + answer_s,
+                answer_s=answer_s,
+            )
+        finally:
+            took_s = loop.time() - sent_at
+            if took_s - answer_s > self._config.session_timeout_s * BLOCKED_SHARE:
+                self._blocked_s = took_s  # the deadline's timer did not fire: nothing ran
+        return sent_at
 
     def _judge(self, error: KafkaError) -> Interruption | None:
         """Return what the error interrupts; None when the next beat may well succeed."""

@@ -23,6 +23,7 @@ from aiokafka_lite.consumer.group.callbacks import ListenerCalls
 from aiokafka_lite.consumer.group.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
 from aiokafka_lite.consumer.group.heartbeat import Heartbeat, stop
 from aiokafka_lite.consumer.group.member import (
+    LOSSES,
     Interruption,
     Member,
     MemberState,
@@ -389,7 +390,8 @@ class GroupMembership:
                     set(share.partitions),
                     deadline=loop.time() + self._config.rebalance_timeout_s,
                 )
-        state.release_hand_outs()
+        if member.interruption not in LOSSES and not self._heartbeat.hold_if_expired():
+            state.release_hand_outs()  # otherwise at the next beat's outcome
         self._assigned_version = self._joined_version
         member.notify()
         heartbeat = self._heartbeat.start()
@@ -458,7 +460,11 @@ class GroupMembership:
 
     # --- What happens to it ---------------------------------------------------------------
     def _application_acted(self) -> None:
-        """Wake the group task for a new subscription, or for a get that it sits out for."""
+        """Wake the group task for a new subscription, or for a get that it sits out for.
+
+        A get after the loop was blocked is served only if the partitions are still this member's.
+        """
+        self._heartbeat.hold_if_expired()
         version = self._state.subscription_version
         if self._sits_out or self._noticed_version != version:
             self._noticed_version = version

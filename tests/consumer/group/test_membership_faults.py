@@ -314,14 +314,16 @@ async def test_an_assignor_that_raises_ends_the_wait_for_the_assignment(
     await worker.die()
 
 
-async def test_a_blocked_event_loop_is_named_in_the_log(
+async def test_a_blocked_event_loop_is_why_the_coordinator_heard_nothing(
     broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = {"session_timeout_ms": 200, "heartbeat_interval_ms": 50}
     async with worker_of(broker, **settings) as worker:
         await asyncio.sleep(0.01)  # the heartbeat task sleeps now
+        error = HeartbeatResponse(error_code=errors.UnknownMemberIdError.errno)
+        broker.script(HeartbeatRequest, error)
         time.sleep(0.2)  # noqa: ASYNC251 -- blocking the loop is what is tested
-        await until(lambda: "the event loop was blocked" in caplog.text, worker)
+        await until(lambda: ": the event loop was blocked for" in caplog.text, worker)
 
 
 async def test_more_partitions_make_the_leader_share_out_anew(broker: ScriptedBroker) -> None:

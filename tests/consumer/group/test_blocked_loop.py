@@ -1,0 +1,236 @@
+"""An event loop that is really blocked: the group goes on, and the member is the last to know."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
+
+from aiokafka_lite.broker import BrokerConfig
+from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.events import LoopBlocked, Lost
+from aiokafka_lite.errors import CommitFailedError
+from aiokafka_lite.structs import TopicPartition
+from tests.consumer.group.test_listeners import Losing, listening
+from tests.consumer.group.worker import PATIENCE_S, tps, until
+from tests.consumer.test_consumer import rows
+from tests.support.cluster import KafkaHandle, unique
+
+RECORD_COUNT: Final = 200
+
+
+@pytest.fixture
+def threaded() -> Iterator[KafkaHandle]:
+    """An embedded broker that goes on while the test's loop is blocked."""
+    with BrokerThread(BrokerConfig(group_min_session_timeout_ms=100)) as broker:
+        yield KafkaHandle("embedded", broker.bootstrap_servers)
+
+
+class Peer:
+    """Another member, on a thread and a loop of its own, that commits all it is handed."""
+
+    def __init__(self, kafka: KafkaHandle, topic: str, group_id: str, session_timeout_s: float):
+        self._kafka = kafka
+        self._topic = topic
+        self._group_id = group_id
+        self._session_timeout_ms = int(session_timeout_s * 1000)
+        self._is_stopping = False
+        self.partitions: set[TopicPartition] = set()
+        self.committed: dict[TopicPartition, int] = {}
+
+    def run(self) -> None:
+        asyncio.run(self._work())
+
+    def stop(self) -> None:
+        self._is_stopping = True
+
+    async def _work(self) -> None:
+        async with AIOKafkaConsumer(
+            self._topic,
+            bootstrap_servers=self._kafka.bootstrap_servers,
+            group_id=self._group_id,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=self._session_timeout_ms,
+            heartbeat_interval_ms=self._session_timeout_ms // 5,
+        ) as consumer:
+            while not self._is_stopping:
+                self.partitions = consumer.assignment()
+                if await consumer.getmany(timeout_ms=20):
+                    try:
+                        await consumer.commit()
+                    except CommitFailedError:
+                        continue
+                    for tp in consumer.assignment():
+                        self.committed[tp] = await consumer.position(tp)
+
+
+@contextmanager
+def beside(peer: Peer) -> Iterator[Peer]:
+    """Have a peer run meanwhile."""
+    thread = threading.Thread(target=peer.run, daemon=True)
+    thread.start()
+    try:
+        yield peer
+    finally:
+        peer.stop()
+        thread.join(PATIENCE_S)
+
+
+def block_until(condition: Callable[[], object]) -> None:
+    """Block this thread, and its event loop, until a condition holds that others bring about."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+async def by_async_for(consumer: AIOKafkaConsumer) -> AsyncIterator[TopicPartition]:
+    async for record in consumer:
+        yield TopicPartition(record.topic, record.partition)
+
+
+async def by_getone(consumer: AIOKafkaConsumer) -> AsyncIterator[TopicPartition]:
+    while True:
+        record = await consumer.getone()
+        yield TopicPartition(record.topic, record.partition)
+
+
+async def by_poll(consumer: AIOKafkaConsumer) -> AsyncIterator[TopicPartition]:
+    while True:
+        for tp in await consumer.poll(max_records=1):
+            yield tp
+
+
+WAYS = {"async for": by_async_for, "getone": by_getone, "poll": by_poll}
+
+
+async def check_a_block_that_costs_the_membership(
+    kafka: KafkaHandle,
+    session_s: float,
+    blocked_s: float,
+    way: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Block at the first record for so long, until the peer has all, and look what comes then."""
+    topic, group_id = await kafka.create_topic(partitions=2), unique("g")
+    for partition in range(2):
+        await kafka.produce(topic, partition, rows(0, RECORD_COUNT))
+    both = tps(topic, 0, 1)
+    session_ms = int(session_s * 1000)
+    settings = {
+        "group_id": group_id,
+        "session_timeout_ms": session_ms,
+        "heartbeat_interval_ms": session_ms // 5,
+        "enable_auto_commit": False,
+    }
+    async with listening(kafka, topic, listener := Losing(), **settings) as consumer:
+        events = consumer.events()
+        assert consumer.assignment() == both
+        peer = Peer(kafka, topic, group_id, session_s)
+        handed_out = WAYS[way](consumer)
+        tp = await anext(handed_out)
+        caplog.clear()
+        with beside(peer):
+            began_at = time.monotonic()
+            time.sleep(blocked_s)  # noqa: ASYNC251 -- blocking the loop is what is tested
+            block_until(lambda: peer.committed == dict.fromkeys(both, RECORD_COUNT))
+            took_s = time.monotonic() - began_at
+
+            # What is buffered is the peer's, and has been worked on.
+            getting = asyncio.ensure_future(anext(handed_out))
+            with pytest.raises(CommitFailedError):
+                await consumer.commit({tp: 1})
+            await until(lambda: [call for call, _ in listener.calls[2:4]] == ["lost", "assigned"])
+            assert not getting.done()
+            await kafka.produce(topic, 0, rows(0, 1))
+            await kafka.produce(topic, 1, rows(0, 1))
+            mine = await asyncio.wait_for(getting, PATIENCE_S)
+            assert listener.calls[2] == ("lost", both)
+            assert mine in listener.calls[-1][1]
+            assert await consumer.position(mine) > RECORD_COUNT
+            assert (await consumer.committed(tp) or 0) >= RECORD_COUNT
+
+    blocks = []
+    lost = []
+    while events._buffer:
+        event = await anext(events)
+        blocks += [event] if isinstance(event, LoopBlocked) and event.blocked_s > 0.5 else []
+        lost += [event] if isinstance(event, Lost) else []
+    assert [event.partitions for event in lost] == [both]
+    assert "the event loop was blocked for" in lost[0].reason
+    (block,) = blocks
+    assert took_s - 0.5 < block.blocked_s <= took_s + 0.5
+    assert f"handed {topic}/{tp.partition}" in block.blocker
+    warned = [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
+    assert len(warned) == 2, warned
+    assert "the event loop was blocked" in warned[0] + warned[1]
+    assert sum(" lost [" in line for line in warned) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_is_buffered_of_lost_partitions_is_not_handed_out_after_a_block(
+    threaded: KafkaHandle, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await check_a_block_that_costs_the_membership(threaded, 0.6, 0.9, way, caplog)
+
+
+async def test_a_block_of_a_session_timeout_costs_the_membership(
+    threaded: KafkaHandle, caplog: pytest.LogCaptureFixture
+) -> None:
+    await check_a_block_that_costs_the_membership(threaded, 0.6, 0.6, "async for", caplog)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sessions", [1.0, 1.5])
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_block_costs_the_membership_on_kafka(
+    real_kafka: str, way: str, sessions: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka = KafkaHandle("real", real_kafka)
+    await check_a_block_that_costs_the_membership(kafka, 6.0, 6.0 * sessions, way, caplog)
+
+
+async def test_a_block_shorter_than_the_session_costs_nothing(threaded: KafkaHandle) -> None:
+    await check_a_block_that_costs_nothing(threaded, 2.0)
+
+
+@pytest.mark.slow
+async def test_a_block_shorter_than_the_session_costs_nothing_on_kafka(real_kafka: str) -> None:
+    await check_a_block_that_costs_nothing(KafkaHandle("real", real_kafka), 6.0)
+
+
+async def check_a_block_that_costs_nothing(kafka: KafkaHandle, session_s: float) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, RECORD_COUNT))
+    session_ms = int(session_s * 1000)
+    settings = {"session_timeout_ms": session_ms, "heartbeat_interval_ms": session_ms // 5}
+    async with listening(kafka, topic, listener := Losing(), **settings) as consumer:
+        membership = consumer._engine.running.membership
+        generation = membership.generation
+        offsets = []
+        async for record in consumer:
+            offsets.append(record.offset)
+            if record.offset == RECORD_COUNT // 2:
+                time.sleep(session_s / 2)  # noqa: ASYNC251 -- what is tested
+                await consumer.commit({TopicPartition(topic, 0): record.offset})
+            if record.offset == RECORD_COUNT - 1:
+                break
+
+        def beat_count() -> int:
+            standing = membership.standing
+            assert standing is not None
+            return standing.heartbeat_count
+
+        counted = beat_count()
+        await until(lambda: beat_count() >= counted + 2)
+        assert offsets == list(range(RECORD_COUNT))
+        assert membership.generation == generation
+        assert [call for call, _ in listener.calls] == ["revoked", "assigned"]
