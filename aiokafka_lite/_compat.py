@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 if sys.version_info >= (3, 11):
     from asyncio import timeout, timeout_at
@@ -47,12 +49,22 @@ else:  # these only speak to type checkers as well
         return method
 
 
+T = TypeVar("T")
+
+
+def is_being_cancelled(task: asyncio.Task[T]) -> bool:
+    """Whether a task was asked to end, and has not ended yet; before Python 3.11 nobody knows."""
+    cancelling: Callable[[], int] | None = getattr(task, "cancelling", None)
+    return cancelling is not None and cancelling() > 0
+
+
 __all__ = [
     "Buffer",
     "Never",
     "Self",
     "StrEnum",
     "dataclass_transform",
+    "is_being_cancelled",
     "override",
     "timeout",
     "timeout_at",

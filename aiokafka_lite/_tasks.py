@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TypeVar
 
+from aiokafka_lite._compat import is_being_cancelled
 from aiokafka_lite.errors import KafkaError
 
 log = logging.getLogger(__name__)
@@ -191,9 +192,15 @@ class TaskScope:
         if error is None or self._failure is not None:
             return
         self._failure = error
-        if not self._is_closed:
+        if task.cancelled() and self._is_loop_ending():
+            log.info("%s: task %s was cancelled, as all others were", self.name, task.get_name())
+        elif not self._is_closed:
             log.error("%s: task %s died", self.name, task.get_name(), exc_info=error)
         self._end_after_failure(error)
+
+    def _is_loop_ending(self) -> bool:
+        """Whether every task of the loop is cancelled, as `asyncio.run` does at its end."""
+        return all(is_being_cancelled(task) for task in asyncio.all_tasks(self._loop))
 
     def guard(self, callback: Callable[[], object], *, name: str) -> Callable[..., None]:
         """Return a callback for the event loop whose exceptions are the scope's failure.

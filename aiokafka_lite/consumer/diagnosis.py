@@ -177,10 +177,10 @@ def _held(engine: Engine, running: Running, partition: PartitionState) -> Diagno
 def _at_hand(engine: Engine, partition: PartitionState, now: float) -> Diagnosis | None:
     """Say what is buffered: records, or an error that stands before them."""
     part = engine.queue.line.first_share(partition)
-    if part is not None and not part.decoded and part.error is not None:
+    if part is not None and not part.decoded and (error := part.waiting_error) is not None:
         return Diagnosis(
             Cause.ERROR_WAITS,
-            f"the next get raises {part.error}"
+            f"the next get raises {error}"
             + ("; seek to go on" if part.is_sticky else "")
             + (" (once the partition is resumed)" if partition.is_paused else ""),
         )

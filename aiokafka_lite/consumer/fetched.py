@@ -65,6 +65,8 @@ class FetchedPartition:
     __slots__ = (
         "_deserialize",
         "_inflated_bytes",
+        "_is_closed",
+        "_raised",
         "_records",
         "decoded",
         "delivery",
@@ -100,6 +102,8 @@ class FetchedPartition:
         self.decoded: list[Record] = []
         self.raw: list[Record] = []
         self.error: KafkaError | None = None
+        # What a get has raised about the first of `raw`, which the next one tries again.
+        self._raised: KafkaError | None = None
         # Whether on_bad_record is still to say what becomes of what `error` is about.
         self.is_undecided = False
         # Whether the error stays until the application seeks, or is raised only once.
@@ -110,6 +114,7 @@ class FetchedPartition:
         self._records = records
         self._deserialize = delivery.deserialize
         self._inflated_bytes = 0
+        self._is_closed = False
         # What was decompressed for the records in `decoded` and `raw`, at most.
         self.held_bytes = 0
         if response is not None:
@@ -117,8 +122,13 @@ class FetchedPartition:
 
     @property
     def is_current(self) -> bool:
-        """Whether no seek, reset or revocation has made it stale."""
-        return self.tag == self.partition.tag
+        """Whether it is in line, and no seek, reset or revocation has made it stale."""
+        return not self._is_closed and self.tag == self.partition.tag
+
+    @property
+    def waiting_error(self) -> KafkaError | None:
+        """What a get raises, or has raised and will again, as far as known."""
+        return self.error or self._raised
 
     @property
     def is_exhausted(self) -> bool:
@@ -232,7 +242,7 @@ class FetchedPartition:
         """Note that a get raises `error`: the next one tries the same record again."""
         error = self.error
         if self.raw:
-            self.error = None
+            self.error, self._raised = None, error
         elif error is not None:
             self.is_undecided = self.delivery.bad.decides(error)
 
@@ -259,6 +269,7 @@ class FetchedPartition:
         """Move records from `raw` to `decoded`, up to the one that an error is about."""
         self.decoded += self.raw[:count]
         del self.raw[:count]
+        self._raised = None
         if error is None:
             return
         # It may be kept for long, by whoever is told of it.
@@ -293,6 +304,7 @@ class FetchedPartition:
 
     def close(self) -> None:
         """Give its bytes back to the budget; called once, when it leaves the queue."""
+        self._is_closed = True
         if self.response is None:
             return
         if self._inflated_bytes:

@@ -33,6 +33,8 @@ Verdict = Literal["ok", "degraded", "dead"]
 MAX_NAMED: Final = 5
 # A block of the event loop that makes heartbeats late.
 LONG_BLOCK_S: Final = 1.0
+# How long a partition may take to its first position, or to a new one.
+LONG_WITHOUT_POSITION_S: Final = 10.0
 # How long a failed commit that none has followed is worth a word.
 FAILED_COMMIT_S: Final = 60.0
 
@@ -118,6 +120,11 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
         ago = seconds(now - failed_at)
         yield f"the latest commit, {ago} ago, failed: what was processed may be read again"
     yield from _partition_troubles(engine, running, now)
+    if (without_s := running.watchdog.assigned_without_position_s) > LONG_WITHOUT_POSITION_S:
+        yield (
+            f"there are partitions that have had no position for {seconds(without_s)}: nothing is "
+            "read of them; explain() says of each why"
+        )
     if (blocked_s := engine.probe.blocked_lately_s(now)) > LONG_BLOCK_S:
         yield (
             f"the event loop was blocked for {seconds(blocked_s)}, and heartbeats with it: "
@@ -207,7 +214,7 @@ def _may_be_in_trouble(engine: Engine, running: Running, partition: PartitionSta
     if node is None or node.error is not None or node.in_flight_since is None:
         return True
     part = engine.queue.line.first_share(partition)
-    return part is not None and part.error is not None
+    return part is not None and part.waiting_error is not None
 
 
 def _remarks(engine: Engine, running: Running) -> Iterator[str]:

@@ -23,6 +23,7 @@ EVENT_COUNTERS: Final = {
     "loop_blocked_total": "loop_blocked",
     "task_restarts_total": "task_restarted",
     "throttles_total": "throttled",
+    "fetch_stalls_total": "fetch_stalled",
 }
 
 
@@ -57,6 +58,9 @@ def measure(engine: Engine, now: float) -> Row:
         "loop_lag_seconds": engine.probe.lag_now_s(now),
         "loop_lag_max_seconds": engine.probe.max_lag_s,
         "lag": total_lag(engine),
+        "assigned_without_position_seconds": (
+            0.0 if engine.current is None else engine.current.watchdog.assigned_without_position_s
+        ),
         "lost_offsets_total": lost_offsets,
         "skipped_offsets_total": skipped_offsets,
         **{name: state.events.counts.get(event, 0) for name, event in EVENT_COUNTERS.items()},
@@ -102,7 +106,7 @@ def _node_row(running: Running, node_id: int, counts: NodeCounts | None, now: fl
     return {
         "node": node_id,
         "address": None if node is None else f"{node.host}:{node.port}",
-        "is_reachable": lost_at is None,
+        "is_reachable": lost_at is None and node is not None,
         "in_flight": pool.in_flight_request_count(node_id),
         "fetched_bytes_total": counts.received_bytes,
         "fetches_total": fetch_count,

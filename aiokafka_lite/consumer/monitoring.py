@@ -43,7 +43,10 @@ class Monitoring:
 
         Raises:
             ValueError: `max_buffered` is not positive.
+            WrongLoopError: Another loop runs, or this is another thread.
+            ForkedError: It was made in another process.
         """
+        self._engine.owner.check_now()
         return self._state.events.subscribe(max_buffered)
 
     def health(self) -> Health:
@@ -51,9 +54,16 @@ class Monitoring:
 
         Works at any time, also before `start`, while it runs and after `stop`. It asks nobody,
         so it may be called as often as a probe likes: some microseconds for each partition that is
-        not being fetched just now, less for the others.
+        not being fetched just now, less for the others. A thread gets it by
+        `loop.call_soon_threadsafe` or `asyncio.run_coroutine_threadsafe`.
+
+        Raises:
+            WrongLoopError: Another loop runs, or this is another thread.
+            ForkedError: It was made in another process.
         """
         from aiokafka_lite.consumer.health import examine
+
+        self._engine.owner.check_now()
 
         return examine(self._engine, self._loop.time())
 
@@ -64,9 +74,12 @@ class Monitoring:
 
         Raises:
             TypeError: It is not a TopicPartition.
+            WrongLoopError: Another loop runs, or this is another thread.
+            ForkedError: It was made in another process.
         """
         from aiokafka_lite.consumer.diagnosis import diagnose
 
+        self._engine.owner.check_now()
         check_partitions((partition,))
         self._state.settle()
         return diagnose(self._engine, partition, self._loop.time()).text
@@ -76,7 +89,13 @@ class Monitoring:
 
         Names ending in _total count since the consumer was made; docs/monitoring.md lists all.
         "partitions" and "nodes" are lists of dicts. After a stop the counters stay as they were.
+
+        Raises:
+            WrongLoopError: Another loop runs, or this is another thread.
+            ForkedError: It was made in another process.
         """
         from aiokafka_lite.consumer.metrics import measure
+
+        self._engine.owner.check_now()
 
         return measure(self._engine, self._loop.time())

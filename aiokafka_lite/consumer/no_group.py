@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 
 from aiokafka_lite._tasks import TaskScope
@@ -40,6 +41,7 @@ class NoGroup:
         self._state = state
         self._cluster = cluster
         self._scope = scope
+        self._loop = asyncio.get_running_loop()
 
     @property
     def is_stable(self) -> bool:
@@ -103,7 +105,8 @@ class NoGroup:
             from aiokafka_lite.consumer.events import Assigned
 
             self._state.assign_from_group(every)
-            self._state.events.publish(Assigned(frozenset(every)))
+            # The application may have called this while the loop stands still.
+            self._state.events.publish(Assigned(frozenset(every), at_s=self._loop.time()))
 
 
 class NoCommits:

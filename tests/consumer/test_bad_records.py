@@ -295,6 +295,24 @@ async def test_a_seek_while_a_callable_decides_makes_its_verdict_void() -> None:
     assert skips(buffers) == 0
 
 
+async def test_a_verdict_that_comes_after_the_stop_is_void() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def decide(bad: BadRecord) -> Verdict:
+        begun.set()
+        await go_on.wait()
+        return "skip"
+
+    buffers = Buffers(value_deserializer=number, on_bad_record=decide)
+    buffers.put({A: view_of(b"bad", b"1")})
+    getting = asyncio.ensure_future(buffers.poll())
+    await begun.wait()
+    buffers.queue.clear()  # as the stop does
+    go_on.set()
+    assert await getting == {}
+    assert skips(buffers) == 0
+
+
 async def test_two_gets_ask_once() -> None:
     asked: list[int] = []
 

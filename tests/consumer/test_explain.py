@@ -15,6 +15,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.diagnosis import Cause, diagnose
 from aiokafka_lite.errors import (
+    DeserializationError,
     KafkaConnectionError,
     KafkaStorageError,
     OffsetOutOfRangeError,
@@ -203,6 +204,24 @@ async def test_an_error_that_waits_for_the_next_get(kafka: KafkaHandle) -> None:
         with pytest.raises(OffsetOutOfRangeError):
             await consumer.getone()
         consumer.seek(tp, 0)
+        await until(consumer, tp, Cause.BUFFERED)
+
+
+async def test_a_record_that_no_get_comes_past(kafka: KafkaHandle) -> None:
+    def refuse(value: bytes) -> object:
+        raise ValueError(value)
+
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 5))
+    tp = TopicPartition(topic, 0)
+    async with reading(kafka, topic, value_deserializer=refuse) as consumer:
+        for _ in range(2):
+            with pytest.raises(DeserializationError):
+                await consumer.getone()
+            assert cause_of(consumer, tp) is Cause.ERROR_WAITS
+            assert "at offset 0 cannot be deserialised" in consumer.explain(tp)
+            assert consumer.health().verdict == "degraded"
+        consumer.seek(tp, 1)
         await until(consumer, tp, Cause.BUFFERED)
 
 

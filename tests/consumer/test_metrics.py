@@ -136,6 +136,21 @@ async def test_fetches_their_latency_and_failures_are_counted_per_node() -> None
             assert node["fetches_total"] == metrics["fetches_total"]
 
 
+async def test_a_broker_that_left_the_cluster_is_not_reachable() -> None:
+    async with Broker(nodes=2) as broker:
+        broker.create_topic("t", 2)
+        async with consumer_of(broker, "t", fetch_max_wait_ms=20) as consumer:
+            await until(consumer, lambda m: len(rows_of(m, "nodes")) == 2)
+            await until(consumer, lambda m: all(n["fetches_total"] for n in rows_of(m, "nodes")))
+            gone = broker.live_nodes[-1].id
+            await broker.stop_node(gone)
+            metrics = await until(
+                consumer, lambda m: None in [node["address"] for node in rows_of(m, "nodes")]
+            )
+            reachable = {n["node"]: n["is_reachable"] for n in rows_of(metrics, "nodes")}
+            assert reachable == {broker.live_nodes[0].id: True, gone: False}
+
+
 async def test_buffered_bytes_are_those_of_the_budget(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, [(None, b"x" * 10_000)] * 10)

@@ -61,6 +61,10 @@ CHANGES: dict[str, Callable[[AIOKafkaConsumer], object]] = {
     "incremental_unassign": lambda c: c.incremental_unassign([TP]),
     "pause": lambda c: c.pause(TP),
     "resume": lambda c: c.resume(TP),
+    "events": lambda c: c.events(),
+    "health": lambda c: c.health(),
+    "explain": lambda c: c.explain(TP),
+    "metrics": lambda c: c.metrics(),
 }
 
 
@@ -73,13 +77,14 @@ def broker() -> Iterator[BrokerThread]:
         yield broker
 
 
-def consumer_of(broker: BrokerThread) -> AIOKafkaConsumer:
-    return AIOKafkaConsumer(
-        "t",
-        bootstrap_servers=broker.bootstrap_servers,
-        group_id=unique("g"),
-        auto_offset_reset="earliest",
-    )
+def consumer_of(broker: BrokerThread, **arguments: object) -> AIOKafkaConsumer:
+    settings: dict[str, object] = {
+        "bootstrap_servers": broker.bootstrap_servers,
+        "group_id": unique("g"),
+        "auto_offset_reset": "earliest",
+        **arguments,
+    }
+    return AIOKafkaConsumer("t", **settings)  # type: ignore[arg-type]
 
 
 def in_a_thread(work: Callable[[], object]) -> BaseException | None:
@@ -133,6 +138,27 @@ def test_on_another_loop_every_call_is_refused_and_nothing_is_lost(
     assert first.run_until_complete(consumer.getone()).offset == 2
     assert first.run_until_complete(consumer.stop()) == {}
     first.close()
+
+
+@pytest.mark.parametrize("group_id", [None, "g"])
+def test_while_its_loop_stands_still_a_subscription_may_change_and_be_looked_at(
+    broker: BrokerThread, group_id: str | None
+) -> None:
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> AIOKafkaConsumer:
+        consumer = consumer_of(broker, group_id=group_id and unique(group_id))
+        await consumer.start()
+        return consumer
+
+    consumer = loop.run_until_complete(begin())
+    consumer.unsubscribe()
+    consumer.subscribe(["t"])
+    assert loop.run_until_complete(consumer.getone()).offset == 0
+    assert consumer.metrics()["records_total"] == 1
+    assert consumer.health().verdict != "dead"
+    loop.run_until_complete(consumer.stop())
+    loop.close()
 
 
 async def test_from_another_thread_every_call_is_refused(broker: BrokerThread) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -520,7 +522,9 @@ def _run(main: Coroutine[Any, Any, None], loop: str) -> None:
         ),
     ],
 )
-def test_the_end_of_the_loop_stops_what_an_async_with_holds(loop: str) -> None:
+def test_the_end_of_the_loop_stops_what_an_async_with_holds(
+    loop: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """`asyncio.run` cancels every task at once: the application's, and the consumer's own."""
     seen: list[int] = []
 
@@ -545,3 +549,5 @@ def test_the_end_of_the_loop_stops_what_an_async_with_holds(loop: str) -> None:
         assert seen == [0, 1, 2, 3, 4]
         assert broker.committed("g") == {TP: 4}
         assert len(broker.requests.of("LeaveGroup")) == 1
+    if sys.version_info >= (3, 11):  # before, nobody can tell it from a task that was cancelled
+        assert [r.message for r in caplog.records if r.levelno > logging.INFO] == []

@@ -10,7 +10,7 @@ import pytest
 
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.consumer import AIOKafkaConsumer, watchdog
+from aiokafka_lite.consumer import AIOKafkaConsumer, health, watchdog
 from aiokafka_lite.consumer.event_stream import EventSubscription
 from aiokafka_lite.consumer.events import FetchStalled
 from aiokafka_lite.consumer.fetcher import Fetcher
@@ -118,7 +118,7 @@ async def test_a_partition_that_was_forgotten_is_fetched_again(
             record = await asyncio.wait_for(consumer.getone(), TIMEOUT_S)
             assert (await asyncio.wait_for(next_stall(events), TIMEOUT_S)).tp == tp
         assert record.offset == 1
-        assert running.watchdog.stall_count >= 1
+        assert consumer.metrics()["fetch_stalls_total"] == running.watchdog.stall_count >= 1
     assert sum("has not been fetched" in line for line in caplog.messages) == 1
 
 
@@ -143,7 +143,7 @@ async def test_what_waits_for_a_reason_is_left_alone() -> None:
             assert running.watchdog.assigned_without_position_s == 0
 
 
-async def test_how_long_there_is_no_position_is_measured() -> None:
+async def test_how_long_there_is_no_position_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Broker() as broker:
         broker.create_topic("t", 1)
         broker.produce("t", b"first")
@@ -154,6 +154,11 @@ async def test_how_long_there_is_no_position_is_measured() -> None:
             async with _compat.timeout(TIMEOUT_S):
                 while looker.assigned_without_position_s < 0.05:
                     await consumer.poll(timeout_ms=10)
+            waited_s = consumer.metrics()["assigned_without_position_seconds"]
+            assert isinstance(waited_s, float)
+            assert waited_s >= 0.05
+            monkeypatch.setattr(health, "LONG_WITHOUT_POSITION_S", 0.05)
+            assert "no position for" in " ".join(consumer.health().reasons)
             refusal.remove()
             assert (await asyncio.wait_for(consumer.getone(), TIMEOUT_S)).value == b"first"
             async with _compat.timeout(TIMEOUT_S):

@@ -247,11 +247,11 @@ class Member:
         self._interruption = None
         self.enter(MemberState.SYNCING)
 
-    def lose_generation(self, lost_by: Interruption) -> None:
+    def lose_generation(self, lost_by: Interruption, because: str = "") -> None:
         """Be of no generation any more; the member id stays good."""
         self.identity = Identity(self.identity.member_id)
         self.is_leader = False
-        self.lost_by, self.lost_because = lost_by, ""
+        self.lost_by, self.lost_because = lost_by, because
         self.notify()
 
     def lose_membership(self, lost_by: Interruption | None = None, because: str = "") -> None:

@@ -448,6 +448,8 @@ class GroupMembership:
             self._member.group_id,
             overdue,
         )
+        # Before the coordinator hears of it: from now on a commit is one too late.
+        self._member.lose_generation(Interruption.POLL_INTERVAL_EXCEEDED, overdue)
         await self._withdraw(Interruption.POLL_INTERVAL_EXCEEDED)
         self._member.lose_membership(Interruption.POLL_INTERVAL_EXCEEDED, overdue)
         loop = asyncio.get_running_loop()
