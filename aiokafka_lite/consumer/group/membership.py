@@ -258,7 +258,7 @@ class GroupMembership:
             overdue = self._overdue()
             await self._give_back(reason)
             if reason is Interruption.FENCED:
-                self._give_up(FencedInstanceIdError(reason))
+                self._give_up(FencedInstanceIdError(str(reason)))
             if reason is Interruption.POLL_INTERVAL_EXCEEDED:
                 await self._sit_out(overdue)
 
@@ -323,7 +323,7 @@ class GroupMembership:
         self._error = None
         while True:
             if Interruption.FENCED in (member.interruption, member.lost_by):
-                self._give_up(FencedInstanceIdError(Interruption.FENCED))
+                self._give_up(FencedInstanceIdError(Interruption.FENCED.value))
             member.settle_interruption()
             if not is_subscribed(state):
                 return None
