@@ -25,6 +25,7 @@ from aiokafka_lite.consumer.diagnosis import (
 )
 from aiokafka_lite.consumer.engine import Engine, Running
 from aiokafka_lite.consumer.state import FetchState, PartitionState, SubscriptionMode
+from aiokafka_lite.consumer.topic_lives import is_gone
 from aiokafka_lite.structs import TopicPartition
 
 Verdict = Literal["ok", "degraded", "dead"]
@@ -112,6 +113,7 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
         for name, error in scope.degraded.items():
             yield f"{name} ({scope.name}) failed and is tried again: {error}"
     if engine.is_started:
+        yield from _topic_troubles(engine, running)
         yield from _group_troubles(engine, running, now)
     if (waiting := engine.waiting_error) is not None:
         yield f"the next get raises {waiting}"
@@ -150,6 +152,19 @@ def _broker_troubles(running: Running, now: float) -> Iterator[str]:
             f"{pool.describe(node_id)} cannot be reached, for {seconds(now - lost_at)}: "
             f"{pool.last_error(node_id)}"
         )
+
+
+def _topic_troubles(engine: Engine, running: Running) -> Iterator[str]:
+    if engine.state.mode is not SubscriptionMode.TOPICS:
+        return
+    view = running.cluster.view
+    gone = sorted(topic for topic in engine.state.subscription or () if is_gone(view, topic))
+    for topic in gone[:MAX_NAMED]:
+        yield (
+            f"topic {topic!r} is subscribed and gone: nothing comes of it unless it is created anew"
+        )
+    if (more := len(gone) - MAX_NAMED) > 0:
+        yield f"and {more} more topics are gone"
 
 
 def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[str]:
@@ -225,11 +240,13 @@ def _remarks(engine: Engine, running: Running) -> Iterator[str]:
         if paused:
             yield f"{paused} of {len(state.assignment)} partitions are paused"
         return
-    standing = running.membership.standing
+    standing, view = running.membership.standing, running.cluster.view
     if state.mode is SubscriptionMode.NONE:
         yield "nothing is subscribed or assigned: call subscribe() or assign()"
+    elif not any(view.partitions_for_topic(topic) for topic in state.subscription or ()):
+        yield "no partition is assigned: what is subscribed has none"
     elif standing is None:
-        yield "no partition is assigned: what is subscribed matches none"
+        yield "no partition is assigned"
     elif standing.is_settled:
         yield (
             f"no partition is assigned: group {standing.group_id} has as many members as "

@@ -208,6 +208,21 @@ async def test_no_partitions_are_ok_and_said(kafka: KafkaHandle) -> None:
         )
 
 
+@pytest.mark.parametrize("group_id", [None, "g"])
+async def test_a_subscribed_topic_that_is_gone_is_said_until_it_is_back(
+    broker: Broker, group_id: str | None
+) -> None:
+    async with consumer_of(broker, "t", group_id=group_id, metadata_max_age_ms=50) as consumer:
+        await until(consumer, lambda health: is_ok(health) and consumer.assignment())
+        broker.delete_topic("t")
+        health = await until(consumer, lambda _: not consumer.assignment())
+        health = await until(consumer, says("topic 't' is subscribed and gone"))
+        assert health.verdict == "degraded"
+        assert not says("as many members")(health)
+        broker.create_topic("t")
+        await until(consumer, lambda health: is_ok(health) and consumer.assignment())
+
+
 async def test_nothing_subscribed_and_paused_partitions_are_said(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     async with reading(kafka) as consumer:
