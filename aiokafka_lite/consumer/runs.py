@@ -114,7 +114,12 @@ class Runs:
             # Imported where it is used: most consumers have nothing that waits.
             from aiokafka_lite.consumer.application import work_on
 
-            await work_on(part, self._line, self._poison, self._slice)
+            # The time counts towards max_poll_interval_ms: who hangs here waits for no records.
+            self._state.leave_get(self._loop.time())
+            try:
+                await work_on(part, self._line, self._poison, self._slice)
+            finally:
+                self._state.resume_get()
             self._slice.look()
             return
         if part.inflating is None and part.inflate_estimate_s > INFLATE_ON_LOOP_S:

@@ -428,6 +428,10 @@ class SubscriptionState:
     def enter_get(self) -> None:
         """Note that the application waits for records; every call is matched by `leave_get`."""
         self.begin_get()
+        self.resume_get()
+
+    def resume_get(self) -> None:
+        """Note that a get goes on that was left for the application's own work."""
         self._gets_in_progress += 1
         for observer in self._get_observers:
             observer()

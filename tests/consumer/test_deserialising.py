@@ -382,6 +382,34 @@ async def test_what_happens_to_the_partition_meanwhile_is_minded(change: str) ->
         assert found == [0, 1, 2]
 
 
+@pytest.mark.parametrize("end", ["returns", "is cancelled"])
+async def test_what_it_takes_counts_towards_the_time_between_gets(end: str) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    class Held(AsyncDeserializer):
+        async def deserialize(self, item: Serialized) -> object:
+            begun.set()
+            await go_on.wait()
+            return item.offset
+
+    loop = asyncio.get_running_loop()
+    buffers = Buffers(value_deserializer=Held())
+    getting = asyncio.ensure_future(buffers.poll(timeout_s=None))
+    await asyncio.sleep(0)
+    assert buffers.state.idle_s(loop.time() + 100) == 0  # it waits for records
+    buffers.put({A: numbers(3)})
+    await begun.wait()
+    assert buffers.state.idle_s(loop.time() + 100) >= 100
+    if end == "returns":
+        go_on.set()
+        assert A in await getting
+    else:
+        getting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await getting
+    assert not buffers.state.is_in_get
+
+
 async def test_a_deserialiser_that_never_waits_leaves_the_loop_free() -> None:
     turns = 0
 
