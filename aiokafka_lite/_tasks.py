@@ -194,7 +194,7 @@ class TaskScope:
         self._failure = error
         if task.cancelled() and self._is_loop_ending():
             log.info("%s: task %s was cancelled, as all others were", self.name, task.get_name())
-        elif not self._is_closed:
+        elif not (self._is_closed and isinstance(error, KafkaError)):  # what closing may cause
             log.error("%s: task %s died", self.name, task.get_name(), exc_info=error)
         self._end_after_failure(error)
 

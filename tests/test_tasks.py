@@ -87,6 +87,28 @@ async def test_close_waits_until_tasks_have_cleaned_up() -> None:
     await scope.close()
 
 
+@pytest.mark.parametrize(
+    ("error", "is_told"), [(ValueError("bug"), True), (KafkaConnectionError("closed"), False)]
+)
+async def test_bug_in_the_clean_up_of_a_cancelled_task_is_told(
+    error: Exception, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        try:
+            await forever()
+        finally:
+            raise error
+
+    scope = TaskScope("scope")
+    scope.spawn(run(), name="messy")
+    await settle()
+    with caplog.at_level(logging.ERROR):
+        await scope.close()
+        await settle()
+    assert ("scope: task scope:messy died" in caplog.messages) is is_told
+    assert scope.failure is error
+
+
 async def test_task_that_somebody_else_cancels_has_died(caplog: pytest.LogCaptureFixture) -> None:
     failures: list[BaseException] = []
     scope = TaskScope("scope", on_failure=failures.append)

@@ -187,7 +187,8 @@ class Engine:
         """Note that a task died; from now on every get raises what it died of."""
         from aiokafka_lite.consumer.events import TaskFailed
 
-        scopes = () if self._running is None else self._running.scopes
+        running = self._running or self._ending
+        scopes = () if running is None else running.scopes
         name = next((scope.name for scope in scopes if scope.failure is error), "unknown")
         self.state.events.publish(TaskFailed(name, error))
         self._may_be_unusable = True
