@@ -66,6 +66,8 @@ class Heartbeat:
         self._backoff = backoff
         self._scope = scope
         self._on_error = on_error
+        # Also asked when the application changes its subscription while the loop stands still.
+        self._loop = asyncio.get_running_loop()
         # Loop times. The coordinator heard of this member last, and will hear next.
         self._last_contact = 0.0
         self._next_beat = 0.0
@@ -95,7 +97,7 @@ class Heartbeat:
         Of a beat all that is known is that it was heard after it was sent: its answer may have
         waited here for a loop that was blocked.
         """
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         self._last_contact = now if heard_at is None else heard_at
         if now - self._last_contact < self._config.session_timeout_s:
             self._blocked_s = 0.0
@@ -108,7 +110,7 @@ class Heartbeat:
 
         Others may have the partitions by now. The next beat's outcome ends it.
         """
-        is_expired = asyncio.get_running_loop().time() > self._expires_at
+        is_expired = self._loop.time() > self._expires_at
         if is_expired and self._member.state is MemberState.STABLE:
             self._state.hold_hand_outs()
         return is_expired
@@ -116,7 +118,7 @@ class Heartbeat:
     def _expect_to_run(self, by: float) -> None:
         """Take it for a blocked loop if there is no outcome within a lease, and soon after `by`."""
         session_s = self._config.session_timeout_s
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         if loop.time() > self._expires_at:
             return
         self._expires_at = max(self._last_contact + session_s, by + session_s * BLOCKED_SHARE)
@@ -179,9 +181,7 @@ class Heartbeat:
                 interruption = self._judge(error)
                 if interruption is None:
                     self._expires_at = math.inf
-                    self._next_beat = (
-                        asyncio.get_running_loop().time() + self._backoff.next_delay_s()
-                    )
+                    self._next_beat = self._loop.time() + self._backoff.next_delay_s()
                 elif interruption is Interruption.GROUP_REBALANCES and is_rebalancing:
                     self.note_contact()
                 else:
@@ -200,12 +200,12 @@ class Heartbeat:
         return self._last_contact or None
 
     def _poll_time_left_s(self) -> float:
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         return self._config.max_poll_interval_s - self._state.idle_s(now)
 
     async def _sleep_until_due(self, is_rebalancing: bool) -> bool:
         """Sleep to the next beat or to the end of the poll interval; return whether to beat."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         wake_at = self._next_beat
         if not is_rebalancing:
             wake_at = min(wake_at, loop.time() + self._poll_time_left_s())
@@ -228,7 +228,7 @@ class Heartbeat:
         # Half the session: a silent coordinator has to be left while there is time to find out
         # that it has moved.
         answer_s = min(self._config.request_timeout_s, self._config.session_timeout_s / 2)
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         sent_at = loop.time()
         self._expect_to_run(sent_at + answer_s)
         try:
@@ -251,7 +251,7 @@ class Heartbeat:
             return interruption
         if recovery is Recovery.SURFACE:
             self._on_error(error)
-        silence_s = asyncio.get_running_loop().time() - self._last_contact
+        silence_s = self._loop.time() - self._last_contact
         log.log(
             logging.WARNING if silence_s > self._config.session_timeout_s else logging.INFO,
             "group %s: heartbeat failed, %.1f s since the last contact: %s",
