@@ -8,6 +8,7 @@ What the modules below have in ``__all__`` (or, without one, define) is public, 
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -89,12 +90,14 @@ def take_in_inherited(cls: type) -> None:
 
 def tell_of_arguments() -> None:
     """Have the consumer's constructor say what is said of its settings."""
-    arguments = (ConsumerConfig.__doc__ or "").split("Attributes:")[1].split("Raises:")[0]
+    # From Python 3.13 on docstrings lose their indentation when they are compiled.
+    told = inspect.cleandoc(ConsumerConfig.__doc__ or "")
+    arguments = told.split("Attributes:")[1].split("Raises:")[0]
     AIOKafkaConsumer.__init__.__doc__ = (
-        "Take arguments and connect to nothing yet.\n\n    Args:\n"
-        "        topics: Names of topics to subscribe to.\n"
-        "        loop: Deprecated, without effect.\n"
-        "        api_version: Deprecated, without effect."
+        "Take arguments and connect to nothing yet.\n\nArgs:\n"
+        "    topics: Names of topics to subscribe to.\n"
+        "    loop: Deprecated, without effect.\n"
+        "    api_version: Deprecated, without effect."
         f"{arguments.rstrip()}\n"
     )
 

@@ -14,11 +14,11 @@ import textwrap
 from collections.abc import Callable, Iterator
 from html import unescape
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_origin
 
 import pytest
 
-from aiokafka_lite import AIOKafkaConsumer, errors
+from aiokafka_lite import AIOKafkaConsumer, errors, records
 
 pytest.importorskip("pdoc", reason="the reference is written by pdoc")
 
@@ -52,9 +52,11 @@ def public() -> Iterator[Documented]:
                 continue
             value = getattr(module, each)
             is_function = inspect.isfunction(value)
-            docstring = value.__doc__ if is_function or inspect.isclass(value) else "a value"
+            # Before Python 3.11 an alias such as Callable[..., object] passes for a class.
+            is_class = inspect.isclass(value) and get_origin(value) is None
+            docstring = value.__doc__ if is_function or is_class else "a value"
             yield Documented(name, each, value if is_function else None, docstring)
-            if inspect.isclass(value) and value.__module__.startswith("aiokafka_lite"):
+            if is_class and value.__module__.startswith("aiokafka_lite"):
                 yield from methods(name, value)
 
 
@@ -77,6 +79,7 @@ def methods(module: str, cls: type) -> Iterator[Documented]:
 EVERYTHING = list(public())
 
 
+@pytest.mark.skipif(not records.COMPILED, reason="of the plain ConsumerRecord pdoc finds no source")
 def test_reference_is_built_without_a_warning_and_has_every_public_name(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", SCRIPT, tmp_path], capture_output=True, text=True
