@@ -126,6 +126,23 @@ async def test_a_commit_after_too_long_a_pause_says_how_long_and_at_which_record
     assert "max_poll_records" in text
 
 
+async def test_it_says_so_too_before_leave_group_is_answered() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        broker.produce("t", b"one")
+        handle = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with reading(
+            handle, "t", group_id="g", max_poll_interval_ms=150, enable_auto_commit=False
+        ) as consumer:
+            record = await consumer.getone()
+            with broker.on("LeaveGroup").hold() as leave:
+                await leave.reached()
+                commit = asyncio.ensure_future(consumer.commit({TP: record.offset + 1}))
+                await asyncio.sleep(0)  # it is on its way behind LeaveGroup
+            with pytest.raises(MaxPollIntervalError, match="max_poll_interval_ms=150"):
+                await asyncio.wait_for(commit, PATIENCE_S)
+
+
 async def test_commit_gives_up_after_request_timeout_ms() -> None:
     async with Broker() as broker:
         broker.create_topic("t")
