@@ -147,7 +147,6 @@ async def test_a_get_of_one_partition_is_not_held_up_by_what_others_have(
 
 # --- Within what is buffered ---------------------------------------------------------------
 async def test_decompression_makes_room_by_what_has_not_been_begun() -> None:
-    scratch._kept.clear()  # a larger one, left from another test, would count as it is
     size = len(batch(0, 100, codec="gzip", size=500))
     buffers = Buffers(A, B, budget_bytes=100_000)
     buffers.put({A: batch(0, 100, codec="gzip", size=500)}, node_id=1)
