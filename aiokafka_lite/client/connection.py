@@ -126,6 +126,7 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
         self._choices: dict[tuple[type[Request[Response]], int], _Choice[Response]] = {}
         self._in_flight: dict[int, Exchange[Response]] = {}
         self._last_correlation_id = 0
+        self._opened_id = -1  # the last one of opening
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
 
@@ -178,6 +179,7 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
             connection.close()
             raise
         connection._is_trusted = True
+        connection._opened_id = connection._last_correlation_id
         return connection
 
     async def _negotiate(self, timeout_s: float) -> None:
@@ -487,7 +489,8 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport_closed.set()
-        self._fail(lost(self.peer, exc))
+        is_unanswered = self._last_correlation_id - self._opened_id == len(self._in_flight) == 1
+        self._fail(lost(self.peer, exc, is_unanswered=is_unanswered))
 
     def pause_writing(self) -> None:
         self._can_write.clear()

@@ -14,10 +14,20 @@ class UnansweredCredentialsError(KafkaConnectionError):
     """
 
 
-def lost(peer: str, error: BaseException | None) -> KafkaConnectionError:
-    """Return what became of a connection that the network, or the peer, has ended."""
+def lost(
+    peer: str, error: BaseException | None, *, is_unanswered: bool = False
+) -> KafkaConnectionError:
+    """Return what became of a connection that the network, or the peer, has ended.
+
+    Args:
+        peer: Who it was.
+        error: What was raised; None where the peer has closed the connection.
+        is_unanswered: Nothing was answered on it but which versions there are, which brokers tell
+            those too of whom they expect SASL.
+    """
     error_class = TLSError if is_refusal(error) else KafkaConnectionError
-    return caused(error_class(f"lost the connection to {peer}: {explain(error)}"), error)
+    hint = ": if the listener asks for SASL, see security_protocol" if is_unanswered else ""
+    return caused(error_class(f"lost the connection to {peer}: {explain(error)}{hint}"), error)
 
 
 def caused(error: KafkaConnectionError, cause: BaseException | None) -> KafkaConnectionError:

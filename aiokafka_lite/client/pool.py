@@ -18,7 +18,7 @@ import enum
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar, cast
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
@@ -44,6 +44,7 @@ RENEWED_AT: Final = (0.80, 0.90)
 LEAST_RENEWAL_S: Final = 1.05
 
 R = TypeVar("R", bound=Response)
+_Attempt: TypeAlias = "asyncio.Task[KafkaError | None]"
 
 
 class Lane(enum.Enum):
@@ -75,7 +76,7 @@ class _Slot:
 class _NodeState:
     """A node at one endpoint; when the endpoint changes, a new state takes its place."""
 
-    __slots__ = ("backoff", "last_error", "lost_at", "next_attempt_at", "node", "probe", "slots")
+    __slots__ = ("backoff", "last_error", "lost_at", "next_attempt_at", "node", "slots")
 
     def __init__(self, node: Node, backoff: Backoff) -> None:
         self.node = node
@@ -85,8 +86,6 @@ class _NodeState:
         # Loop time since which that is so.
         self.lost_at = 0.0
         self.slots = {lane: _Slot(lane) for lane in Lane}
-        # The attempt that finds out whether the node takes our credentials (still, or again).
-        self.probe: asyncio.Task[KafkaError | None] | None = None
 
     @property
     def in_flight_count(self) -> int:
@@ -126,6 +125,10 @@ class Pool:
         self._closing: list[Connection] = []
         self._idle_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
+        # Addresses that refused us, under whichever node's name, and how long to leave them alone.
+        self._refused_until: dict[tuple[str, int], float] = {}
+        # The attempts that find out whether addresses take our credentials, still or again.
+        self._probes: dict[tuple[str, int], _Attempt] = {}
         # Told when a node cannot be reached any more (its id, address and the error), and when
         # it can again (no error); and how many seconds it could not.
         self.on_reachability: Callable[[int, str, KafkaError | None, float], None] | None = None
@@ -370,9 +373,10 @@ class Pool:
             return error
         finally:
             slot.connecting = None
-            if state.probe is asyncio.current_task():
-                state.probe = None
+            if self._probes.get(state.node[1:3]) is asyncio.current_task():
+                del self._probes[state.node[1:3]]
         slot.connection = connection
+        self._refused_until.pop(state.node[1:3], None)
         self.opened_count += 1
         self.reconnect_count += slot.opened_at > 0.0
         slot.opened_at = self._loop.time()
@@ -390,17 +394,17 @@ class Pool:
         return None
 
     async def _probed(self, state: _NodeState) -> KafkaError | None:
-        """Have one attempt at a time show credentials to a node that failed; return its error.
+        """Have one attempt at a time show credentials where something failed; return its error.
 
         Three lanes that try wrong credentials at once get an account locked three times as fast.
         """
-        if state.last_error is None:
+        address = state.node[1:3]
+        if (probe := self._probes.get(address)) is None:
+            if state.last_error is not None or address in self._refused_until:
+                self._probes[address] = cast(_Attempt, asyncio.current_task())
             return None
-        if state.probe is None:
-            state.probe = asyncio.current_task()
-            return None
-        await asyncio.wait([state.probe])
-        return state.last_error
+        await asyncio.wait([probe])
+        return None if probe.cancelled() else probe.result()
 
     # --- Sessions that end (KIP-368) -------------------------------------------------------
     def _plan_renewal(self, connection: Connection) -> None:
@@ -435,6 +439,9 @@ class Pool:
         # Refused credentials, untrusted certificates: never in a hurry.
         if not error.retriable or isinstance(error, UnansweredCredentialsError):
             delay_s = max(delay_s, self._config.reconnect_backoff_max_s)
+            now = self._loop.time()
+            still = {at: until for at, until in self._refused_until.items() if until > now}
+            self._refused_until = {**still, state.node[1:3]: now + delay_s}
         state.next_attempt_at = max(state.next_attempt_at, self._loop.time() + delay_s)
 
     def _tell_reachability(self, state: _NodeState) -> None:
@@ -457,7 +464,11 @@ class Pool:
         return None
 
     def _backoff_s(self, state: _NodeState) -> float:
-        return max(0.0, state.next_attempt_at - self._loop.time())
+        next_attempt_at = state.next_attempt_at
+        if self._refused_until:
+            refused_until = self._refused_until.get(state.node[1:3], 0.0)
+            next_attempt_at = max(next_attempt_at, refused_until)
+        return max(0.0, next_attempt_at - self._loop.time())
 
     def _mute_s(self, muted_until: float, lane: Lane) -> float:
         # Only long polls wait for a throttled broker: a late heartbeat would cost the membership.

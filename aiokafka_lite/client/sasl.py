@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import functools
 import hmac
 import re
 import secrets
@@ -185,13 +184,11 @@ class _ScramConversation(Conversation):
             )
         final = scram.ClientFinal.unproven(scram.NO_CHANNEL_BINDING, asked.nonce)
         message = scram.auth_message(self._client_first, challenge, final)
-        hashing = functools.partial(
-            scram.salted_password,
-            self._mechanism,
-            self._password.reveal(),
-            asked.salt,
-            asked.iterations,
-        )
+
+        def hashing() -> bytes:  # a partial's repr would show the password
+            password = self._password.reveal()
+            return scram.salted_password(self._mechanism, password, asked.salt, asked.iterations)
+
         salted = await asyncio.get_running_loop().run_in_executor(None, hashing)
         key = scram.server_key(self._mechanism, salted)
         self._signature = scram.server_signature(self._mechanism, key, message)
@@ -316,11 +313,9 @@ class Authenticator:
         """
         conversation = self._mechanism.begin()
         await self._choose(connection)
-        token: bytes | None = await conversation.first()
+        # Never in a variable of its own: reports of errors show those of each frame.
+        request = SaslAuthenticateRequest(auth_bytes=await conversation.first())
         for _ in range(MAX_TOKENS):
-            if token is None:
-                raise AssertionError("a conversation ended with its own word")
-            request = SaslAuthenticateRequest(auth_bytes=token)
             try:
                 answer = await connection.request(request, timeout_s=self._timeout_s)
             except KafkaConnectionError as error:
@@ -339,6 +334,7 @@ class Authenticator:
                 ) from error
             if token is None:
                 return max(0, answer.session_lifetime_ms) / 1000
+            request = SaslAuthenticateRequest(auth_bytes=token)
         raise KafkaProtocolError(f"{connection.peer} does not come to an end authenticating")
 
     async def _choose(self, connection: Connection) -> None:

@@ -166,6 +166,12 @@ class ConsumerConfig(Settings):
     def _check(self) -> None:
         self._check_security()
         self._check_numbers()
+        strategy: object = self.partition_assignment_strategy
+        names = strategy if isinstance(strategy, (list, tuple)) else [strategy]
+        if any(isinstance(name, str) for name in names):
+            raise TypeError(
+                f"partition_assignment_strategy holds assignors, not names as in {strategy!r}"
+            )
         check_reset(self.auto_offset_reset)
         check_on_bad_record(self.on_bad_record)
         if self.has_deserializers:

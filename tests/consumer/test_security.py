@@ -233,7 +233,19 @@ def test_credentials_leave_this_machine_only_with_tls_or_on_request(
         with pytest.raises(InsecureConfigError, match="SASL_SSL"):
             make(security_protocol="SASL_PLAINTEXT")
     make(security_protocol="SASL_PLAINTEXT", allow_plaintext_credentials=True)
-    make(security_protocol="SASL_SSL", ssl_context=ssl.create_default_context())
+    context = ssl.create_default_context()
+    make(security_protocol="SASL_SSL", ssl_context=context)
+    # TLS was meant, and is not used.
+    if is_safe:
+        make(security_protocol="PLAINTEXT", ssl_context=context)
+    else:
+        with pytest.raises(InsecureConfigError, match="ssl_context is given"):
+            make(security_protocol="PLAINTEXT", ssl_context=context)
+
+
+def test_ssl_context_of_another_kind_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"not of str.*create_ssl_context"):
+        ConsumerConfig(security_protocol="SSL", ssl_context="ca.pem")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
