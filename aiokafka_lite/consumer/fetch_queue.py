@@ -315,6 +315,8 @@ class FetchQueue:
             self._runs.decode(part, limit)
             if not self.line.is_next(part):
                 return None  # a deserialiser has moved or paused its partition
+        if not part.decoded and part.needs_application:
+            return None  # it stays the first: that comes next
         self.line.move_to_end(part.partition)
         if part.decoded:
             return part

@@ -289,6 +289,7 @@ async def test_what_was_deserialised_when_a_get_is_cancelled_is_not_waited_for_a
             return item.offset
 
     buffers = Buffers(value_deserializer=Hanging())
+    buffers.queue.time_slice.length_s = 60.0  # however busy the machine is
     buffers.put({A: numbers(6)})
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(buffers.poll(), 0.01)
@@ -380,6 +381,19 @@ async def test_what_happens_to_the_partition_meanwhile_is_minded(change: str) ->
         while len(found) < 3:  # in several lists, if it took its time
             found += (await buffers.poll()).get(A, [])
         assert found == [0, 1, 2]
+
+
+async def test_getone_decodes_no_other_partition_before_the_first_is_deserialised() -> None:
+    class AtOnce(AsyncDeserializer):
+        async def deserialize(self, item: Serialized) -> object:
+            return item.offset
+
+    buffers = Buffers(A, B, value_deserializer=AtOnce())
+    buffers.put({A: numbers(3), B: numbers(3)})
+    first = await buffers.gets.one(())
+    other = buffers.queue.line.first_share(buffers.partition(B if first.partition == 0 else A))
+    assert other is not None
+    assert not other.raw
 
 
 @pytest.mark.parametrize("end", ["returns", "is cancelled"])
