@@ -29,7 +29,10 @@ NOT_AT_IMPORT = (
     "aiokafka_lite.consumer.commits",
     "aiokafka_lite.consumer.deserialising",
     "aiokafka_lite.consumer.events",
+    "aiokafka_lite.consumer.fetcher",
     "aiokafka_lite.consumer.group",
+    "aiokafka_lite.consumer.positions",
+    "aiokafka_lite.consumer.running",
     "aiokafka_lite.deserializers",
     "aiokafka_lite.records.behind",
     "aiokafka_lite.records.build",
@@ -108,7 +111,7 @@ def import_costs_s(packages: Sequence[str], cache: Path) -> list[float]:
 @compiled_only
 def test_import_takes_about_as_long_as_aiokafkas_at_most(tmp_path: Path) -> None:
     ours, theirs = import_costs_s(["aiokafka_lite.consumer", "aiokafka"], tmp_path)
-    assert ours <= 1.1 * theirs  # 0.87 (Python 3.10) to 1.03 (3.13, busy machine) measured
+    assert ours <= theirs  # 0.77 to 0.83 measured (Python 3.11, busy machine)
 
 
 PACKAGES = [

@@ -19,8 +19,9 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import StrEnum
 from aiokafka_lite.client import Lane
-from aiokafka_lite.consumer.engine import Engine, Running
+from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.node_fetcher import NodeFetcher
+from aiokafka_lite.consumer.running import Running
 from aiokafka_lite.consumer.state import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,

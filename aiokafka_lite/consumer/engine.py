@@ -1,14 +1,7 @@
-"""The parts of a consumer, put together, started and stopped in order.
+"""One consumer's life: what it has from its making on, its start, its stop, what it died of.
 
 The engine does not know the consumer that drives it, so that a consumer that was forgotten can
-be collected and say so.
-
-Tasks, each in the scope of its kind, so that they can be stopped in this order:
-
-    fetch        one per leader (fetcher.py)
-    positions    the position resolver (positions.py)
-    group        group, heartbeat, listener, auto-commit (group/, commits.py)
-    cluster      metadata refresh, connections (client/)
+be collected and say so. What needs brokers is made by the start (running.py).
 """
 
 from __future__ import annotations
@@ -19,29 +12,18 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client.cluster import Cluster
-from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, ClientConfig
-from aiokafka_lite.client.connection import Authenticate
-from aiokafka_lite.consumer import stopping
 from aiokafka_lite.consumer.budget import ByteBudget
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.delivering import make_delivery
 from aiokafka_lite.consumer.fetch_queue import FetchQueue
-from aiokafka_lite.consumer.fetcher import Fetcher
 from aiokafka_lite.consumer.gets import Gets
 from aiokafka_lite.consumer.loop_probe import LoopProbe
-from aiokafka_lite.consumer.no_group import NoCommits, NoGroup
-from aiokafka_lite.consumer.offsets import OffsetLookup
 from aiokafka_lite.consumer.ownership import Owner
-from aiokafka_lite.consumer.positions import PositionResolver
 from aiokafka_lite.consumer.ready import ReadyRecords
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionMode, SubscriptionState
-from aiokafka_lite.consumer.topic_lives import TopicLives
-from aiokafka_lite.consumer.watchdog import Watchdog
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     IllegalStateError,
@@ -51,18 +33,13 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.commits import Commits
-    from aiokafka_lite.consumer.group import GroupMembership
+    from aiokafka_lite.client.cluster import Cluster
+    from aiokafka_lite.consumer.running import Running
 
 log = logging.getLogger(__name__)
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 FIRST_TOPIC_RETRY_S: Final = 0.1
-SCOPE_NAMES: Final = ("fetch", "positions", "group", "cluster")
-# How long one address may take to connect, and its broker to say who it is (KIP-601).
-MAX_CONNECT_S: Final = 10.0
-# What an answer to Fetch has beside the records: some tens of bytes for each partition.
-FRAME_OVERHEAD_BYTES: Final = 1 << 20
 
 
 class Engine:
@@ -183,7 +160,7 @@ class Engine:
             error, self._listener_error = self._listener_error, None
             raise error
 
-    def _on_failure(self, error: BaseException) -> None:
+    def on_failure(self, error: BaseException) -> None:
         """Note that a task died; from now on every get raises what it died of."""
         from aiokafka_lite.consumer.events import TaskFailed
 
@@ -196,7 +173,7 @@ class Engine:
         self.queue.wake()
         self._state_changed.set()
 
-    def _on_restart(self, name: str, error: KafkaError) -> None:
+    def on_restart(self, name: str, error: KafkaError) -> None:
         """Tell that a task failed by what may pass, and is tried again."""
         from aiokafka_lite.consumer.events import TaskRestarted
 
@@ -275,8 +252,8 @@ class Engine:
         """
         await self._until_startable()
         self.config.check_isolation_level()
-        # Whoever publishes an event imports its class: not for the first time in the middle of it.
-        import aiokafka_lite.consumer.events  # noqa: F401
+        # Imported by the first start: with what it imports it is a quarter of all there is.
+        from aiokafka_lite.consumer.running import Running
 
         running = self._running = self.latest = Running(self, self._rng)
         self.probe.start()
@@ -358,7 +335,7 @@ class Engine:
         self._has_ended.clear()
         self.uncommitted = offsets
         try:
-            self.uncommitted = await stopping.stop(running, deadline, offsets)
+            self.uncommitted = await running.stop(deadline, offsets)
         except BaseException:
             self.uncommitted = running.commits.left_to_commit(offsets)
             raise
@@ -397,136 +374,3 @@ class Engine:
             except asyncio.TimeoutError:
                 return False
         return True
-
-
-class Scopes(NamedTuple):
-    """The tasks of a consumer by their kind, in the order in which they are stopped."""
-
-    fetching: TaskScope
-    positions: TaskScope
-    grouping: TaskScope
-    connecting: TaskScope
-
-
-class Running:
-    """The parts between start and stop, with the scopes of their tasks."""
-
-    def __init__(self, engine: Engine, rng: random.Random) -> None:
-        config, state = engine.config, engine.state
-        on_failure, on_restart = engine._on_failure, engine._on_restart
-        self._loop = asyncio.get_running_loop()
-        self._config = config
-        self.scopes = Scopes(
-            *(TaskScope(name, on_failure=on_failure, on_restart=on_restart) for name in SCOPE_NAMES)
-        )
-        client = client_config(config)
-        self.cluster = Cluster(
-            client,
-            scope=self.scopes.connecting,
-            rng=rng,
-            authenticate=authenticator(config, client),
-        )
-        self.cluster.pool.on_reachability = engine.on_reachability
-        self.lookup = OffsetLookup(config, self.cluster, rng)
-        self.lives = TopicLives(state, engine.queue)
-        self.cluster.add_listener(self.lives.view_changed)  # before those that its word matters to
-        self.commits: Commits | NoCommits
-        self.membership: GroupMembership | NoGroup
-        if config.group_id is None:
-            self.commits = NoCommits()
-            self.membership = NoGroup(config, state, self.cluster, scope=self.scopes.grouping)
-        else:
-            self.commits, self.membership = self._make_group(engine, config.group_id, rng)
-        self.fetcher = Fetcher(
-            config, state, self.cluster, engine.queue, engine.budget, self.scopes.fetching, rng
-        )
-        self.resolver = PositionResolver(
-            config,
-            state,
-            engine.queue,
-            self.cluster,
-            self.lookup,
-            self.commits.positions,
-            engine.on_error,
-            self.lives.is_young,
-            rng,
-        )
-        self.lives.reset_by_policy = self.resolver.reset_by_policy
-        self.watchdog = Watchdog(
-            state, self.fetcher, lambda: self.membership.is_stable, self.resolver.wake
-        )
-
-    def _make_group(
-        self, engine: Engine, group_id: str, rng: random.Random
-    ) -> tuple[Commits, GroupMembership]:
-        # Imported where there is a group: it is a fifth of all there is to import.
-        from aiokafka_lite.consumer.commits import Commits
-        from aiokafka_lite.consumer.group import Coordinator, GroupMembership, Member
-
-        config, state = engine.config, engine.state
-        coordinator = Coordinator(self.cluster, group_id, state.events)
-        member = Member(group_id, config.group_instance_id)
-        commits = Commits(
-            config, state, self.cluster, coordinator, member, rng=rng, on_error=engine.on_error
-        )
-        membership = GroupMembership(
-            config,
-            state,
-            self.cluster,
-            coordinator,
-            member,
-            commits,
-            scope=self.scopes.grouping,
-            rng=rng,
-            on_error=engine.on_error,
-            on_listener_error=engine.on_listener_error,
-        )
-        return commits, membership
-
-    async def start(self) -> None:
-        """Start all tasks and wait for the first assignment."""
-        self.fetcher.start()
-        self.cluster.add_listener(self.resolver.view_changed)
-        self.scopes.positions.supervise(self.resolver.run, name="positions")
-        self.scopes.fetching.supervise(self.watchdog.run, name="watchdog")
-        if self._config.enable_auto_commit:
-            self.commits.start_auto_commit(self.scopes.grouping)
-        await self.membership.start()
-        await self.membership.wait_assigned()
-
-
-def client_config(config: ConsumerConfig) -> ClientConfig:
-    """Return what the connections need to know."""
-    return ClientConfig(
-        bootstrap_servers=config.bootstrap_servers,
-        client_id=config.client_id,
-        request_timeout_s=config.request_timeout_s,
-        connect_timeout_s=min(MAX_CONNECT_S, config.request_timeout_s),
-        retry_backoff_s=config.retry_backoff_s,
-        metadata_max_age_s=config.metadata_max_age_s,
-        connections_max_idle_s=config.connections_max_idle_s,
-        security_protocol=config.security_protocol,
-        ssl_context=config.ssl_context,
-        allow_plaintext_credentials=config.allow_plaintext_credentials,
-        allow_auto_create_topics=config.allow_auto_create_topics,
-        max_frame_bytes=max(
-            DEFAULT_MAX_FRAME_BYTES,
-            max(config.fetch_max_bytes, config.max_partition_fetch_bytes) + FRAME_OVERHEAD_BYTES,
-        ),
-    )
-
-
-def authenticator(config: ConsumerConfig, client: ClientConfig) -> Authenticate | None:
-    """Return what proves to brokers who we are, None where nobody asks."""
-    if not config.security_protocol.startswith("SASL_"):
-        return None
-    # Imported where it is used: hashing and its modules take milliseconds to import.
-    from aiokafka_lite.client import sasl
-
-    mechanism = sasl.mechanism_of(
-        config.sasl_mechanism,
-        username=config.sasl_plain_username,
-        password=config.sasl_plain_password,
-        token_provider=config.sasl_oauth_token_provider,
-    )
-    return sasl.Authenticator(mechanism, timeout_s=client.connect_timeout_s)

@@ -23,7 +23,8 @@ from aiokafka_lite.consumer.diagnosis import (
     seconds,
     starting_text,
 )
-from aiokafka_lite.consumer.engine import Engine, Running
+from aiokafka_lite.consumer.engine import Engine
+from aiokafka_lite.consumer.running import Running
 from aiokafka_lite.consumer.state import FetchState, PartitionState, SubscriptionMode
 from aiokafka_lite.consumer.topic_lives import is_gone
 from aiokafka_lite.structs import TopicPartition

@@ -6,10 +6,11 @@ from typing import Final
 
 from aiokafka_lite.client import Lane
 from aiokafka_lite.consumer.diagnosis import diagnose
-from aiokafka_lite.consumer.engine import Engine, Running
+from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.health import lag_of, total_lag
 from aiokafka_lite.consumer.node_counts import NodeCounts
 from aiokafka_lite.consumer.partition import PartitionState
+from aiokafka_lite.consumer.running import Running
 
 Number = int | float | None
 Row = dict[str, object]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.consumer.arguments import check_offset, check_partitions
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.engine import Engine, Running
-from aiokafka_lite.consumer.offsets import FoundOffset
+from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.state import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -21,6 +20,10 @@ from aiokafka_lite.consumer.state import (
 from aiokafka_lite.errors import IllegalOperation, KafkaTimeoutError
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.offsets import FoundOffset
+    from aiokafka_lite.consumer.running import Running
 
 CommitOffsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
 

@@ -16,7 +16,7 @@ from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.engine import Running
+    from aiokafka_lite.consumer.running import Running
 
 log = logging.getLogger(__name__)
 
