@@ -115,7 +115,7 @@ class FetchQueue:
         A sticky error stays until the application seeks; others are raised once. Nobody is told
         of an error of a partition that was taken away meanwhile.
         """
-        shares = self.line.shares(partition)
+        shares = self.line.shares.get(partition)
         if not partition.is_assigned or (shares and shares[-1].error is not None):
             return
         part = FetchedPartition(partition, self.delivery, is_sticky=is_sticky)
@@ -126,7 +126,7 @@ class FetchQueue:
 
     def sticky_error(self, partition: PartitionState) -> KafkaError | None:
         """Return the error that holds a partition until the application seeks, if any."""
-        for part in self.line.shares(partition):
+        for part in self.line.shares.get(partition, ()):
             if part.is_sticky:
                 return part.error
         return None
@@ -150,7 +150,7 @@ class FetchQueue:
     def _partition_changed(self, partition: PartitionState) -> None:
         if partition.is_paused:
             # What else its broker has must not wait until it is resumed.
-            for part in self.line.shares(partition):
+            for part in self.line.shares.get(partition, ()):
                 if part.response is not None:
                     self._give_up(part.response)
         self.wake()
@@ -163,7 +163,8 @@ class FetchQueue:
         """
         is_unwanted = bool(self._waiting) and not self._state.is_held
         for partition in self.line.partitions():
-            has_bytes = any(part.response is not None for part in self.line.shares(partition))
+            shares = self.line.shares.get(partition, ())
+            has_bytes = any(part.response is not None for part in shares)
             if has_bytes and (is_unwanted or partition.is_paused):
                 self._state.refetch(partition)
 
@@ -271,7 +272,7 @@ class FetchQueue:
         # Deserialisers may do as they please: what they change is met in what was in line.
         for partition in tuple(islice(line.decoded_next(wanted), max_records)):
             missing = each if left is None or each is None else min(left, each)
-            parts = tuple(line.shares(partition))
+            parts = tuple(line.shares.get(partition, ()))
             for part in parts:
                 if part.response is not None and not part.response.is_taken:
                     # The fetcher sends its next request before this one's records are decoded.
@@ -407,7 +408,7 @@ class FetchQueue:
 
     def _pop_partition(self, partition: PartitionState, missing: int | None) -> list[Record]:
         records: list[Record] = []
-        shares = self.line.shares(partition)
+        shares = self.line.shares[partition]
         while shares:
             part = shares[0]
             if part.decoded:

@@ -8,7 +8,7 @@ get was served from, and always the first, go to the end of the line.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
 from aiokafka_lite.consumer.budget import ByteBudget
@@ -26,6 +26,8 @@ class Line:
         self._state = state
         self._budget = budget
         self._shares: dict[PartitionState, deque[FetchedPartition]] = {}
+        # What is buffered, for everybody to read: it changes with the line.
+        self.shares: Mapping[PartitionState, Sequence[FetchedPartition]] = self._shares
 
     def __len__(self) -> int:
         """Return of how many partitions something is buffered."""
@@ -35,10 +37,6 @@ class Line:
     def partitions(self) -> tuple[PartitionState, ...]:
         """Return all partitions, also those that are paused."""
         return tuple(self._shares)
-
-    def shares(self, partition: PartitionState) -> Sequence[FetchedPartition]:
-        """Return what is buffered of a partition."""
-        return self._shares.get(partition, ())
 
     def first_share(self, partition: PartitionState) -> FetchedPartition | None:
         """Return what a get would look at first of a partition; None: nothing is buffered."""

@@ -13,6 +13,8 @@ While all goes well no task switches are needed for that: `advance` sends the ne
 as it may be sent, called by whoever made it possible: the answer that a get was waiting for, or the
 get that takes a response. The task (`run`) does all that has to wait: it connects, backs off,
 settles large answers a slice at a time, and ends when nothing is left to fetch.
+
+What is asked for is said by node_targets.py, what becomes of an answer by answers.py.
 """
 
 from __future__ import annotations
@@ -21,15 +23,16 @@ import asyncio
 import enum
 import logging
 import math
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite.client import Connection, Exchange, Lane, Node
+from aiokafka_lite.client import Connection, Exchange, Lane
 from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.consumer.answers import Answers
 from aiokafka_lite.consumer.budget import Reservation
-from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse
 from aiokafka_lite.consumer.node_counts import NodeCounts
+from aiokafka_lite.consumer.node_targets import NodeTargets
 from aiokafka_lite.consumer.session import FULL_EPOCH, FetchSession
 from aiokafka_lite.consumer.state import PartitionState
 from aiokafka_lite.errors import (
@@ -41,15 +44,13 @@ from aiokafka_lite.errors import (
     KafkaConnectionError,
     KafkaError,
     NodeNotReadyError,
-    ReplicaNotAvailableError,
     RequestTimedOutError,
     for_code,
 )
-from aiokafka_lite.protocol.messages.fetch import FetchResponse, LeaderIdAndEpoch, PartitionData
+from aiokafka_lite.protocol.messages.fetch import FetchResponse
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.fetcher import Fetcher
-    from aiokafka_lite.consumer.oversized import OversizeSearch
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,6 @@ FETCH_STALL_S: Final = 10.0
 LAST_BACKOFF_S: Final = 1.0
 # What it may take until it is asked of others whether it still leads.
 OVERDUE_S: Final = 1.0
-# Partitions of one answer that are settled in one go: some 5 us each.
-SETTLED_AT_ONCE: Final = 100
 # Answers that blame the fetch session: it is opened anew, and nothing else has failed.
 SESSION_ERRORS: Final = (
     FetchSessionIdNotFound,
@@ -94,26 +93,19 @@ class NodeFetcher:
         self._fetcher = fetcher
         self._loop = asyncio.get_running_loop()
         self._session = FetchSession()
-        self._partitions: set[PartitionState] = set()
-        self._touched: dict[PartitionState, None] = {}
-        # Partitions in a backoff of their own, looked at again when it ends.
-        self._backing_off: dict[PartitionState, None] = {}
+        # When the next backoff of a partition ends; None: there is none, or an answer comes first.
         self._retry_at: float | None = None
+        self._targets = NodeTargets(fetcher, self, self._session)
+        self._answers = Answers(fetcher, node_id, counts, self._session, self._targets)
         self._wake = asyncio.Event()
         self._backoff = Backoff(fetcher.config.retry_backoff_s, LAST_BACKOFF_S, fetcher.rng)
         self._stall_s = min(FETCH_STALL_S, fetcher.config.request_timeout_s)
         self._exchange: Exchange[FetchResponse] | None = None
         self._reservation: Reservation | None = None
-        # What an answer took that was too much; 0: the last was not.
-        self._needed_bytes = 0
         self._asked_epoch = FULL_EPOCH
-        # A large answer that is being settled slice by slice.
-        self._settling: Iterator[None] | None = None
         # What the task has to deal with before anything more is sent.
         self._error: Exception | None = None
         self._failing_since: float | None = None
-        # Made when an answer is too large to be received.
-        self._oversize: OversizeSearch | None = None
         self._is_closed = False
         # Whether the task connects, or waits for room: it looks again after that.
         self.is_waiting_to_send = False
@@ -124,32 +116,29 @@ class NodeFetcher:
     # --- What others post -----------------------------------------------------------------
     def add(self, partition: PartitionState) -> None:
         """Take a partition over."""
-        self._partitions.add(partition)
+        self._targets.add(partition)
         self.touch(partition)
 
     def remove(self, partition: PartitionState) -> None:
         """Give a partition up."""
-        self._partitions.discard(partition)
+        self._targets.remove(partition)
         self.touch(partition)
 
     @property
     def partitions(self) -> Set[PartitionState]:
         """What is read from this node."""
-        return self._partitions
+        return self._targets.partitions
 
     def forget(self, partition: PartitionState) -> None:
         """Give a partition up, and a request whose deadline passed unnoticed."""
-        self._partitions.discard(partition)
-        self._touched.pop(partition, None)
-        self._backing_off.pop(partition, None)
-        self._session.want(partition.tp, None)
+        self._targets.forget(partition)
         if self._exchange is not None and self._exchange.deadline < self._loop.time():
             self._give_up_request()
             self._session.replace()
 
     def touch(self, partition: PartitionState) -> None:
         """Look at a partition again before the next request."""
-        self._touched[partition] = None
+        self._targets.touch(partition)
         if self._exchange is None:
             self._wake.set()
 
@@ -165,7 +154,7 @@ class NodeFetcher:
     @property
     def failing_since(self) -> float | None:
         """Loop time since which no request succeeds; None if nothing is wrong, or wanted."""
-        return self._failing_since if self._partitions else None
+        return self._failing_since if self._targets.partitions else None
 
     def is_overdue(self, now: float) -> bool:
         """Whether the broker should have answered a while ago, as far as the long poll goes."""
@@ -180,7 +169,7 @@ class NodeFetcher:
 
     def is_asked_for(self, partition: PartitionState) -> bool:
         """Whether the request in flight asks for what comes next of a partition."""
-        return self._exchange is not None and self._is_unmoved(partition)
+        return self._exchange is not None and self._targets.is_unmoved(partition)
 
     @property
     def error(self) -> Exception | None:
@@ -190,7 +179,7 @@ class NodeFetcher:
     @property
     def is_settling(self) -> bool:
         """Whether an answer with many partitions is being worked through."""
-        return self._settling is not None
+        return self._answers.is_settling
 
     def close(self) -> None:
         """Send nothing more; the session is closed where that takes no wait."""
@@ -216,9 +205,10 @@ class NodeFetcher:
                 self._wake.clear()
                 if self._error is not None:
                     await self._recover()
-                while self._settling is not None:
+                while self._answers.is_settling:
                     await asyncio.sleep(0)
-                    self._settle_more(self._settling)
+                    if self._answers.go_on():
+                        self._release()
                 step = self.advance()
                 self.is_waiting_to_send = step in (Step.CONNECT, Step.MAKE_ROOM)
                 if step is Step.END:
@@ -234,7 +224,7 @@ class NodeFetcher:
                 await self._sleep_until_woken(self._retry_at)
         finally:
             self._is_closed = True
-            self._settling = None
+            self._answers.give_up()
             self._error = None
             self._give_up_request()
             self._session.replace()
@@ -270,47 +260,17 @@ class NodeFetcher:
         ):
             raise error  # it would fail for ever: the application has to know
         now = self._loop.time()
-        for partition in tuple(self._partitions):
+        for partition in tuple(self._targets.partitions):
             if partition.preferred_replica is not None:
                 self._fetcher.give_back(partition, now)
         if isinstance(error, FrameTooLargeError) and error.size_bytes is not None:
-            self._search_oversized(error.size_bytes, error.limit_bytes)
+            self._targets.search_oversized(error.size_bytes, error.limit_bytes)
         self._fetcher.node_failed(self.node_id, error)
         if error.invalid_metadata or isinstance(error, UNREACHABLE):
             self._fetcher.cluster.invalidate()
             self._fetcher.search.hurry()
         await asyncio.sleep(self._backoff.next_delay_s())
         self._error = None
-
-    def _search_oversized(self, size_bytes: int, limit_bytes: int) -> None:
-        """Find the partition whose next batch is too large to be received, and give it an error."""
-        from aiokafka_lite.consumer.oversized import OversizeSearch, too_large
-
-        search = self._oversize = self._oversize or OversizeSearch()
-        asked = self._session.partitions
-        self._touched.update(dict.fromkeys(self._partitions))
-        if len(asked) > 1:
-            search.begin(asked)
-        elif asked and self._is_unmoved(asked[0]) and search.is_found(asked[0]):
-            error = too_large(asked[0], size_bytes, limit_bytes)
-            self._fetcher.queue.put_error(asked[0], error, is_sticky=True)
-
-    def _is_unmoved(self, partition: PartitionState) -> bool:
-        """Whether the latest request asked for what comes next of a partition."""
-        target = self._session.wanted(partition.tp)
-        return (
-            target is not None
-            and target.partition is partition
-            and target.tag == partition.tag
-            and target.offset == partition.fetched
-        )
-
-    def _can_be_asked(self, partition: PartitionState) -> bool:
-        return (
-            partition in self._partitions
-            and partition.retry_at <= self._loop.time()
-            and self._fetcher.target(partition, self) is not None
-        )
 
     # --- Requests -------------------------------------------------------------------------
     def advance(self) -> Step:
@@ -325,15 +285,15 @@ class NodeFetcher:
         if (
             self._is_closed
             or self._exchange is not None
-            or self._settling is not None
+            or self._answers.is_settling
             or self._error is not None
             or self._fetcher.queue.has_untaken(self.node_id)
         ):
             self._retry_at = None
             return Step.WAIT
-        self._retry_at = self._apply_touched()
+        self._retry_at = self._targets.apply()
         if not len(self._session):
-            return Step.WAIT if self._partitions else Step.END
+            return Step.WAIT if self._targets.partitions else Step.END
         connection = self._fetcher.cluster.pool.ready_connection(self.node_id, Lane.FETCH)
         if connection is None:
             return Step.CONNECT
@@ -342,33 +302,6 @@ class NodeFetcher:
             return Step.MAKE_ROOM
         self._send(connection, reservation)
         return Step.WAIT
-
-    def _apply_touched(self) -> float | None:
-        """Bring the session's targets up to date; return when the next backoff ends."""
-        now = self._loop.time()
-        if now >= self._fetcher.replicas.lease_ends_at:
-            self._fetcher.end_leases(now)
-        if self._backing_off:
-            for partition in tuple(self._backing_off):
-                if partition.retry_at <= now:
-                    del self._backing_off[partition]
-                    self._touched[partition] = None
-        search = self._oversize
-        if search is not None and search.is_on:
-            search.pass_idle(self._can_be_asked)
-            self._touched.update(dict.fromkeys(self._partitions))
-        touched, self._touched = self._touched, {}
-        for partition in touched:
-            target = None
-            if partition in self._partitions and (search is None or search.allows(partition)):
-                target = self._fetcher.target(partition, self)
-                if target is not None and partition.retry_at > now:
-                    target = None
-                    self._backing_off[partition] = None
-            self._session.want(partition.tp, target)
-        if not self._backing_off:
-            return None
-        return min(partition.retry_at for partition in self._backing_off)
 
     def _reserve(self) -> Reservation | None:
         config = self._fetcher.config
@@ -379,9 +312,9 @@ class NodeFetcher:
         )
         least_bytes = min(wanted_bytes, config.max_partition_fetch_bytes)
         claimant = None
-        if self._needed_bytes > least_bytes:
+        if self._answers.needed_bytes > least_bytes:
             # Brokers send a batch that is too large alone, whatever they are asked for (KIP-74).
-            least_bytes = self._needed_bytes
+            least_bytes = self._answers.needed_bytes
             wanted_bytes = max(wanted_bytes, least_bytes)
             claimant = self
         reservation = self._fetcher.budget.reserve(wanted_bytes, least_bytes, claimant)
@@ -445,7 +378,7 @@ class NodeFetcher:
         except Exception as error:  # noqa: BLE001 -- the task raises it, if it is not to be retried
             self._failed(error)
             return
-        if self._settling is None:
+        if not self._answers.is_settling:
             self.response_taken()
 
     def _note_throttle(self, throttle_s: float) -> None:
@@ -480,12 +413,12 @@ class NodeFetcher:
             self._failing_since = None
             self._fetcher.node_recovered(self.node_id)
         self._session.succeeded(response.session_id)
-        if self._oversize is not None and self._oversize.is_on:
-            self._oversize.answered()
-            self._touched.update(dict.fromkeys(self._partitions))
-        self._settling = self._settle(response)
-        self._settle_more(self._settling)
-        if self._settling is not None:
+        self._targets.answered()
+        if self._reservation is None:
+            raise AssertionError("an answer without a request")
+        if self._answers.begin(response, self._reservation):
+            self._release()
+        else:
             self._wake.set()
 
     def _session_failed(self, error_class: type[KafkaError]) -> None:
@@ -501,105 +434,3 @@ class NodeFetcher:
             self._wake.set()
             return
         log.info("fetch session with node %s is opened anew: %s", self.node_id, error_class)
-
-    def _settle_more(self, settling: Iterator[None]) -> None:
-        """Settle a slice of an answer."""
-        for _ in settling:
-            return
-        self._settling = None
-        self._release()
-
-    def _settle(self, response: FetchResponse) -> Iterator[None]:
-        """Settle each partition of an answer once, and buffer what it brought.
-
-        Yields when a slice is done and there is more.
-        """
-        reservation = self._reservation
-        if reservation is None:
-            raise AssertionError("an answer without a request")
-        now = self._loop.time()
-        settling = self._fetcher.settling
-        fetched = FetchedResponse(self.node_id, reservation)
-        parts: dict[PartitionState, FetchedPartition] = {}
-        size_bytes = 0
-        left_in_slice = SETTLED_AT_ONCE
-        for topic in response.responses:
-            for answer in topic.partitions:
-                if not left_in_slice:
-                    left_in_slice = SETTLED_AT_ONCE
-                    yield
-                left_in_slice -= 1
-                target = self._session.target(topic.topic, topic.topic_id, answer.partition_index)
-                if target is None:
-                    continue
-                partition = target.partition
-                if partition.tag != target.tag or partition.fetched != target.offset:
-                    continue  # moved, taken away, or answered by another broker meanwhile
-                if partition in parts:
-                    continue  # a broker named it twice
-                is_ours = partition in self._partitions
-                if answer.error_code and not is_ours:
-                    continue  # read from another broker by now
-                part = settling.settle(target, answer, fetched, now)
-                if part is not None:
-                    parts[partition] = part
-                    size_bytes += len(answer.records or b"")
-                self._touched[partition] = None
-                if is_ours and (answer.error_code or answer.preferred_read_replica >= 0):
-                    self._choose_replica(partition, answer, now)
-                # Only errors bring one (KIP-951): without one, asking would make it.
-                if answer.error_code and answer.current_leader.leader_id >= 0:
-                    self._follow_hint(partition, answer.current_leader, response)
-        if settling.is_metadata_stale:
-            settling.is_metadata_stale = False
-            self._fetcher.cluster.invalidate()
-        current = []
-        for part in parts.values():
-            if part.is_current:
-                current.append(part)
-            else:
-                part.close()  # moved while the rest was settled
-        if current and self._fits(reservation, size_bytes):
-            self.counts.received_bytes += size_bytes
-            self._fetcher.queue.put(fetched, current)
-        else:
-            for part in current:
-                part.close()
-
-    def _fits(self, reservation: Reservation, size_bytes: int) -> bool:
-        """Have a response kept, unless it brought more than there is room for beside the rest.
-
-        Then it is asked for again when there is.
-        """
-        buffered_bytes = self._fetcher.budget.buffered_bytes
-        if buffered_bytes and buffered_bytes + size_bytes > self._fetcher.budget.limit_bytes:
-            self._needed_bytes = size_bytes if size_bytes > reservation.size_bytes else 0
-            return False
-        self._needed_bytes = 0
-        reservation.keep(size_bytes)
-        return True
-
-    def _choose_replica(self, partition: PartitionState, answer: PartitionData, now: float) -> None:
-        """Go to the follower that a leader names, or back to the leader from one that failed."""
-        if answer.error_code:
-            if partition.preferred_replica is not None:
-                self._fetcher.give_back(partition, now)
-        elif answer.preferred_read_replica != self.node_id and not self._fetcher.prefer(
-            partition, answer.preferred_read_replica, now
-        ):
-            self._fetcher.settling.back_off(partition, ReplicaNotAvailableError, now)
-
-    def _follow_hint(
-        self, partition: PartitionState, leader: LeaderIdAndEpoch, response: FetchResponse
-    ) -> None:
-        """Go to the leader that an error answer names, without waiting for metadata (KIP-951)."""
-        endpoints = [
-            Node(endpoint.node_id, endpoint.host, endpoint.port, endpoint.rack)
-            for endpoint in response.node_endpoints
-        ]
-        is_newer = self._fetcher.cluster.apply_leader_hint(
-            partition.tp, leader.leader_id, leader.leader_epoch, endpoints
-        )
-        if is_newer:
-            partition.retry_at = 0.0
-            self._fetcher.touch(partition)

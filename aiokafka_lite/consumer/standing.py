@@ -53,7 +53,7 @@ def _standing_at(node: NodeFetcher, partition: PartitionState, now: float) -> St
         return Standing(f"the task of {name} is being restarted")
     if node._error is not None:
         return Standing(f"{name} is asked again after {type(node._error).__name__}")
-    if node._settling is not None or node._fetcher.queue.has_untaken(node.node_id):
+    if node.is_settling or node._fetcher.queue.has_untaken(node.node_id):
         return Standing(f"an answer of {name} waits to be taken")
     exchange = node._exchange
     if exchange is not None and now > exchange.deadline + LATE_S:
@@ -61,9 +61,9 @@ def _standing_at(node: NodeFetcher, partition: PartitionState, now: float) -> St
     is_in_flight = exchange is not None
     will_look = is_in_flight or node._wake.is_set() or node.is_waiting_to_send
     is_brief = not is_in_flight and not node.is_waiting_to_send
-    if partition in node._touched:
+    if partition in node._targets.touched:
         return Standing(f"part of the next request to {name}", will_look, is_brief)
-    if partition in node._backing_off:
+    if partition in node._targets.backing_off:
         # The task sleeps until the first of these ends; after a request it looks anyway.
         is_sound = will_look or (node._retry_at is not None and node._retry_at > now - LATE_S)
         return Standing(f"{name} is asked again after {partition.retry_reason}", is_sound)

@@ -38,7 +38,7 @@ def still_given_back(fetcher: Fetcher, node: NodeFetcher, partition: PartitionSt
 
 def left_out_of_the_session(fetcher: Fetcher, node: NodeFetcher, partition: PartitionState) -> None:
     node._session.want(partition.tp, None)
-    node._touched.clear()
+    node._targets.touched.clear()
 
 
 def lost_by_its_task(fetcher: Fetcher, node: NodeFetcher, partition: PartitionState) -> None:
@@ -52,11 +52,11 @@ def lost_by_the_fetcher(fetcher: Fetcher, node: NodeFetcher, partition: Partitio
 
 def asked_from_elsewhere(fetcher: Fetcher, node: NodeFetcher, partition: PartitionState) -> None:
     partition.tag += 1
-    node._touched.clear()
+    node._targets.touched.clear()
 
 
 def backing_off_for_ever(fetcher: Fetcher, node: NodeFetcher, partition: PartitionState) -> None:
-    node._backing_off[partition] = None
+    node._targets.backing_off[partition] = None
     node._session.want(partition.tp, None)
     node._give_up_request()
     node._retry_at = None
