@@ -9,7 +9,8 @@ from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.exchange import Exchange
-from aiokafka_lite.client.pool import Lane, Pool
+from aiokafka_lite.client.lanes import Lane
+from aiokafka_lite.client.pool import Pool
 from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.client.connection import Authenticate
-from aiokafka_lite.client.pool import Lane, Pool
+from aiokafka_lite.client.lanes import Lane
+from aiokafka_lite.client.pool import Pool
 from aiokafka_lite.client.view import ClusterView, Node
 from aiokafka_lite.errors import (
     ClientClosedError,

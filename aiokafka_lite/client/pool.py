@@ -14,18 +14,20 @@ connection_delay, connection_failed, in_flight_request_count, least_loaded_node.
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.connection import Authenticate, Connection
 from aiokafka_lite.client.exchange import own_copy
+from aiokafka_lite.client.idle import IdleTimer
+from aiokafka_lite.client.lanes import Lane, NodeState, Slot
 from aiokafka_lite.client.losses import UnansweredCredentialsError
+from aiokafka_lite.client.renewal import Renewals
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import (
     ClientClosedError,
@@ -38,68 +40,8 @@ from aiokafka_lite.protocol.schema import Request, Response
 
 log = logging.getLogger(__name__)
 
-# Part of a session's lifetime after which it is renewed: between these, drawn each time.
-RENEWED_AT: Final = (0.80, 0.90)
-# Brokers take an authentication within a second of the last one for a mistake.
-LEAST_RENEWAL_S: Final = 1.05
-
 R = TypeVar("R", bound=Response)
 _Attempt: TypeAlias = "asyncio.Task[KafkaError | None]"
-
-
-class Lane(enum.Enum):
-    """What a connection is for; requests of one lane wait for each other, lanes do not."""
-
-    FETCH = "fetch"  # long polls wait in the broker for records
-    GROUP = "group"  # JoinGroup and SyncGroup wait in the broker for other members
-    GENERAL = "general"  # heartbeats, commits, metadata: everything that is answered at once
-
-    __hash__ = object.__hash__  # Enum's own is a function in Python, called for every request
-
-
-class _Slot:
-    """One lane of a node: its connection, or the task that is opening it.
-
-    `muted_until` is the lost connection's: a broker's throttle outlives it (KIP-219).
-    """
-
-    __slots__ = ("connecting", "connection", "lane", "muted_until", "opened_at")
-
-    def __init__(self, lane: Lane) -> None:
-        self.lane = lane
-        self.connection: Connection | None = None
-        self.connecting: asyncio.Task[KafkaError | None] | None = None
-        self.opened_at = 0.0
-        self.muted_until = 0.0
-
-
-class _NodeState:
-    """A node at one endpoint; when the endpoint changes, a new state takes its place."""
-
-    __slots__ = ("backoff", "last_error", "lost_at", "next_attempt_at", "node", "slots")
-
-    def __init__(self, node: Node, backoff: Backoff) -> None:
-        self.node = node
-        self.backoff = backoff
-        self.next_attempt_at = 0.0
-        self.last_error: KafkaError | None = None
-        # Loop time since which that is so.
-        self.lost_at = 0.0
-        self.slots = {lane: _Slot(lane) for lane in Lane}
-
-    @property
-    def in_flight_count(self) -> int:
-        return sum(
-            slot.connection.in_flight_count for slot in self.slots.values() if slot.connection
-        )
-
-    def __str__(self) -> str:
-        address = Address(self.node.host, self.node.port)
-        return (
-            f"bootstrap server {address}"
-            if self.node.id < 0
-            else f"node {self.node.id} at {address}"
-        )
 
 
 class Pool:
@@ -119,11 +61,14 @@ class Pool:
         self._guard = scope.guard
         self._rng = rng
         self._authenticate = authenticate
-        self._nodes: dict[int, _NodeState] = {}
+        self._nodes: dict[int, NodeState] = {}
         self._attempts: set[asyncio.Task[KafkaError | None]] = set()
         self._leaving: set[Connection] = set()
         self._closing: list[Connection] = []
-        self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle = IdleTimer(
+            config.connections_max_idle_s, self._connected_slots, self._let_go, scope.guard
+        )
+        self._renewals = Renewals(scope, rng, authenticate, config.connect_timeout_s)
         self._is_closed = False
         # Addresses that refused us, under whichever node's name, and how long to leave them alone.
         self._refused_until: dict[tuple[str, int], float] = {}
@@ -215,7 +160,7 @@ class Pool:
         lowest = min(load for load, _ in candidates)
         return self._rng.choice([node_id for load, node_id in candidates if load == lowest])
 
-    def _load(self, state: _NodeState) -> tuple[bool, bool, int]:
+    def _load(self, state: NodeState) -> tuple[bool, bool, int]:
         is_connected = state.slots[Lane.GENERAL].connection is not None
         is_doubtful = state.last_error is not None or state.node.id in self.suspects
         return (is_doubtful, not is_connected, state.in_flight_count)
@@ -322,7 +267,7 @@ class Pool:
             else:
                 return connection
 
-    async def _attempt(self, state: _NodeState, slot: _Slot) -> None:
+    async def _attempt(self, state: NodeState, slot: Slot) -> None:
         """Wait for the one attempt to connect this lane, starting it when there is none."""
         attempt = self._start_connecting(state, slot)
         await asyncio.wait([attempt])  # not awaited itself: our cancellation must not reach it
@@ -335,7 +280,7 @@ class Pool:
             raise own_copy(error)
 
     # --- Connecting ------------------------------------------------------------------------
-    def _start_connecting(self, state: _NodeState, slot: _Slot) -> asyncio.Task[KafkaError | None]:
+    def _start_connecting(self, state: NodeState, slot: Slot) -> asyncio.Task[KafkaError | None]:
         if slot.connecting is None:
             try:
                 slot.connecting = self._scope.spawn(
@@ -347,7 +292,7 @@ class Pool:
             slot.connecting.add_done_callback(self._attempts.discard)
         return slot.connecting
 
-    async def _connect(self, state: _NodeState, slot: _Slot) -> KafkaError | None:
+    async def _connect(self, state: NodeState, slot: Slot) -> KafkaError | None:
         """Open a lane's connection; return the error, which is not this task's failure."""
         try:
             if delay_s := self._backoff_s(state):
@@ -389,11 +334,11 @@ class Pool:
             log.info("connected to %s again", state)
             state.last_error = None
             self._tell_reachability(state)
-        self._arm_idle_timer()
-        self._plan_renewal(connection)
+        self._idle.arm()
+        self._renewals.plan(connection)
         return None
 
-    async def _probed(self, state: _NodeState) -> KafkaError | None:
+    async def _probed(self, state: NodeState) -> KafkaError | None:
         """Have one attempt at a time show credentials where something failed; return its error.
 
         Three lanes that try wrong credentials at once get an account locked three times as fast.
@@ -406,28 +351,8 @@ class Pool:
         await asyncio.wait([probe])
         return None if probe.cancelled() else probe.result()
 
-    # --- Sessions that end (KIP-368) -------------------------------------------------------
-    def _plan_renewal(self, connection: Connection) -> None:
-        """Have the connection authenticated again well before its session ends."""
-        if connection.session_lifetime_s:
-            delay_s = connection.session_lifetime_s * self._rng.uniform(*RENEWED_AT)
-            delay_s = max(delay_s, LEAST_RENEWAL_S)
-            renew = self._guard(lambda: self._renew_soon(connection), name="renewing a session")
-            timer = self._loop.call_later(delay_s, renew)
-            connection.closed.add_done_callback(lambda _: timer.cancel())
-
-    def _renew_soon(self, connection: Connection) -> None:
-        if not self._is_closed and connection.error is None and self._scope.failure is None:
-            self._scope.spawn(self._renew(connection), name=f"renew session with {connection.peer}")
-
-    async def _renew(self, connection: Connection) -> None:
-        if self._authenticate is None:
-            raise AssertionError("a session without authentication")
-        await connection.renew(self._authenticate, self._config.connect_timeout_s)
-        if connection.error is None:
-            self._plan_renewal(connection)
-
-    def _failed(self, state: _NodeState, error: KafkaError) -> None:
+    # --- Connections that fail -------------------------------------------------------------
+    def _failed(self, state: NodeState, error: KafkaError) -> None:
         """Start the node's backoff; one line when the node's condition changes."""
         is_news = state.last_error is None and self._nodes.get(state.node.id) is state
         state.last_error = error
@@ -444,14 +369,14 @@ class Pool:
             self._refused_until = {**still, state.node[1:3]: now + delay_s}
         state.next_attempt_at = max(state.next_attempt_at, self._loop.time() + delay_s)
 
-    def _tell_reachability(self, state: _NodeState) -> None:
+    def _tell_reachability(self, state: NodeState) -> None:
         if self.on_reachability is not None:
             node = state.node
             down_s = self._loop.time() - state.lost_at
             address = str(Address(node.host, node.port))
             self.on_reachability(node.id, address, state.last_error, down_s)
 
-    def _usable(self, state: _NodeState, slot: _Slot) -> Connection | None:
+    def _usable(self, state: NodeState, slot: Slot) -> Connection | None:
         """Return the lane's open connection; notice here that one was lost."""
         connection = slot.connection
         if connection is None or connection.error is None:
@@ -463,7 +388,7 @@ class Pool:
         self._failed(state, connection.error)
         return None
 
-    def _backoff_s(self, state: _NodeState) -> float:
+    def _backoff_s(self, state: NodeState) -> float:
         next_attempt_at = state.next_attempt_at
         if self._refused_until:
             refused_until = self._refused_until.get(state.node[1:3], 0.0)
@@ -486,20 +411,20 @@ class Pool:
                 self._retire(state)
         for node_id, node in nodes.items():
             if node_id not in self._nodes:
-                self._nodes[node_id] = _NodeState(node, self._new_backoff())
+                self._nodes[node_id] = NodeState(node, self._new_backoff())
 
     def _new_backoff(self) -> Backoff:
         config = self._config
         return Backoff(config.reconnect_backoff_s, config.reconnect_backoff_max_s, self._rng)
 
-    def _retire(self, state: _NodeState) -> None:
+    def _retire(self, state: NodeState) -> None:
         for slot in state.slots.values():
             if slot.connection is not None:
                 self._let_go(slot, slot.connection)
             if slot.connecting is not None:
                 self._scope.cancel(slot.connecting)
 
-    def _let_go(self, slot: _Slot, connection: Connection) -> None:
+    def _let_go(self, slot: Slot, connection: Connection) -> None:
         """Close a connection once its answers have arrived; the slot is free at once."""
         slot.connection = None
         self._leaving.add(connection)
@@ -507,43 +432,16 @@ class Pool:
         connection.retire()
 
     # --- Closing ---------------------------------------------------------------------------
-    def _connected_slots(self) -> Iterator[tuple[_Slot, Connection]]:
+    def _connected_slots(self) -> Iterator[tuple[Slot, Connection]]:
         for state in self._nodes.values():
             for slot in state.slots.values():
                 if slot.connection is not None:
                     yield slot, slot.connection
 
-    def _arm_idle_timer(self) -> None:
-        max_idle_s = self._config.connections_max_idle_s
-        if max_idle_s is not None and self._idle_timer is None:
-            self._set_idle_timer(self._loop.time() + max_idle_s, max_idle_s)
-
-    def _set_idle_timer(self, when: float, max_idle_s: float) -> None:
-        close = self._guard(lambda: self._close_idle(max_idle_s), name="closing idle connections")
-        self._idle_timer = self._loop.call_at(when, close)
-
-    def _close_idle(self, max_idle_s: float) -> None:
-        """Close what was not used for too long; one timer serves all connections."""
-        self._idle_timer = None
-        now = self._loop.time()
-        next_due = None
-        for slot, connection in list(self._connected_slots()):
-            due = connection.last_used + max_idle_s
-            if connection.in_flight_count:
-                due = now + max_idle_s
-            elif due <= now:
-                self._let_go(slot, connection)
-                continue
-            next_due = due if next_due is None else min(next_due, due)
-        if next_due is not None:
-            self._set_idle_timer(next_due, max_idle_s)
-
     def abort(self) -> None:
         """Close every connection and give up every attempt; waits for nothing. Idempotent."""
         self._is_closed = True
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
+        self._idle.cancel()
         for attempt in self._attempts:
             self._scope.cancel(attempt)
         self._closing += [connection for _, connection in self._connected_slots()]

@@ -1,0 +1,70 @@
+"""What a pool has of each node: a connection per lane, and one backoff for all of them.
+
+The pool alone writes the fields.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.config import Address
+from aiokafka_lite.client.connection import Connection
+from aiokafka_lite.client.view import Node
+from aiokafka_lite.errors import KafkaError
+
+
+class Lane(enum.Enum):
+    """What a connection is for; requests of one lane wait for each other, lanes do not."""
+
+    FETCH = "fetch"  # long polls wait in the broker for records
+    GROUP = "group"  # JoinGroup and SyncGroup wait in the broker for other members
+    GENERAL = "general"  # heartbeats, commits, metadata: everything that is answered at once
+
+    __hash__ = object.__hash__  # Enum's own is a function in Python, called for every request
+
+
+class Slot:
+    """One lane of a node: its connection, or the task that is opening it.
+
+    `muted_until` is the lost connection's: a broker's throttle outlives it (KIP-219).
+    """
+
+    __slots__ = ("connecting", "connection", "lane", "muted_until", "opened_at")
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.connection: Connection | None = None
+        self.connecting: asyncio.Task[KafkaError | None] | None = None
+        self.opened_at = 0.0
+        self.muted_until = 0.0
+
+
+class NodeState:
+    """A node at one endpoint; when the endpoint changes, a new state takes its place."""
+
+    __slots__ = ("backoff", "last_error", "lost_at", "next_attempt_at", "node", "slots")
+
+    def __init__(self, node: Node, backoff: Backoff) -> None:
+        self.node = node
+        self.backoff = backoff
+        self.next_attempt_at = 0.0
+        self.last_error: KafkaError | None = None
+        # Loop time since which that is so.
+        self.lost_at = 0.0
+        self.slots = {lane: Slot(lane) for lane in Lane}
+
+    @property
+    def in_flight_count(self) -> int:
+        return sum(
+            slot.connection.in_flight_count for slot in self.slots.values() if slot.connection
+        )
+
+    def __str__(self) -> str:
+        address = Address(self.node.host, self.node.port)
+        return (
+            f"bootstrap server {address}"
+            if self.node.id < 0
+            else f"node {self.node.id} at {address}"
+        )

@@ -1,0 +1,54 @@
+"""Sessions that end are renewed on the connection they belong to (KIP-368)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client.connection import Authenticate, Connection
+
+# Part of a session's lifetime after which it is renewed: between these, drawn each time.
+RENEWED_AT: Final = (0.80, 0.90)
+# Brokers take an authentication within a second of the last one for a mistake.
+LEAST_RENEWAL_S: Final = 1.05
+
+
+class Renewals:
+    """Has connections authenticated again well before their sessions end."""
+
+    def __init__(
+        self,
+        scope: TaskScope,
+        rng: random.Random,
+        authenticate: Authenticate | None,
+        timeout_s: float,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._scope = scope
+        self._rng = rng
+        self._authenticate = authenticate
+        self._timeout_s = timeout_s
+
+    def plan(self, connection: Connection) -> None:
+        """Renew the session of a connection in time, and each that comes after it."""
+        if connection.session_lifetime_s:
+            delay_s = connection.session_lifetime_s * self._rng.uniform(*RENEWED_AT)
+            delay_s = max(delay_s, LEAST_RENEWAL_S)
+            renew = self._scope.guard(
+                lambda: self._renew_soon(connection), name="renewing a session"
+            )
+            timer = self._loop.call_later(delay_s, renew)
+            connection.closed.add_done_callback(lambda _: timer.cancel())
+
+    def _renew_soon(self, connection: Connection) -> None:
+        if connection.error is None and self._scope.failure is None:
+            self._scope.spawn(self._renew(connection), name=f"renew session with {connection.peer}")
+
+    async def _renew(self, connection: Connection) -> None:
+        if self._authenticate is None:
+            raise AssertionError("a session without authentication")
+        await connection.renew(self._authenticate, self._timeout_s)
+        if connection.error is None:
+            self.plan(connection)
