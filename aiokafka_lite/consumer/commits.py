@@ -177,7 +177,7 @@ class Commits(CommittedReader):
     def start_auto_commit(self, scope: TaskScope) -> None:
         """Start to commit what was handed out before the latest get, time and again."""
         if self._config.enable_auto_commit:
-            self._state.on_departure(self._note_departure)
+            self._state.observers.on_departure(self._note_departure)
             self._auto_commit_scope = scope
             self._auto_commit_task = scope.supervise(self._auto_commit, name="auto-commit")
 

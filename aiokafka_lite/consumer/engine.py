@@ -73,10 +73,10 @@ class Engine:
         # What the rebalance listener raised: one `poll` raises it, the other gets do not.
         self._listener_error: Exception | None = None
         self._state_changed = asyncio.Event()
-        self.state.on_assignment_change(self._assignment_changed)
-        self.state.on_partition_change(lambda _: self._state_changed.set())
-        self.state.on_subscription_change(self._watch_topics)
-        self.state.mark_observers()
+        self.state.observers.on_assignment_change(self._assignment_changed)
+        self.state.observers.on_partition_change(lambda _: self._state_changed.set())
+        self.state.observers.on_subscription_change(self._watch_topics)
+        self.state.observers.mark()
         self.probe = LoopProbe(
             self.state,
             has_deserializers=bool(config.key_deserializer or config.value_deserializer),
@@ -340,7 +340,7 @@ class Engine:
             self.uncommitted = running.commits.left_to_commit(offsets)
             raise
         finally:
-            self.state.forget_new_observers()
+            self.state.observers.forget_new()
             self.queue.clear()
             self._ending = None
             self._has_ended.set()

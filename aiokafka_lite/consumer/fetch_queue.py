@@ -86,10 +86,10 @@ class FetchQueue:
         self._waiting = WaitingGets()
         # By broker, what the application has not come for.
         self._untaken: dict[int, FetchedResponse] = {}
-        state.on_discard(self.drop)
-        state.on_assignment_change(self.wake)
-        state.on_partition_change(self._partition_changed)
-        state.on_hold(self.wake)
+        state.observers.on_discard(self.drop)
+        state.observers.on_assignment_change(self.wake)
+        state.observers.on_partition_change(self._partition_changed)
+        state.observers.on_hold(self.wake)
 
     # --- The fetchers' side ---------------------------------------------------------------
     def has_untaken(self, node_id: int) -> bool:

@@ -83,8 +83,8 @@ class Fetcher:
 
     def start(self) -> None:
         """Begin to follow assignment and leaders; the tasks start when there is work."""
-        self._state.on_assignment_change(self._place_all)
-        self._state.on_partition_change(self.touch)
+        self._state.observers.on_assignment_change(self._place_all)
+        self._state.observers.on_partition_change(self.touch)
         self.cluster.add_listener(self._view_changed)
         self.search.start()
         self._place_all()

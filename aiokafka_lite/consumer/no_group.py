@@ -57,7 +57,7 @@ class NoGroup:
 
     async def start(self) -> None:
         """Start following subscription and metadata."""
-        self._state.on_subscription_change(self._follow)
+        self._state.observers.on_subscription_change(self._follow)
         self._cluster.add_listener(self._metadata_changed)
         self._follow()
 

@@ -87,8 +87,8 @@ class PositionResolver:
         # Partitions whose failure is with the application, and their tags: left alone until it
         # seeks.
         self._given_up: dict[PartitionState, int] = {}
-        state.on_assignment_change(self._wake.set)
-        state.on_partition_change(self._partition_changed)
+        state.observers.on_assignment_change(self._wake.set)
+        state.observers.on_partition_change(self._partition_changed)
 
     def view_changed(self, view: ClusterView) -> None:
         """Look again at once: leaders may be known that were missing, or have changed."""

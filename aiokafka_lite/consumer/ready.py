@@ -31,9 +31,9 @@ class ReadyRecords:
         # Told when a share is given back, perhaps with nothing left in it.
         self._on_closed = on_closed
         state.set_settler(self.settle)
-        state.on_discard(self._discard)
-        state.on_partition_change(self._park_if_paused)
-        state.on_hold(self.close)
+        state.observers.on_discard(self._discard)
+        state.observers.on_partition_change(self._park_if_paused)
+        state.observers.on_hold(self.close)
 
     def take(self, wanted: Wanted) -> Record | None:
         """Return the next record, if it is of a wanted partition and the time is not up."""

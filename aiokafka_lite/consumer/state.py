@@ -1,8 +1,8 @@
 """What a consumer is subscribed to, what it is assigned, and what it was handed.
 
 Plain data changed synchronously on the event loop; nothing waits. Others ask for changes by the
-methods here, and hear of them as observers. Who writes which field of a partition is said in
-partition.py.
+methods here, and hear of them as observers (observers.py). Who writes which field of a partition is
+said in partition.py.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.event_stream import Events
+from aiokafka_lite.consumer.observers import Observers
 from aiokafka_lite.consumer.partition import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -36,8 +37,6 @@ __all__ = [
     "SubscriptionMode",
     "SubscriptionState",
 ]
-
-ProcessedOffsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class SubscriptionMode(enum.Enum):
@@ -74,72 +73,12 @@ class SubscriptionState:
         self.record_count = 0
         # Between revocation and assignment, while the listener's callbacks run.
         self.is_held = False
-        self._hold_observers: list[Callable[[], None]] = []
-        self._get_observers: list[Callable[[], None]] = []
         # What the latest get handed out from; everything else handed out has been processed.
         self._latest: list[PartitionState] = []
-        self._subscription_observers: list[Callable[[], None]] = []
-        self._assignment_observers: list[Callable[[], None]] = []
-        self._partition_observers: list[Callable[[PartitionState], None]] = []
-        self._discard_observers: list[Callable[[PartitionState], None]] = []
-        self._departure_observers: list[Callable[[ProcessedOffsets], None]] = []
         self._settle: Callable[[], None] = _nothing
-        self._marks = [0] * 7
+        self.observers = Observers()
         # Where the consumer's parts tell what happens.
         self.events = Events()
-
-    # --- Observers ------------------------------------------------------------------------
-    def on_subscription_change(self, observer: Callable[[], None]) -> None:
-        """Call `observer` after each change of topics, pattern or mode."""
-        self._subscription_observers.append(observer)
-
-    def add_listener(self, observer: Callable[[], None]) -> None:
-        """Call `observer` after each change of the subscription, and when a get begins."""
-        self._subscription_observers.append(observer)
-        self._get_observers.append(observer)
-
-    def on_assignment_change(self, observer: Callable[[], None]) -> None:
-        """Call `observer` after partitions were given or taken."""
-        self._assignment_observers.append(observer)
-
-    def on_partition_change(self, observer: Callable[[PartitionState], None]) -> None:
-        """Call `observer` after a partition was paused, resumed, moved or sent back."""
-        self._partition_observers.append(observer)
-
-    def on_hold(self, observer: Callable[[], None]) -> None:
-        """Call `observer` when hand-outs begin or cease to be held back."""
-        self._hold_observers.append(observer)
-
-    def on_discard(self, observer: Callable[[PartitionState], None]) -> None:
-        """Call `observer` when what is buffered of a partition must not be handed out."""
-        self._discard_observers.append(observer)
-
-    def on_departure(self, observer: Callable[[ProcessedOffsets], None]) -> None:
-        """Call `observer` before the application takes partitions away that it had assigned.
-
-        It is told what auto-commit may commit of them.
-        """
-        self._departure_observers.append(observer)
-
-    def mark_observers(self) -> None:
-        """Have `forget_new_observers` keep those that are there now."""
-        self._marks = [len(observers) for observers in self._observer_lists()]
-
-    def forget_new_observers(self) -> None:
-        """Forget the observers added since `mark_observers`: what they belonged to is stopped."""
-        for observers, mark in zip(self._observer_lists(), self._marks, strict=True):
-            del observers[mark:]
-
-    def _observer_lists(self) -> tuple[list[Callable[..., None]], ...]:
-        return (
-            self._subscription_observers,
-            self._assignment_observers,
-            self._partition_observers,
-            self._discard_observers,
-            self._hold_observers,
-            self._get_observers,
-            self._departure_observers,
-        )
 
     def set_settler(self, settle: Callable[[], None]) -> None:
         """Set what brings positions up to date before they are read.
@@ -150,17 +89,11 @@ class SubscriptionState:
 
     def _subscription_changed(self) -> None:
         self.subscription_version += 1
-        for observer in self._subscription_observers:
-            observer()
-
-    def _partition_changed(self, partition: PartitionState) -> None:
-        for observer in self._partition_observers:
-            observer(partition)
+        self.observers.subscription_changed()
 
     def _discard(self, partition: PartitionState) -> None:
         partition.tag += 1
-        for observer in self._discard_observers:
-            observer(partition)
+        self.observers.discarded(partition)
 
     # --- Subscription ---------------------------------------------------------------------
     @property
@@ -273,12 +206,12 @@ class SubscriptionState:
         self.assign_from_user(self._assignment.keys() - gone)
 
     def _depart(self, gone: Iterable[TopicPartition]) -> None:
-        if not self._departure_observers:
+        if not self.observers.hear_of_departures:
             return
         processed = self.processed_offsets()
         offsets = {tp: processed[tp] for tp in gone if tp in processed}
-        for observer in self._departure_observers if offsets else ():
-            observer(offsets)
+        if offsets:
+            self.observers.departed(offsets)
 
     def begin_rebalance(self) -> None:
         """Stop handing out: gets wait, what is buffered is dropped, until the assignment comes.
@@ -312,8 +245,7 @@ class SubscriptionState:
         for tp in sorted(wanted - self._assignment.keys()):
             self._assignment[tp] = PartitionState(tp)
         self._latest = [partition for partition in self._latest if partition.is_assigned]
-        for observer in self._assignment_observers:
-            observer()
+        self.observers.assignment_changed()
 
     # --- Positions ------------------------------------------------------------------------
     def seek(self, partition: PartitionState, offset: int, leader_epoch: int = NO_EPOCH) -> None:
@@ -326,7 +258,7 @@ class SubscriptionState:
         partition.validated_epoch = NO_EPOCH
         partition.reset_timestamp = None
         partition.retry_at = 0.0
-        self._partition_changed(partition)
+        self.observers.partition_changed(partition)
 
     def request_reset(self, partition: PartitionState, timestamp: int, *, reason: str = "") -> None:
         """Give up the position and have it looked up by ListOffsets with `timestamp`.
@@ -341,7 +273,7 @@ class SubscriptionState:
         partition.leader_epoch = NO_EPOCH
         partition.reset_timestamp = timestamp
         partition.retry_at = 0.0
-        self._partition_changed(partition)
+        self.observers.partition_changed(partition)
 
     def replace_log(self, partition: PartitionState) -> None:
         """Forget all that is known of a partition's log: there is another in its place.
@@ -357,7 +289,7 @@ class SubscriptionState:
         if partition.fetch_state is not FetchState.INITIALIZING:
             partition.transition(FetchState.AWAIT_RESET)
             partition.position = partition.processed = partition.reset_timestamp = None
-        self._partition_changed(partition)
+        self.observers.partition_changed(partition)
 
     def request_validation(self, partition: PartitionState) -> None:
         """Fetch nothing more until the position was compared with the leader's log (KIP-320).
@@ -372,12 +304,12 @@ class SubscriptionState:
         partition.transition(FetchState.FETCHING)
         partition.validated_epoch = leader_epoch
         partition.retry_at = 0.0
-        self._partition_changed(partition)
+        self.observers.partition_changed(partition)
 
     def keep(self, partition: PartitionState) -> None:
         """Fetch and hand out a partition that is not given back after all."""
         partition.is_revoking = False
-        self._partition_changed(partition)
+        self.observers.partition_changed(partition)
 
     def refetch(self, partition: PartitionState) -> None:
         """Drop what is buffered and on its way, and fetch from the position again."""
@@ -385,18 +317,18 @@ class SubscriptionState:
         self._discard(partition)
         if partition.position is not None:
             partition.fetched = partition.position
-        self._partition_changed(partition)
+        self.observers.partition_changed(partition)
 
     def pause(self, partition: PartitionState) -> None:
         """Stop fetching and handing out; what is buffered stays for `resume`."""
         self._settle()
         partition.is_paused = True
-        self._partition_changed(partition)
+        self.observers.partition_changed(partition)
 
     def resume(self, partition: PartitionState) -> None:
         """Fetch and hand out again."""
         partition.is_paused = False
-        self._partition_changed(partition)
+        self.observers.partition_changed(partition)
 
     # --- Gets -------------------------------------------------------------------------------
     def hold_hand_outs(self) -> None:
@@ -410,8 +342,7 @@ class SubscriptionState:
     def _set_held(self, is_held: bool) -> None:
         if self.is_held != is_held:
             self.is_held = is_held
-            for observer in self._hold_observers:
-                observer()
+            self.observers.held()
 
     @property
     def hand_out_count(self) -> int:
@@ -433,8 +364,7 @@ class SubscriptionState:
     def resume_get(self) -> None:
         """Note that a get goes on that was left for the application's own work."""
         self._gets_in_progress += 1
-        for observer in self._get_observers:
-            observer()
+        self.observers.get_began()
 
     @property
     def is_in_get(self) -> bool:

@@ -69,7 +69,7 @@ class TopicLives:
         self._unborn: set[str] = set()
         # The pattern for which all topics were looked at, once that is so.
         self._pattern: re.Pattern[str] | None = None
-        state.on_subscription_change(self._subscription_changed)
+        state.observers.on_subscription_change(self._subscription_changed)
 
     def _subscription_changed(self) -> None:
         if self._state.mode is not SubscriptionMode.PATTERN:

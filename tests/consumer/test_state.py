@@ -59,7 +59,7 @@ def test_the_ways_to_subscribe_exclude_each_other() -> None:
 def test_every_change_of_the_subscription_raises_its_version_and_is_told() -> None:
     state = SubscriptionState()
     told: list[int] = []
-    state.on_subscription_change(lambda: told.append(state.subscription_version))
+    state.observers.on_subscription_change(lambda: told.append(state.subscription_version))
     state.subscribe(["t"])
     state.subscribe(["t", "u"])
     state.unsubscribe()
@@ -108,7 +108,7 @@ def test_a_rebalance_keeps_positions_readable_and_then_starts_all_afresh(
 def test_seek_and_reset_make_what_is_under_way_stale(state: SubscriptionState) -> None:
     partition = state.partition(A)
     discarded: list[PartitionState] = []
-    state.on_discard(discarded.append)
+    state.observers.on_discard(discarded.append)
     state.seek(partition, 5)
     first_tag = partition.tag
     state.request_reset(partition, LATEST_TIMESTAMP)
@@ -194,7 +194,7 @@ def test_a_hand_out_without_a_get_of_its_own_ends_the_idle_time(state: Subscript
 
 def test_holding_is_told_once_per_change(state: SubscriptionState) -> None:
     told: list[bool] = []
-    state.on_hold(lambda: told.append(state.is_held))
+    state.observers.on_hold(lambda: told.append(state.is_held))
     state.hold_hand_outs()
     state.hold_hand_outs()
     state.release_hand_outs()

@@ -171,7 +171,7 @@ class GroupMembership:
 
     async def start(self) -> None:
         """Start taking part; awaits nothing of the network."""
-        self._state.add_listener(self._application_acted)
+        self._state.observers.add_listener(self._application_acted)
         self._cluster.add_listener(self._metadata_changed)
         self._task = self._scope.supervise(self._run, name="group")
         self._task.add_done_callback(lambda _: self._member.notify())
