@@ -25,9 +25,10 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from aiokafka_lite._compat import Never, timeout_at
+from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster
+from aiokafka_lite.consumer.auto_commit import AutoCommit
 from aiokafka_lite.consumer.committed import CommittedReader, pause
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events import CommitFailed
@@ -84,7 +85,7 @@ GONE: Final = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 class Commits(CommittedReader):
     """Commits and reads offsets for one consumer.
 
-    Owns `PartitionState.committed`. Task: "auto-commit".
+    Owns `PartitionState.committed`.
     """
 
     def __init__(
@@ -107,11 +108,7 @@ class Commits(CommittedReader):
         self.failed_at: float | None = None
         # The latest commit that succeeded, by partition.
         self._latest: dict[TopicPartition, int] = {}
-        self._auto_commit_task: asyncio.Task[Never] | None = None
-        self._auto_commit_scope: TaskScope | None = None
-        # What auto-commit may commit of partitions that the application has unassigned since.
-        self._departed: dict[TopicPartition, OffsetAndMetadata] = {}
-        self._departure = asyncio.Event()
+        self._auto_commit = AutoCommit(config, state, member, self)
         # Where an answer was lost the broker has what it says: nothing may go back behind it.
         self._pending: set[PendingCommit] = set()
         # Commits that waited for the end of a rebalance, until they are done.
@@ -140,7 +137,7 @@ class Commits(CommittedReader):
             KafkaError: The coordinator refuses.
         """
         wanted = self._state.handed_out_offsets() if offsets is None else checked_offsets(offsets)
-        if not self._is_between_assignments:
+        if not self.is_between_assignments:
             for tp in wanted:
                 self._state.partition(tp)
         elif wanted and not self._member.is_member:
@@ -167,49 +164,28 @@ class Commits(CommittedReader):
                 await self._commit(left, deadline=deadline, is_asked_for=False)
             except KafkaError as error:
                 log.warning("group %s: %s not committed: %s", self._member.group_id, left, error)
-                return self._not_committed_yet(left)
+                return self.not_committed_yet(left)
         return {}
 
     def left_to_commit(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what is to be committed at last and is not yet: of `offsets`, and of what went."""
-        return self._not_committed_yet({**self._departed, **offsets})
+        return self.not_committed_yet({**self._auto_commit.departed, **offsets})
 
     def start_auto_commit(self, scope: TaskScope) -> None:
         """Start to commit what was handed out before the latest get, time and again."""
         if self._config.enable_auto_commit:
-            self._state.observers.on_departure(self._note_departure)
-            self._auto_commit_scope = scope
-            self._auto_commit_task = scope.supervise(self._auto_commit, name="auto-commit")
+            self._auto_commit.start(scope)
 
     async def stop_auto_commit(self) -> None:
-        """Stop the task, so that what is committed last stays; idempotent."""
-        task, scope = self._auto_commit_task, self._auto_commit_scope
-        if task is not None and scope is not None and not task.done():
-            scope.cancel(task)
-            await asyncio.wait({task})
+        """Stop that, so that what is committed last stays; idempotent."""
+        await self._auto_commit.stop()
 
-    async def _auto_commit(self) -> Never:
-        loop = asyncio.get_running_loop()
-        due_at = loop.time() + self._config.auto_commit_interval_s
-        while True:
-            try:
-                async with timeout_at(due_at):
-                    await self._departure.wait()
-            except asyncio.TimeoutError:
-                due_at = loop.time() + self._config.auto_commit_interval_s
-                offsets = self._not_committed_yet(self._state.processed_offsets())
-                if offsets and not self._is_between_assignments:
-                    await self._try_to_commit(offsets)
-            else:
-                self._departure.clear()
-                departed = dict(self._departed)
-                await self._try_to_commit(departed)
-                for tp, offset in departed.items():
-                    if self._departed.get(tp) is offset:
-                        del self._departed[tp]
-                self._member.notify()
+    async def commit_by_itself(self, offsets: Offsets) -> None:
+        """Commit what nobody asked to commit; the next get raises what would fail again.
 
-    async def _try_to_commit(self, offsets: Offsets) -> None:
+        Raises:
+            asyncio.CancelledError: It may or may not have been committed.
+        """
         try:
             await self._commit(offsets, deadline=self._deadline(None), is_asked_for=False)
         except (CommitFailedError, KafkaTimeoutError) as error:
@@ -217,17 +193,13 @@ class Commits(CommittedReader):
         except KafkaError as error:
             self._on_error(error)
 
-    def _note_departure(self, offsets: Offsets) -> None:
-        """Have the task commit at once what was processed of partitions that go."""
-        if left := self._not_committed_yet(offsets):
-            self._departed.update(left)
-            self._departure.set()
-
     @property
-    def _is_between_assignments(self) -> bool:
+    def is_between_assignments(self) -> bool:
+        """Whether the group is in the middle of a rebalance."""
         return self._member.state in REBALANCING
 
-    def _not_committed_yet(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+    def not_committed_yet(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return those that there is something to be gained by committing."""
         return {
             tp: offset
             for tp, offset in offsets.items()
@@ -284,7 +256,7 @@ class Commits(CommittedReader):
 
     @property
     def is_settling(self) -> bool:
-        return bool(self._waiting or self._departed)
+        return bool(self._waiting or self._auto_commit.departed)
 
     def _done_waiting(self, commit: PendingCommit) -> None:
         if commit in self._waiting:
@@ -330,7 +302,7 @@ class Commits(CommittedReader):
         if commit.is_asked_for:
             self._catch_up_with_later_ones(commit)
         else:
-            commit.left = self._not_committed_yet(commit.left)
+            commit.left = self.not_committed_yet(commit.left)
             for tp in [tp for tp in commit.left if is_gone(self._cluster.view, tp.topic)]:
                 del commit.left[tp]
         if not commit.left:

@@ -59,7 +59,6 @@ class Running:
     def __init__(self, engine: Engine, rng: random.Random) -> None:
         config, state = engine.config, engine.state
         on_failure, on_restart = engine.on_failure, engine.on_restart
-        self._config = config
         self.scopes = Scopes(
             *(TaskScope(name, on_failure=on_failure, on_restart=on_restart) for name in SCOPE_NAMES)
         )
@@ -133,8 +132,7 @@ class Running:
         self.cluster.add_listener(self.resolver.view_changed)
         self.scopes.positions.supervise(self.resolver.run, name="positions")
         self.scopes.fetching.supervise(self.watchdog.run, name="watchdog")
-        if self._config.enable_auto_commit:
-            self.commits.start_auto_commit(self.scopes.grouping)
+        self.commits.start_auto_commit(self.scopes.grouping)
         await self.membership.start()
         await self.membership.wait_assigned()
 
