@@ -109,9 +109,9 @@ def import_costs_s(packages: Sequence[str], cache: Path) -> list[float]:
 
 
 @compiled_only
-def test_import_takes_about_as_long_as_aiokafkas_at_most(tmp_path: Path) -> None:
+def test_import_takes_less_than_aiokafkas(tmp_path: Path) -> None:
     ours, theirs = import_costs_s(["aiokafka_lite.consumer", "aiokafka"], tmp_path)
-    assert ours <= theirs  # 0.77 to 0.83 measured (Python 3.11, busy machine)
+    assert ours <= 0.95 * theirs  # 0.77 to 0.83 measured (Python 3.11, busy machine)
 
 
 PACKAGES = [

@@ -21,9 +21,8 @@ attribute                                       asked by
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from aiokafka_lite._compat import Self
@@ -33,9 +32,7 @@ from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.fetched import Record
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaError, RecordTooLargeError
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from aiokafka_lite.structs import BrokerMetadata, TopicPartition
-
-log = logging.getLogger(__name__)
+from aiokafka_lite.structs import BrokerMetadata
 
 
 class AiokafkaNames:
@@ -64,9 +61,6 @@ class GetsOne(Protocol):
     async def getone(self) -> Record:
         """Return the next record."""
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Have the next get of the partition start at `offset`."""
-
 
 class OneByOne:
     """Iterates over a consumer by its `getone`, as aiokafka's ``async for`` does.
@@ -75,8 +69,9 @@ class OneByOne:
     a span for each record say, has to happen in an ``async for`` as well.
     """
 
-    def __init__(self, consumer: GetsOne) -> None:
+    def __init__(self, consumer: GetsOne, skip: Callable[[RecordTooLargeError], None]) -> None:
         self._consumer = consumer
+        self._skip = skip  # or raise
 
     def __aiter__(self) -> Self:
         return self
@@ -88,10 +83,7 @@ class OneByOne:
             except ConsumerStoppedError:
                 raise StopAsyncIteration from None
             except RecordTooLargeError as error:
-                if error.tp is None or error.offset is None:
-                    raise
-                log.error("record skipped: %s", error)
-                self._consumer.seek(error.tp, error.offset + 1)
+                self._skip(error)
 
 
 def goes_by_getone(consumer: object, original: Mapping[str, object]) -> bool:

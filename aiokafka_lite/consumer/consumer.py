@@ -387,7 +387,7 @@ class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, A
         self._engine.owner.check()
         if self._engine.is_stopped:
             raise ConsumerStoppedError("the consumer is stopped")
-        return OneByOne(self) if goes_by_getone(self, _ORIGINAL) else self
+        return OneByOne(self, self._skip_too_large) if goes_by_getone(self, _ORIGINAL) else self
 
     # __anext__, which takes what is ready without a frame, is RecordIterator's.
     async def _next_record(self) -> Record:
@@ -405,11 +405,15 @@ class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, A
             except ConsumerStoppedError:
                 raise StopAsyncIteration from None
             except RecordTooLargeError as error:
-                bad = self._engine.queue.delivery.bad
-                if error.tp is None or error.next_offset is None or bad.handler is not None:
-                    raise
-                bad.skipped(error)
-                self.seek(error.tp, error.next_offset)
+                self._skip_too_large(error)
+
+    def _skip_too_large(self, error: RecordTooLargeError) -> None:
+        """Go on behind a record that is too large; raise it where that is not known, or asked."""
+        bad = self._engine.queue.delivery.bad
+        if error.tp is None or error.next_offset is None or bad.handler is not None:
+            raise error
+        bad.skipped(error)
+        self.seek(error.tp, error.next_offset)
 
     def _check_assigned(self, partitions: tuple[TopicPartition, ...]) -> frozenset[TopicPartition]:
         for tp in check_partitions(partitions):
