@@ -8,7 +8,7 @@ SOURCES = {
     "aiokafka_lite._record": "aiokafka_lite/_record.pyx",
     "aiokafka_lite.records._columns": "aiokafka_lite/records/_columns.pyx",
     "aiokafka_lite.records._decode": "aiokafka_lite/records/_decode.pyx",
-    "aiokafka_lite.consumer._iteration": "aiokafka_lite/consumer/_iteration.pyx",
+    "aiokafka_lite.consumer.delivery._iteration": "aiokafka_lite/consumer/delivery/_iteration.pyx",
 }
 LAYOUTS = [
     "aiokafka_lite/_record.pxd",

@@ -1,7 +1,7 @@
 """The events of a consumer: what `async for event in consumer.events()` gives."""
 
-from aiokafka_lite.consumer.event_stream import EventSubscription
-from aiokafka_lite.consumer.events import (
+from aiokafka_lite.consumer.monitoring.event_stream import EventSubscription
+from aiokafka_lite.consumer.monitoring.events import (
     EVENT_CLASSES,
     Assigned,
     BrokerDown,

@@ -28,8 +28,8 @@ from typing import Protocol
 from aiokafka_lite._compat import Self
 from aiokafka_lite.client import ClusterView
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.delivery.fetched import Record
 from aiokafka_lite.consumer.engine import Engine
-from aiokafka_lite.consumer.fetched import Record
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaError, RecordTooLargeError
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.structs import BrokerMetadata

@@ -26,11 +26,11 @@ from aiokafka_lite.consumer.config import (
     ConsumerConfig,
     check_max_records,
 )
+from aiokafka_lite.consumer.delivery.fetched import Record
+from aiokafka_lite.consumer.delivery.iteration import RecordIterator
 from aiokafka_lite.consumer.engine import Engine
-from aiokafka_lite.consumer.fetched import Record
-from aiokafka_lite.consumer.iteration import RecordIterator
 from aiokafka_lite.consumer.lifecycle import Lifecycle
-from aiokafka_lite.consumer.monitoring import Monitoring
+from aiokafka_lite.consumer.monitoring.methods import Monitoring
 from aiokafka_lite.consumer.position_methods import PositionMethods
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from aiokafka_lite.bad_records import OnBadRecord
-    from aiokafka_lite.consumer.arrow_gets import ArrowGets
-    from aiokafka_lite.consumer.deserialising import AnyDeserializer
+    from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
+    from aiokafka_lite.consumer.delivery.deserialising import AnyDeserializer
 
 
 class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, AiokafkaNames):
@@ -376,7 +376,7 @@ class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, A
                     "and value_deserializer, and decode columns instead"
                 )
             # Imports pyarrow, which most consumers have no use for.
-            from aiokafka_lite.consumer.arrow_gets import ArrowGets
+            from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
 
             self._arrow_gets = ArrowGets(
                 self._state, self._engine.queue, self._ready, self._config.max_poll_records

@@ -15,14 +15,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite.consumer.budget import ByteBudget
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.delivering import make_delivery
-from aiokafka_lite.consumer.fetch_queue import FetchQueue
-from aiokafka_lite.consumer.gets import Gets
-from aiokafka_lite.consumer.loop_probe import LoopProbe
+from aiokafka_lite.consumer.delivery.delivering import make_delivery
+from aiokafka_lite.consumer.delivery.fetch_queue import FetchQueue
+from aiokafka_lite.consumer.delivery.gets import Gets
+from aiokafka_lite.consumer.delivery.ready import ReadyRecords
+from aiokafka_lite.consumer.fetching.budget import ByteBudget
+from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
 from aiokafka_lite.consumer.ownership import Owner
-from aiokafka_lite.consumer.ready import ReadyRecords
 from aiokafka_lite.consumer.state import PartitionState, SubscriptionMode, SubscriptionState
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
@@ -141,7 +141,7 @@ class Engine:
         self, node_id: int, address: str, error: KafkaError | None, down_s: float
     ) -> None:
         """Tell that a broker cannot be reached any more, or can again."""
-        from aiokafka_lite.consumer.events import BrokerDown, BrokerUp
+        from aiokafka_lite.consumer.monitoring.events import BrokerDown, BrokerUp
 
         self.state.events.publish(
             BrokerUp(node_id, address, down_s)
@@ -162,7 +162,7 @@ class Engine:
 
     def on_failure(self, error: BaseException) -> None:
         """Note that a task died; from now on every get raises what it died of."""
-        from aiokafka_lite.consumer.events import TaskFailed
+        from aiokafka_lite.consumer.monitoring.events import TaskFailed
 
         running = self._running or self._ending
         scopes = () if running is None else running.scopes
@@ -175,7 +175,7 @@ class Engine:
 
     def on_restart(self, name: str, error: KafkaError) -> None:
         """Tell that a task failed by what may pass, and is tried again."""
-        from aiokafka_lite.consumer.events import TaskRestarted
+        from aiokafka_lite.consumer.monitoring.events import TaskRestarted
 
         self.state.events.publish(TaskRestarted(name, error))
 

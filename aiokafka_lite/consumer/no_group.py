@@ -102,7 +102,7 @@ class NoGroup:
             for number in view.partitions_for_topic(topic) or ()
         }
         if every != self._state.assignment.keys():
-            from aiokafka_lite.consumer.events import Assigned
+            from aiokafka_lite.consumer.monitoring.events import Assigned
 
             self._state.assign_from_group(every)
             # The application may have called this while the loop stands still.

@@ -22,7 +22,7 @@ from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.offsets import FoundOffset
+    from aiokafka_lite.consumer.positions.offsets import FoundOffset
     from aiokafka_lite.consumer.running import Running
 
 CommitOffsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]

@@ -3,9 +3,9 @@
 Imported by the first start. Tasks, each in the scope of its kind, so that they can be stopped in
 this order:
 
-    fetch        one per leader (fetcher.py)
-    positions    the position resolver (positions.py)
-    group        group, heartbeat, listener, auto-commit (group/, commits.py)
+    fetch        one per leader (fetching/)
+    positions    the position resolver (positions/)
+    group        group, heartbeat, listener, auto-commit (group/)
     cluster      metadata refresh, connections (client/)
 """
 
@@ -16,25 +16,25 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 # Whoever publishes an event imports its class: not for the first time in the middle of it.
-import aiokafka_lite.consumer.events  # noqa: F401
+import aiokafka_lite.consumer.monitoring.events  # noqa: F401
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, ClientConfig
 from aiokafka_lite.client.connection import Authenticate
 from aiokafka_lite.consumer import stopping
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.fetcher import Fetcher
+from aiokafka_lite.consumer.fetching.fetcher import Fetcher
+from aiokafka_lite.consumer.fetching.watchdog import Watchdog
 from aiokafka_lite.consumer.no_group import NoCommits, NoGroup
-from aiokafka_lite.consumer.offsets import OffsetLookup
-from aiokafka_lite.consumer.positions import PositionResolver
+from aiokafka_lite.consumer.positions.offsets import OffsetLookup
+from aiokafka_lite.consumer.positions.resolver import PositionResolver
 from aiokafka_lite.consumer.topic_lives import TopicLives
-from aiokafka_lite.consumer.watchdog import Watchdog
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.commits import Commits
     from aiokafka_lite.consumer.engine import Engine
     from aiokafka_lite.consumer.group import GroupMembership
+    from aiokafka_lite.consumer.group.commits import Commits
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 SCOPE_NAMES: Final = ("fetch", "positions", "group", "cluster")
@@ -103,8 +103,8 @@ class Running:
         self, engine: Engine, group_id: str, rng: random.Random
     ) -> tuple[Commits, GroupMembership]:
         # Imported where there is a group: most of it is for nothing else.
-        from aiokafka_lite.consumer.commits import Commits
         from aiokafka_lite.consumer.group import Coordinator, GroupMembership, Member
+        from aiokafka_lite.consumer.group.commits import Commits
 
         config, state = engine.config, engine.state
         coordinator = Coordinator(self.cluster, group_id, state.events)

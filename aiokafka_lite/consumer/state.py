@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.consumer.event_stream import Events
+from aiokafka_lite.consumer.monitoring.event_stream import Events
 from aiokafka_lite.consumer.observers import Observers
 from aiokafka_lite.consumer.partition import (
     EARLIEST_TIMESTAMP,

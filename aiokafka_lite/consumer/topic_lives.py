@@ -30,7 +30,7 @@ from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.fetch_queue import FetchQueue
+    from aiokafka_lite.consumer.delivery.fetch_queue import FetchQueue
 
 RECREATED: Final = "topic recreated"
 
@@ -123,7 +123,7 @@ class TopicLives:
                 self._recreated(name, life, topic)
             return
         if count > life.count:
-            from aiokafka_lite.consumer.events import PartitionsAdded
+            from aiokafka_lite.consumer.monitoring.events import PartitionsAdded
 
             self._state.events.publish(PartitionsAdded(name, life.count, count))
         life.count = count
@@ -135,7 +135,7 @@ class TopicLives:
             return
         if life.is_gone:
             return
-        from aiokafka_lite.consumer.events import TopicDeleted
+        from aiokafka_lite.consumer.monitoring.events import TopicDeleted
 
         life.is_gone = True
         event = TopicDeleted(name)
@@ -146,7 +146,7 @@ class TopicLives:
             self._queue.put_error(partition, error)
 
     def _recreated(self, name: str, life: _Life, topic: TopicView) -> None:
-        from aiokafka_lite.consumer.events import TopicRecreated
+        from aiokafka_lite.consumer.monitoring.events import TopicRecreated
 
         life.former_ids.add(life.topic_id)
         life.topic_id = topic.topic_id

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from aiokafka_lite import records
 from aiokafka_lite.bad_records import OnBadRecord
-from aiokafka_lite.consumer.budget import ByteBudget
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.delivering import make_delivery
-from aiokafka_lite.consumer.deserialising import AnyDeserializer
-from aiokafka_lite.consumer.fetch_queue import FetchQueue
-from aiokafka_lite.consumer.fetched import FetchedPartition, FetchedResponse
-from aiokafka_lite.consumer.gets import Gets
+from aiokafka_lite.consumer.delivery.delivering import make_delivery
+from aiokafka_lite.consumer.delivery.deserialising import AnyDeserializer
+from aiokafka_lite.consumer.delivery.fetch_queue import FetchQueue
+from aiokafka_lite.consumer.delivery.fetched import FetchedPartition, FetchedResponse
+from aiokafka_lite.consumer.delivery.gets import Gets
+from aiokafka_lite.consumer.delivery.ready import ReadyRecords
+from aiokafka_lite.consumer.fetching.budget import ByteBudget
 from aiokafka_lite.consumer.partition import PartitionState
-from aiokafka_lite.consumer.ready import ReadyRecords
 from aiokafka_lite.consumer.state import SubscriptionState
 from aiokafka_lite.structs import TopicPartition
 

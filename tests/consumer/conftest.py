@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.consumer import ready
+from aiokafka_lite.consumer.delivery import ready
 from tests.consumer.iterations import ITERATIONS, Iteration
 
 

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from aiokafka_lite._compat import Self
-from aiokafka_lite.consumer import AIOKafkaConsumer, _iteration_py
-from aiokafka_lite.consumer.fetched import Record
-from aiokafka_lite.consumer.iteration import RecordCursor, RecordIterator
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.delivery import _iteration_py
+from aiokafka_lite.consumer.delivery.fetched import Record
+from aiokafka_lite.consumer.delivery.iteration import RecordCursor, RecordIterator
 from aiokafka_lite.errors import ConsumerStoppedError
 from tests.consumer.buffers import Buffers
 

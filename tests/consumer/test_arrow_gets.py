@@ -9,7 +9,7 @@ import random
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.consumer import runs, time_slice
+from aiokafka_lite.consumer.delivery import runs, time_slice
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     CorruptRecordException,
@@ -24,8 +24,8 @@ pytest.importorskip("pyarrow", reason="rows are for pyarrow: pip install pyarrow
 
 import pyarrow as pa
 
-from aiokafka_lite.consumer import arrow_gets
-from aiokafka_lite.consumer.arrow_gets import ArrowGets
+from aiokafka_lite.consumer.delivery import arrow_gets
+from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
 from aiokafka_lite.records.arrow import DEFAULT_SCHEMA, ArrowColumns
 
 pytestmark = pytest.mark.usefixtures("decoder")

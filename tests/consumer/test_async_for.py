@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.consumer import AIOKafkaConsumer, _iteration_py
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.delivery import _iteration_py
 from aiokafka_lite.errors import RecordTooLargeError
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.consumer.iterations import ITERATIONS, Iteration
@@ -166,7 +167,7 @@ async def test_an_unclosed_consumer_that_was_read_from_says_so_at_once(
 
 # --- Which one runs -----------------------------------------------------------------------
 
-NAME = "aiokafka_lite.consumer._iteration"
+NAME = "aiokafka_lite.consumer.delivery._iteration"
 REPORT = """
 import asyncio
 from aiokafka_lite import AIOKafkaConsumer

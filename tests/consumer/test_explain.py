@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.diagnosis import Cause, diagnose
+from aiokafka_lite.consumer.monitoring.diagnosis import Cause, diagnose
 from aiokafka_lite.errors import (
     DeserializationError,
     KafkaConnectionError,

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.consumer import runs, time_slice
+from aiokafka_lite.consumer.delivery import runs, time_slice
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     CorruptRecordException,

@@ -10,7 +10,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.session import FINAL_EPOCH, FetchSession
+from aiokafka_lite.consumer.fetching.session import FINAL_EPOCH, FetchSession
 from aiokafka_lite.errors import FetchSessionIdNotFound
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.structs import TopicPartition

@@ -9,8 +9,8 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.health import MAX_NAMED, Health, examine
-from aiokafka_lite.consumer.loop_probe import RECENT_S
+from aiokafka_lite.consumer.monitoring.health import MAX_NAMED, Health, examine
+from aiokafka_lite.consumer.monitoring.loop_probe import RECENT_S
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     InvalidCommitOffsetSizeError,

@@ -11,7 +11,8 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.consumer import AIOKafkaConsumer, runs
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.delivery import runs
 from aiokafka_lite.errors import (
     CorruptRecordException,
     DecompressionLimitError,

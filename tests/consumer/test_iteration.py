@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.consumer import runs, time_slice
+from aiokafka_lite.consumer.delivery import runs, time_slice
 from aiokafka_lite.errors import KafkaError
 from tests.consumer.buffers import A, B, Buffers, batch
 from tests.consumer.iterations import (
@@ -182,7 +182,7 @@ async def test_several_tasks_share_the_records(
             await asyncio.sleep(0)
 
     async def poll_arrow() -> None:
-        from aiokafka_lite.consumer.arrow_gets import ArrowGets
+        from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
 
         gets = ArrowGets(buffers.state, buffers.queue, buffers.ready, max_rows=3)
         while True:

@@ -12,8 +12,8 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client import Cluster
-from aiokafka_lite.consumer import leader_search
-from aiokafka_lite.consumer.leader_search import SEARCH_S, LeaderSearch
+from aiokafka_lite.consumer.fetching import leader_search
+from aiokafka_lite.consumer.fetching.leader_search import SEARCH_S, LeaderSearch
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.test_consumer import offsets_read, reading
 from tests.support.cluster import KafkaHandle
@@ -123,9 +123,9 @@ async def test_a_leader_that_hangs_is_left_before_its_connection_counts_as_dead(
     three: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leader_search, "WATCH_INTERVAL_S", 0.05)
-    monkeypatch.setattr("aiokafka_lite.consumer.node_fetcher.OVERDUE_S", 0.1)
+    monkeypatch.setattr("aiokafka_lite.consumer.fetching.node_fetcher.OVERDUE_S", 0.1)
     # Only what the watch does can help in time: the connection would live on.
-    monkeypatch.setattr("aiokafka_lite.consumer.node_fetcher.FETCH_STALL_S", 600.0)
+    monkeypatch.setattr("aiokafka_lite.consumer.fetching.node_fetcher.FETCH_STALL_S", 600.0)
     three.produce("t", b"0", partition=0)
     kafka = KafkaHandle("embedded", three.bootstrap_servers)
     async with reading(kafka, "t", fetch_max_wait_ms=50) as consumer:

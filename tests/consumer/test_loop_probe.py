@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from aiokafka_lite.consumer.loop_probe import BLOCKED_S, INTERVAL_S, LoopProbe
+from aiokafka_lite.consumer.monitoring.loop_probe import BLOCKED_S, INTERVAL_S, LoopProbe
 from aiokafka_lite.consumer.state import SubscriptionState
 from aiokafka_lite.events import ConsumerEvent, LoopBlocked
 from tests.consumer.buffers import A, Buffers, batch

@@ -9,7 +9,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.budget import ByteBudget
+from aiokafka_lite.consumer.fetching.budget import ByteBudget
 from aiokafka_lite.records import scratch
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.buffers import A, B, Buffers, batch
@@ -185,7 +185,7 @@ async def test_many_batches_that_are_begun_keep_to_the_budget(rows: bool) -> Non
     for tp in tps:
         buffers.put({tp: batch(0, 100, codec="gzip", size=2_000)}, node_id=tp.partition)
     if rows:
-        arrow_gets = pytest.importorskip("aiokafka_lite.consumer.arrow_gets")
+        arrow_gets = pytest.importorskip("aiokafka_lite.consumer.delivery.arrow_gets")
         arrow = arrow_gets.ArrowGets(buffers.state, buffers.queue, buffers.ready, None)
     for _ in range(40):
         if rows:

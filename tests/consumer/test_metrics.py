@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.diagnosis import Cause
+from aiokafka_lite.consumer.monitoring.diagnosis import Cause
 from aiokafka_lite.events import EVENT_CLASSES
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.test_consumer import offsets_read, reading, rows

@@ -12,7 +12,7 @@ import pytest
 
 from aiokafka_lite.client import Lane
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.fetcher import Fetcher
+from aiokafka_lite.consumer.fetching.fetcher import Fetcher
 from aiokafka_lite.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,

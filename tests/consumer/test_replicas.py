@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from aiokafka_lite.consumer.fetching.replicas import LEADERS_ONLY_S
 from aiokafka_lite.consumer.partition import EARLIEST_TIMESTAMP, FetchState, PreferredReplica
-from aiokafka_lite.consumer.replicas import LEADERS_ONLY_S
 from aiokafka_lite.consumer.state import PartitionState
 from aiokafka_lite.errors import (
     BrokerResponseError,

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from aiokafka_lite.consumer.partition import PartitionState
-from aiokafka_lite.consumer.session import (
+from aiokafka_lite.consumer.fetching.session import (
     FINAL_EPOCH,
     LAST_EPOCH,
     FetchSession,
     FetchTarget,
     SessionRequest,
 )
+from aiokafka_lite.consumer.partition import PartitionState
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 

@@ -18,14 +18,14 @@ from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.exchange import Exchange
 from aiokafka_lite.client.frames import FrameReader
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.commits import Commits
+from aiokafka_lite.consumer.fetching.node_fetcher import NodeFetcher
+from aiokafka_lite.consumer.fetching.settling import Settling
 from aiokafka_lite.consumer.group.callbacks import ListenerCalls
+from aiokafka_lite.consumer.group.commits import Commits
 from aiokafka_lite.consumer.group.heartbeat import Heartbeat
 from aiokafka_lite.consumer.group.membership import GroupMembership
 from aiokafka_lite.consumer.group.rebalance import Rebalance
-from aiokafka_lite.consumer.node_fetcher import NodeFetcher
-from aiokafka_lite.consumer.positions import PositionResolver
-from aiokafka_lite.consumer.settling import Settling
+from aiokafka_lite.consumer.positions.resolver import PositionResolver
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaConnectionError
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.structs import TopicPartition
@@ -102,7 +102,7 @@ PASSING = {
     "positions": Place(PositionResolver, "_resolve_once", reset, "positions"),
     "group": Place(GroupMembership, "_hold", subscribe_anew, "group"),
     "heartbeat": Place(Heartbeat, "_sleep_until_due", nothing, "group"),
-    "auto-commit": Place(Commits, "_not_committed_yet", nothing, "group"),
+    "auto-commit": Place(Commits, "not_committed_yet", nothing, "group"),
     "cluster refresh": Place(Cluster, "_ask_for_metadata", refresh, "cluster"),
 }
 

@@ -12,8 +12,8 @@ import pytest
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.event_stream import EventSubscription
-from aiokafka_lite.consumer.events import (
+from aiokafka_lite.consumer.monitoring.event_stream import EventSubscription
+from aiokafka_lite.consumer.monitoring.events import (
     OffsetReset,
     PartitionsAdded,
     TopicDeleted,

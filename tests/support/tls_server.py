@@ -6,6 +6,7 @@ the client; Kafka sends it.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import threading
@@ -57,14 +58,19 @@ class TlsServer:
                 self._shake_hands(connection)
 
     def _shake_hands(self, connection: socket.socket) -> None:
+        secured = self._context.wrap_socket(
+            connection, server_side=True, do_handshake_on_connect=False
+        )
         try:
-            with self._context.wrap_socket(connection, server_side=True) as secured:
-                while chunk := secured.recv(65_536):
-                    self.received += chunk
+            secured.do_handshake()
+            while chunk := secured.recv(65_536):
+                self.received += chunk
         except OSError:
-            # Wait for the client to close, or the reset would take the alert along.
-            try:
-                while connection.recv(65_536):
-                    pass
-            except OSError:
-                pass
+            # Wait for the client to close: with bytes unread, the reset would take the alert along.
+            with socket.socket(fileno=secured.detach()) as refused:
+                refused.settimeout(10)
+                with contextlib.suppress(OSError):
+                    while refused.recv(65_536):
+                        pass
+        finally:
+            secured.close()

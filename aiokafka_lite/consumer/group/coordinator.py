@@ -9,9 +9,9 @@ from typing import Final, TypeVar
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.client import Cluster, Lane
-from aiokafka_lite.consumer.event_stream import Events
-from aiokafka_lite.consumer.events import CoordinatorChanged
 from aiokafka_lite.consumer.group.member import Recovery, recovery_for
+from aiokafka_lite.consumer.monitoring.event_stream import Events
+from aiokafka_lite.consumer.monitoring.events import CoordinatorChanged
 from aiokafka_lite.errors import KafkaError, KafkaTimeoutError, for_code
 from aiokafka_lite.protocol.schema import Request, Response
 

@@ -18,7 +18,6 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.events import Assigned, ListenerFailed, Lost, Revoked
 from aiokafka_lite.consumer.group.callbacks import ListenerCalls
 from aiokafka_lite.consumer.group.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
 from aiokafka_lite.consumer.group.heartbeat import Heartbeat, stop
@@ -31,13 +30,14 @@ from aiokafka_lite.consumer.group.member import (
     recovery_for,
 )
 from aiokafka_lite.consumer.group.rebalance import Rebalance, Share
+from aiokafka_lite.consumer.monitoring.events import Assigned, ListenerFailed, Lost, Revoked
 from aiokafka_lite.consumer.state import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.topics import have_changed, is_subscribed, match_pattern
 from aiokafka_lite.errors import ConsumerStoppedError, FencedInstanceIdError, KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.commits import Commits
+    from aiokafka_lite.consumer.group.commits import Commits
 
 log = logging.getLogger(__name__)
 

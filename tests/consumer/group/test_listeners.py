@@ -10,8 +10,8 @@ import pytest
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.event_stream import EventSubscription
-from aiokafka_lite.consumer.events import Assigned, ConsumerEvent, ListenerFailed, Lost
+from aiokafka_lite.consumer.monitoring.event_stream import EventSubscription
+from aiokafka_lite.consumer.monitoring.events import Assigned, ConsumerEvent, ListenerFailed, Lost
 from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.test_membership import throw_out

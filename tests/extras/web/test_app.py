@@ -16,7 +16,7 @@ from aiohttp import web as aiohttp_web
 
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker, NewRecord
-from aiokafka_lite.consumer.diagnosis import TROUBLES
+from aiokafka_lite.consumer.monitoring.diagnosis import TROUBLES
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.extras import web
 from aiokafka_lite.extras.web import measured, serving, views

@@ -1,0 +1,1 @@
+"""The way of a record from an answer to the application."""

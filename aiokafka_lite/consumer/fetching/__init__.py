@@ -1,0 +1,1 @@
+"""What is fetched from which broker, and when: one task and one session for each."""

@@ -1,0 +1,117 @@
+"""What one broker is asked for: the partitions that are read from it, brought into its session."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aiokafka_lite.consumer.fetching.session import FetchSession
+from aiokafka_lite.consumer.state import PartitionState
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.fetching.fetcher import Fetcher
+    from aiokafka_lite.consumer.fetching.node_fetcher import NodeFetcher
+    from aiokafka_lite.consumer.fetching.oversized import OversizeSearch
+
+
+class NodeTargets:
+    """The partitions of one node; what has changed about them is looked at before a request."""
+
+    def __init__(self, fetcher: Fetcher, node: NodeFetcher, session: FetchSession) -> None:
+        self.partitions: set[PartitionState] = set()
+        # Looked at again before the next request.
+        self.touched: dict[PartitionState, None] = {}
+        # Partitions in a backoff of their own, looked at again when it ends.
+        self.backing_off: dict[PartitionState, None] = {}
+        self._fetcher = fetcher
+        self._node = node
+        self._session = session
+        self._loop = asyncio.get_running_loop()
+        # Made when an answer is too large to be received.
+        self._oversize: OversizeSearch | None = None
+
+    def add(self, partition: PartitionState) -> None:
+        """Ask for a partition from the next request on."""
+        self.partitions.add(partition)
+
+    def remove(self, partition: PartitionState) -> None:
+        """Do not ask for a partition from the next request on."""
+        self.partitions.discard(partition)
+
+    def touch(self, partition: PartitionState) -> None:
+        """Look at a partition again before the next request."""
+        self.touched[partition] = None
+
+    def _touch_all(self) -> None:
+        self.touched.update(dict.fromkeys(self.partitions))
+
+    def forget(self, partition: PartitionState) -> None:
+        """Know nothing of a partition any more."""
+        self.partitions.discard(partition)
+        self.touched.pop(partition, None)
+        self.backing_off.pop(partition, None)
+        self._session.want(partition.tp, None)
+
+    def apply(self) -> float | None:
+        """Bring the session's targets up to date; return when the next backoff ends."""
+        now = self._loop.time()
+        if now >= self._fetcher.replicas.lease_ends_at:
+            self._fetcher.end_leases(now)
+        if self.backing_off:
+            for partition in tuple(self.backing_off):
+                if partition.retry_at <= now:
+                    del self.backing_off[partition]
+                    self.touched[partition] = None
+        search = self._oversize
+        if search is not None and search.is_on:
+            search.pass_idle(self._can_be_asked)
+            self._touch_all()
+        touched, self.touched = self.touched, {}
+        for partition in touched:
+            target = None
+            if partition in self.partitions and (search is None or search.allows(partition)):
+                target = self._fetcher.target(partition, self._node)
+                if target is not None and partition.retry_at > now:
+                    target = None
+                    self.backing_off[partition] = None
+            self._session.want(partition.tp, target)
+        if not self.backing_off:
+            return None
+        return min(partition.retry_at for partition in self.backing_off)
+
+    def is_unmoved(self, partition: PartitionState) -> bool:
+        """Whether the latest request asked for what comes next of a partition."""
+        target = self._session.wanted(partition.tp)
+        return (
+            target is not None
+            and target.partition is partition
+            and target.tag == partition.tag
+            and target.offset == partition.fetched
+        )
+
+    # --- Answers that are too large --------------------------------------------------------
+    def search_oversized(self, size_bytes: int, limit_bytes: int) -> None:
+        """Find the partition whose next batch is too large to be received, and give it an error."""
+        from aiokafka_lite.consumer.fetching.oversized import OversizeSearch, too_large
+
+        search = self._oversize = self._oversize or OversizeSearch()
+        asked = self._session.partitions
+        self._touch_all()
+        if len(asked) > 1:
+            search.begin(asked)
+        elif asked and self.is_unmoved(asked[0]) and search.is_found(asked[0]):
+            error = too_large(asked[0], size_bytes, limit_bytes)
+            self._fetcher.queue.put_error(asked[0], error, is_sticky=True)
+
+    def answered(self) -> None:
+        """Note that an answer was not too large: others are asked for next while a search is on."""
+        if self._oversize is not None and self._oversize.is_on:
+            self._oversize.answered()
+            self._touch_all()
+
+    def _can_be_asked(self, partition: PartitionState) -> bool:
+        return (
+            partition in self.partitions
+            and partition.retry_at <= self._loop.time()
+            and self._fetcher.target(partition, self._node) is not None
+        )

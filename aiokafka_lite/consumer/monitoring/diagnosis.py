@@ -1,0 +1,352 @@
+"""Why nothing comes of a partition: one cause, and a sentence that says it.
+
+Every partition has exactly one cause at any moment: the first of these questions that is answered
+by yes. `explain` gives the sentence, `metrics` the cause, `health` both where something is wrong,
+and a watchdog looks for partitions that stay ABOUT_TO_FETCH: assigned, not paused, the position
+known, and still neither in a fetch nor in a backoff that has a name.
+
+    the consumer      stopped? not started? a task died? starting?
+    the assignment    not assigned? given back in a rebalance?
+    the gets          held? an error to raise? paused? records buffered?
+    the position      unknown, to be looked up, to be compared with the leader's log?
+    the broker        no leader? not reachable? throttling? the partition in a backoff?
+    the fetch         on its way? the buffer full? the last answer not taken?
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from aiokafka_lite._compat import StrEnum
+from aiokafka_lite.client import Lane
+from aiokafka_lite.consumer.engine import Engine
+from aiokafka_lite.consumer.fetching.node_fetcher import NodeFetcher
+from aiokafka_lite.consumer.running import Running
+from aiokafka_lite.consumer.state import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FetchState,
+    PartitionState,
+    SubscriptionMode,
+)
+from aiokafka_lite.structs import TopicPartition
+
+
+class Cause(StrEnum):
+    """Why nothing comes of a partition; the values are stable."""
+
+    STOPPED = "stopped"
+    NOT_STARTED = "not_started"
+    TASK_DIED = "task_died"
+    STARTING = "starting"
+    NOT_ASSIGNED = "not_assigned"
+    OUT_OF_GROUP = "out_of_group"
+    REBALANCING = "rebalancing"
+    ERROR_WAITS = "error_waits"
+    PAUSED = "paused"
+    BUFFERED = "buffered"
+    AWAITING_COMMITTED = "awaiting_committed"
+    AWAITING_RESET = "awaiting_reset"
+    AWAITING_VALIDATION = "awaiting_validation"
+    NO_LEADER = "no_leader"
+    BROKER_DOWN = "broker_down"
+    BACKING_OFF = "backing_off"
+    THROTTLED = "throttled"
+    CONNECTING = "connecting"
+    FETCHING = "fetching"
+    AT_END = "at_end"
+    OPEN_TRANSACTION = "open_transaction"
+    AWAITING_ANSWER = "awaiting_answer"
+    ANSWER_NOT_TAKEN = "answer_not_taken"
+    NO_BUDGET = "no_budget"
+    ABOUT_TO_FETCH = "about_to_fetch"
+
+
+# With these something is wrong, though it may pass; with the others all is as it should be, or the
+# application has to do something.
+TROUBLES: Final = frozenset(
+    {
+        Cause.TASK_DIED,
+        Cause.OUT_OF_GROUP,
+        Cause.ERROR_WAITS,
+        Cause.NO_LEADER,
+        Cause.BROKER_DOWN,
+        Cause.BACKING_OFF,
+    }
+)
+
+
+class Diagnosis(NamedTuple):
+    """Why nothing comes of a partition."""
+
+    cause: Cause
+    text: str
+
+
+def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
+    """Find out why nothing comes of a partition at loop time `now`; changes nothing."""
+    running = engine.current
+    if running is None:
+        if engine.is_stopped:
+            return Diagnosis(Cause.STOPPED, "the consumer is stopped: make another one")
+        return Diagnosis(
+            Cause.NOT_STARTED, "the consumer is not started: await consumer.start() first"
+        )
+    for scope in running.scopes:
+        if scope.failure is not None:
+            return Diagnosis(
+                Cause.TASK_DIED,
+                f"a background task ({scope.name}) died of {scope.failure!r}, which every get "
+                "raises: stop the consumer and make another one",
+            )
+    partition = engine.state.assignment.get(tp)
+    if partition is None:
+        return _not_assigned(engine, running, tp)
+    return (
+        _held(engine, running, partition)
+        or _at_hand(engine, partition, now)
+        or _no_position(running, partition, now)
+        or _no_broker(running, partition, now)
+        or _fetch(engine, running, partition, now)
+    )
+
+
+def _not_assigned(engine: Engine, running: Running, tp: TopicPartition) -> Diagnosis:
+    state = engine.state
+    if not engine.is_started:
+        return Diagnosis(Cause.STARTING, starting_text(engine, running))
+    standing = running.membership.standing
+    if standing is not None and standing.sits_out:
+        return _out_of_group(standing.group_id)
+    if state.mode is SubscriptionMode.NONE:
+        text = "nothing is subscribed or assigned: call subscribe() or assign()"
+    elif state.mode is SubscriptionMode.ASSIGNED:
+        text = "it is not among the partitions given to assign()"
+    elif tp.topic not in (state.subscription or ()):
+        text = f"topic {tp.topic!r} is not subscribed"
+    elif standing is not None and not standing.is_settled:
+        text = f"group {standing.group_id} is sharing its partitions out ({standing.state})"
+        return Diagnosis(Cause.REBALANCING, text)
+    elif tp.partition not in (running.cluster.view.partitions_for_topic(tp.topic) or ()):
+        text = f"the brokers know no partition {tp.partition} of topic {tp.topic!r}"
+    elif standing is not None:
+        text = f"another member of group {standing.group_id} has it"
+    else:
+        text = "it was not there when the partitions were last looked up"
+    return Diagnosis(Cause.NOT_ASSIGNED, f"{tp.topic}/{tp.partition} is not assigned: {text}")
+
+
+def starting_text(engine: Engine, running: Running) -> str:
+    """Say what the start is waiting for."""
+    view = running.cluster.view
+    if not view.nodes:
+        return "the consumer is starting: it looks for a broker among the bootstrap servers"
+    missing = sorted(t for t in engine.topics() if not view.partitions_for_topic(t))
+    if missing:
+        return f"the consumer is starting: it waits for metadata of {', '.join(missing)}"
+    standing = running.membership.standing
+    if standing is not None:
+        return f"the consumer is starting: it joins group {standing.group_id} ({standing.state})"
+    return "the consumer is starting"
+
+
+def _out_of_group(group_id: str) -> Diagnosis:
+    return Diagnosis(
+        Cause.OUT_OF_GROUP,
+        f"the consumer left group {group_id}, because the application asked for no records "
+        "within max_poll_interval_ms: the next get joins again",
+    )
+
+
+# --- The gets ---------------------------------------------------------------------------------
+def _held(engine: Engine, running: Running, partition: PartitionState) -> Diagnosis | None:
+    standing = running.membership.standing
+    if standing is not None and standing.sits_out:
+        return _out_of_group(standing.group_id)
+    if partition.is_revoking or engine.state.is_held:
+        group = "" if standing is None else f" {standing.group_id} ({standing.state})"
+        doing = "is given back" if partition.is_revoking else "waits for the listener to return"
+        return Diagnosis(
+            Cause.REBALANCING,
+            f"the group{group} rebalances: the partition {doing}, and gets hand out nothing",
+        )
+    if (error := engine.waiting_error) is not None:
+        return Diagnosis(Cause.ERROR_WAITS, f"the next get raises {error}")
+    return None
+
+
+def _at_hand(engine: Engine, partition: PartitionState, now: float) -> Diagnosis | None:
+    """Say what is buffered: records, or an error that stands before them."""
+    part = engine.queue.line.first_share(partition)
+    if part is not None and not part.decoded and (error := part.waiting_error) is not None:
+        return Diagnosis(
+            Cause.ERROR_WAITS,
+            f"the next get raises {error}"
+            + ("; seek to go on" if part.is_sticky else "")
+            + (" (once the partition is resumed)" if partition.is_paused else ""),
+        )
+    if partition.is_paused:
+        kept = "" if part is None else "; what was fetched is kept"
+        return Diagnosis(Cause.PAUSED, f"it is paused: call resume(){kept}")
+    if part is None:
+        return None
+    records = f"records from offset {partition.position} on are buffered"
+    if engine.state.is_in_get:
+        text = f"{records}, and a get is on its way to them, or waits for other partitions"
+    else:
+        idle_s = engine.state.idle_s(now)
+        text = f"{records}: the application has not asked for any for {seconds(idle_s)}"
+    return Diagnosis(Cause.BUFFERED, text)
+
+
+# --- The position -----------------------------------------------------------------------------
+WANTED: Final = {EARLIEST_TIMESTAMP: "the earliest offset", LATEST_TIMESTAMP: "the latest offset"}
+
+
+def _no_position(running: Running, partition: PartitionState, now: float) -> Diagnosis | None:
+    fetch_state = partition.fetch_state
+    if fetch_state is FetchState.FETCHING:
+        return None
+    last_try = f" (last try: {partition.retry_reason})" if partition.retry_reason else ""
+    if fetch_state is FetchState.INITIALIZING:
+        standing = running.membership.standing
+        if standing is None:
+            text = "its first position is about to be looked up"
+        elif standing.coordinator_id is None:
+            text = (
+                f"its committed offset is not known: group {standing.group_id} has no coordinator"
+            )
+        else:
+            text = (
+                f"its committed offset is being asked of node {standing.coordinator_id}, the "
+                f"coordinator of group {standing.group_id}"
+            )
+        return Diagnosis(Cause.AWAITING_COMMITTED, text)
+    trouble = _no_broker(running, partition, now)
+    because = "" if trouble is None else f"; {trouble.text}"
+    if fetch_state is FetchState.AWAIT_RESET:
+        timestamp = partition.reset_timestamp
+        wanted = WANTED.get(
+            EARLIEST_TIMESTAMP if timestamp is None else timestamp, "an offset by time"
+        )
+        reason = f", {partition.reset_reason}" if partition.reset_reason else ""
+        return Diagnosis(
+            Cause.AWAITING_RESET,
+            f"its position is being reset to {wanted}{reason}{last_try}{because}",
+        )
+    return Diagnosis(
+        Cause.AWAITING_VALIDATION,
+        f"there is a new leader, and whether its log has what was read before offset "
+        f"{partition.position} is being asked{last_try}{because}",
+    )
+
+
+# --- The broker -------------------------------------------------------------------------------
+def _no_broker(running: Running, partition: PartitionState, now: float) -> Diagnosis | None:
+    node = running.fetcher.node_of(partition)
+    if node is None:
+        return Diagnosis(Cause.NO_LEADER, _no_leader_text(running, partition.tp))
+    pool = running.cluster.pool
+    lost_at = pool.lost_at(node.node_id)
+    if lost_at is not None and node.in_flight_since is None:
+        return Diagnosis(
+            Cause.BROKER_DOWN,
+            f"{pool.describe(node.node_id)} has not been reachable for {seconds(now - lost_at)} "
+            f"and is tried again: {pool.last_error(node.node_id)}",
+        )
+    return None
+
+
+def _no_leader_text(running: Running, tp: TopicPartition) -> str:
+    view = running.cluster.view
+    topic, known = view.topics.get(tp.topic), view.partition(tp)
+    if topic is None:
+        return f"metadata of topic {tp.topic!r} is being asked for"
+    if known is None:
+        why = "" if topic.error is None else f" ({topic.error.__name__})"
+        return f"the brokers do not know the partition{why}: the topic may have been deleted"
+    if known.leader < 0:
+        why = "" if known.error is None else f" ({known.error.__name__})"
+        return f"the partition has no leader at present{why}: all its replicas may be down"
+    return f"its leader, node {known.leader}, is not among the brokers that are up"
+
+
+# --- The fetch --------------------------------------------------------------------------------
+def _fetch(engine: Engine, running: Running, partition: PartitionState, now: float) -> Diagnosis:
+    node = running.fetcher.node_of(partition)
+    if node is None:
+        raise AssertionError("a partition without a leader has been told already")
+    node_id, pool = node.node_id, running.cluster.pool
+    if partition.retry_at > now:
+        return Diagnosis(
+            Cause.BACKING_OFF,
+            f"it is in a backoff for {seconds(partition.retry_at - now)} because of "
+            f"{partition.retry_reason or 'an error'}: then node {node_id} is asked again",
+        )
+    if (sent_at := node.in_flight_since) is not None:
+        return _in_flight(engine, partition, node, now - sent_at)
+    if (error := node.error) is not None:
+        return Diagnosis(
+            Cause.BACKING_OFF, f"a fetch from node {node_id} failed and is tried again: {error}"
+        )
+    if (trouble := running.fetcher.trouble(node_id)) is not None:
+        return Diagnosis(
+            Cause.BACKING_OFF, f"reading from node {node_id} failed and is tried again: {trouble}"
+        )
+    if pool.is_connecting(node_id, Lane.FETCH):
+        return Diagnosis(Cause.CONNECTING, f"a connection to node {node_id} is being opened")
+    if (delay_s := pool.connection_delay(node_id, Lane.FETCH)) > 0:
+        return Diagnosis(
+            Cause.THROTTLED, f"node {node_id} throttles this client for another {seconds(delay_s)}"
+        )
+    if engine.queue.has_untaken(node_id):
+        return Diagnosis(
+            Cause.ANSWER_NOT_TAKEN,
+            f"what node {node_id} sent of other partitions is buffered: the next fetch is sent "
+            "when the application comes for it",
+        )
+    if node.is_short_of_bytes:
+        budget = engine.budget
+        return Diagnosis(
+            Cause.NO_BUDGET,
+            f"{budget.used_bytes} of max_buffered_bytes={budget.limit_bytes} are in use: the next "
+            "fetch is sent when the application has taken records, of other partitions as well",
+        )
+    settling = "its latest answer is being worked through" if node.is_settling else "it is next"
+    return Diagnosis(
+        Cause.ABOUT_TO_FETCH,
+        f"a fetch from node {node_id} from offset {partition.fetched} is about to be sent: "
+        f"{settling}",
+    )
+
+
+def _in_flight(
+    engine: Engine, partition: PartitionState, node: NodeFetcher, for_s: float
+) -> Diagnosis:
+    fetch = f"a fetch is in flight to node {node.node_id} for {seconds(for_s)}"
+    if not node.is_asked_for(partition):
+        return Diagnosis(
+            Cause.AWAITING_ANSWER,
+            f"it is in the next fetch from node {node.node_id}: the one in flight, for "
+            f"{seconds(for_s)}, was sent before",
+        )
+    end, stable = partition.high_watermark, partition.last_stable_offset
+    if end is None:
+        return Diagnosis(Cause.FETCHING, f"{fetch}, from offset {partition.fetched}")
+    if engine.config.is_read_committed and stable is not None and 0 <= stable < end:
+        if partition.fetched >= stable:
+            return Diagnosis(
+                Cause.OPEN_TRANSACTION,
+                f"a transaction is open at offset {stable} (the last stable offset; the log ends "
+                f"at {end}): read_committed hands out nothing behind it; {fetch}",
+            )
+    elif partition.fetched >= end:
+        return Diagnosis(
+            Cause.AT_END, f"it is at the end of the log, offset {end}: nothing new; {fetch}"
+        )
+    return Diagnosis(Cause.FETCHING, f"{fetch}, from offset {partition.fetched}")
+
+
+def seconds(duration_s: float) -> str:
+    """Return a duration as it is read best."""
+    return f"{duration_s * 1000:.0f} ms" if duration_s < 1 else f"{duration_s:.1f} s"

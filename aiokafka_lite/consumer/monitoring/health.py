@@ -1,0 +1,291 @@
+"""How a consumer is: a verdict, and what to do about it.
+
+    ok         it does what it is asked to, also when there is nothing to do
+    degraded   something is in the way that may pass by itself; records may be late
+    dead       nothing will come any more: stop it and make another
+
+"No data" and "no broker" are told apart: at the end of a log a consumer is ok, and one whose
+brokers cannot be reached is degraded, though a get waits in both cases.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from aiokafka_lite.consumer.engine import Engine
+from aiokafka_lite.consumer.monitoring.diagnosis import (
+    TROUBLES,
+    Cause,
+    Diagnosis,
+    diagnose,
+    seconds,
+    starting_text,
+)
+from aiokafka_lite.consumer.running import Running
+from aiokafka_lite.consumer.state import FetchState, PartitionState, SubscriptionMode
+from aiokafka_lite.consumer.topic_lives import is_gone
+from aiokafka_lite.structs import TopicPartition
+
+Verdict = Literal["ok", "degraded", "dead"]
+
+# Partitions that are named one by one; of more, only how many.
+MAX_NAMED: Final = 5
+# A block of the event loop that makes heartbeats late.
+LONG_BLOCK_S: Final = 1.0
+# How long a partition may take to its first position, or to a new one.
+LONG_WITHOUT_POSITION_S: Final = 10.0
+# How long a failed commit that none has followed is worth a word.
+FAILED_COMMIT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a consumer is at one moment.
+
+    Attributes:
+        verdict: "ok", "degraded" or "dead".
+        reasons: What is wrong and what to do, most important first; what is worth knowing when
+            the verdict is "ok", as that no partition is assigned.
+        last_heartbeat_s: Seconds since the group's coordinator last answered; None without one.
+        last_fetch_s: Seconds since a broker last answered a fetch, with records or without; None
+            before the first.
+        lag: How many offsets the positions are behind the ends of the logs, over all assigned
+            partitions of which both are known; None if there are none.
+        loop_lag_s: How late the event loop is.
+    """
+
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    last_heartbeat_s: float | None
+    last_fetch_s: float | None
+    lag: int | None
+    loop_lag_s: float
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the verdict is "ok"."""
+        return self.verdict == "ok"
+
+
+def examine(engine: Engine, now: float) -> Health:
+    """Find out how a consumer is at loop time `now`; changes nothing and waits for nothing."""
+    engine.state.settle()
+    running = engine.current
+    troubles = tuple(_deaths(engine, running))
+    verdict: Verdict = "dead" if troubles else "ok"
+    remarks: tuple[str, ...] = ()
+    if not troubles:
+        troubles = tuple(_troubles(engine, running, now))
+        verdict = "degraded" if troubles else "ok"
+        remarks = () if running is None else tuple(_remarks(engine, running))
+    return Health(
+        verdict,
+        troubles + remarks,
+        _last_heartbeat_s(engine, now),
+        _last_fetch_s(engine, now),
+        total_lag(engine),
+        engine.probe.lag_now_s(now),
+    )
+
+
+def _deaths(engine: Engine, running: Running | None) -> Iterator[str]:
+    if engine.is_stopped:
+        yield "the consumer is stopped: make another one"
+    elif running is not None:
+        for scope in running.scopes:
+            if scope.failure is not None:
+                yield (
+                    f"a background task ({scope.name}) died of {scope.failure!r}, which every get "
+                    "raises: stop the consumer and make another one"
+                )
+
+
+def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[str]:
+    if running is None:
+        yield "the consumer is not started: await consumer.start()"
+        return
+    if not engine.is_started:
+        yield starting_text(engine, running)
+    yield from _broker_troubles(running, now)
+    for scope in running.scopes:
+        for name, error in scope.degraded.items():
+            yield f"{name} ({scope.name}) failed and is tried again: {error}"
+    if engine.is_started:
+        yield from _topic_troubles(engine, running)
+        yield from _group_troubles(engine, running, now)
+    if (waiting := engine.waiting_error) is not None:
+        yield f"the next get raises {waiting}"
+    failed_at = running.commits.failed_at
+    if failed_at is not None and now - failed_at < FAILED_COMMIT_S:
+        ago = seconds(now - failed_at)
+        yield f"the latest commit, {ago} ago, failed: what was processed may be read again"
+    yield from _partition_troubles(engine, running, now)
+    if (without_s := running.watchdog.assigned_without_position_s) > LONG_WITHOUT_POSITION_S:
+        yield (
+            f"there are partitions that have had no position for {seconds(without_s)}: nothing is "
+            "read of them; explain() says of each why"
+        )
+    if (blocked_s := engine.probe.blocked_lately_s(now)) > LONG_BLOCK_S:
+        yield (
+            f"the event loop was blocked for {seconds(blocked_s)}, and heartbeats with it: "
+            "move what takes so long into a thread (asyncio.to_thread)"
+        )
+
+
+def _broker_troubles(running: Running, now: float) -> Iterator[str]:
+    pool = running.cluster.pool
+    node_ids = [node_id for node_id in pool.node_ids() if node_id >= 0] or pool.node_ids()
+    lost = {
+        node_id: lost_at for node_id in node_ids if (lost_at := pool.lost_at(node_id)) is not None
+    }
+    if lost and len(lost) == len(node_ids):
+        since = seconds(now - max(lost.values()))
+        yield (
+            f"no broker can be reached, for {since}: records do not come because of that. Check "
+            f"the network, and that the brokers run: {pool.last_error(min(lost))}"
+        )
+        return
+    for node_id, lost_at in lost.items():
+        yield (
+            f"{pool.describe(node_id)} cannot be reached, for {seconds(now - lost_at)}: "
+            f"{pool.last_error(node_id)}"
+        )
+
+
+def _topic_troubles(engine: Engine, running: Running) -> Iterator[str]:
+    if engine.state.mode is not SubscriptionMode.TOPICS:
+        return
+    view = running.cluster.view
+    gone = sorted(topic for topic in engine.state.subscription or () if is_gone(view, topic))
+    for topic in gone[:MAX_NAMED]:
+        yield (
+            f"topic {topic!r} is subscribed and gone: nothing comes of it unless it is created anew"
+        )
+    if (more := len(gone) - MAX_NAMED) > 0:
+        yield f"and {more} more topics are gone"
+
+
+def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[str]:
+    standing = running.membership.standing
+    if standing is None or engine.state.mode in (
+        SubscriptionMode.NONE,
+        SubscriptionMode.ASSIGNED,
+    ):
+        return
+    group = f"group {standing.group_id}"
+    if standing.sits_out:
+        yield (
+            f"the consumer left {group}, because the application asked for no records within "
+            "max_poll_interval_ms: call a get and it joins again, or allow more time"
+        )
+        return
+    if standing.coordinator_id is None:
+        yield f"the coordinator of {group} is not known, and is being looked for"
+    elif (lost_at := running.cluster.pool.lost_at(standing.coordinator_id)) is not None:
+        yield (
+            f"the coordinator of {group}, node {standing.coordinator_id}, cannot be reached, "
+            f"for {seconds(now - lost_at)}"
+        )
+    if not standing.is_settled:
+        yield f"{group} rebalances ({standing.state}): nothing is handed out meanwhile"
+    elif standing.last_contact_at is not None:
+        silence_s = now - standing.last_contact_at
+        if silence_s > engine.config.session_timeout_s:
+            yield (
+                f"no heartbeat was answered for {seconds(silence_s)}, longer than "
+                f"session_timeout_ms: {group} may have given the partitions to others"
+            )
+
+
+def _partition_troubles(engine: Engine, running: Running, now: float) -> Iterator[str]:
+    found: list[tuple[TopicPartition, Diagnosis]] = []
+    counts: Counter[Cause] = Counter()
+    for tp, partition in engine.state.assignment.items():
+        if not _may_be_in_trouble(engine, running, partition):
+            continue
+        diagnosis = diagnose(engine, tp, now)
+        # What holds for all partitions was said already.
+        if diagnosis.cause not in TROUBLES or diagnosis.cause is Cause.OUT_OF_GROUP:
+            continue
+        if diagnosis.cause is Cause.ERROR_WAITS and engine.waiting_error is not None:
+            continue
+        counts[diagnosis.cause] += 1
+        if len(found) < MAX_NAMED:
+            found.append((tp, diagnosis))
+    for tp, diagnosis in found:
+        yield f"{tp.topic}/{tp.partition}: {diagnosis.text}"
+    if (more := counts.total() - len(found)) > 0:
+        causes = ", ".join(f"{count} {cause.value}" for cause, count in sorted(counts.items()))
+        yield f"and {more} more partitions: {causes} in all"
+
+
+def _may_be_in_trouble(engine: Engine, running: Running, partition: PartitionState) -> bool:
+    """Whether a partition is worth a closer look, which costs some microseconds."""
+    if partition.fetch_state is not FetchState.FETCHING or partition.failure_count:
+        return True
+    node = running.fetcher.node_of(partition)
+    if node is None or node.error is not None or node.in_flight_since is None:
+        return True
+    part = engine.queue.line.first_share(partition)
+    return part is not None and part.waiting_error is not None
+
+
+def _remarks(engine: Engine, running: Running) -> Iterator[str]:
+    """Say what is as it should be and yet may surprise."""
+    state = engine.state
+    if not engine.is_started or state.assignment:
+        paused = sum(partition.is_paused for partition in state.assignment.values())
+        if paused:
+            yield f"{paused} of {len(state.assignment)} partitions are paused"
+        return
+    standing, view = running.membership.standing, running.cluster.view
+    if state.mode is SubscriptionMode.NONE:
+        yield "nothing is subscribed or assigned: call subscribe() or assign()"
+    elif not any(view.partitions_for_topic(topic) for topic in state.subscription or ()):
+        yield "no partition is assigned: what is subscribed has none"
+    elif standing is None:
+        yield "no partition is assigned"
+    elif standing.is_settled:
+        yield (
+            f"no partition is assigned: group {standing.group_id} has as many members as "
+            "partitions without this one"
+        )
+
+
+def _last_heartbeat_s(engine: Engine, now: float) -> float | None:
+    standing = None if engine.latest is None else engine.latest.membership.standing
+    if standing is None or standing.last_contact_at is None:
+        return None
+    return now - standing.last_contact_at
+
+
+def _last_fetch_s(engine: Engine, now: float) -> float | None:
+    if engine.latest is None:
+        return None
+    counts = engine.latest.fetcher.counts.values()
+    answers = [c.last_answer_at for c in counts if c.last_answer_at is not None]
+    return now - max(answers) if answers else None
+
+
+def lag_of(partition: PartitionState, *, is_read_committed: bool) -> int | None:
+    """Return how many offsets a position is behind what could be handed out; None: not known."""
+    end, stable = partition.high_watermark, partition.last_stable_offset
+    if is_read_committed and stable is not None and stable >= 0:
+        end = stable
+    if end is None or partition.position is None:
+        return None
+    return max(0, end - partition.position)
+
+
+def total_lag(engine: Engine) -> int | None:
+    """Return how far all assigned partitions are behind; None when it is known of none."""
+    is_read_committed = engine.config.is_read_committed
+    lags = [
+        lag
+        for partition in engine.state.assignment.values()
+        if (lag := lag_of(partition, is_read_committed=is_read_committed)) is not None
+    ]
+    return sum(lags) if lags else None

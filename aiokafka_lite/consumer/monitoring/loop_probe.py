@@ -1,0 +1,160 @@
+"""How late the event loop is, and what kept it.
+
+One timer, ten times a second, which costs some 0.05 % of a processor. If it fires late, the loop
+was held by something for at least that long: heartbeats, fetches and all timeouts were late
+too. All is measured by the loop's own clock.
+
+A timer cannot see the code that held the loop: that has returned by the time the timer fires, and
+to look meanwhile would take a thread. What can be said is whether the application was handed
+records since the timer fired last. If so it is most likely what it did with them, and named is the
+latest of them, and where the task that asks for records is now. If not, it was a callback of the
+rebalance listener, or something that this consumer knows nothing of; asyncio's debug mode
+(PYTHONASYNCIODEBUG=1) names that. A process that was stopped, or got no processor, looks the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from types import FrameType
+from typing import Final
+
+from aiokafka_lite.consumer.delivery.iteration import RecordIterator
+from aiokafka_lite.consumer.state import SubscriptionState
+
+INTERVAL_S: Final = 0.1
+# A lag that is worth an event. A block of this and an interval is never missed, and is measured to
+# within an interval.
+BLOCKED_S: Final = 0.1
+# A block that is worth a warning: the default heartbeat interval, of which three make a session;
+# or half a session, where that is less.
+# Below lie what a program does once and on purpose, as importing pyarrow by the first poll_arrow.
+WARN_S: Final = 3.0
+# How long a block counts as a present one.
+RECENT_S: Final = 10.0
+# Tasks that are looked through for the one that asks for records.
+MAX_TASKS: Final = 1_000
+MAX_NAMED: Final = 3
+OWN_CODE: Final = __file__.rpartition("consumer")[0]
+ITERATION: Final = RecordIterator.__module__
+
+
+class LoopProbe:
+    """Measures the loop's lag between `start` and `stop`; owns its timer.
+
+    Attributes:
+        lag_s: How late the timer was, the last time.
+        max_lag_s: The longest lag since the start.
+        blocked_s: The latest lag of more than BLOCKED_S.
+        blocked_at: Loop time at which that was over; None: there was none.
+    """
+
+    def __init__(
+        self,
+        state: SubscriptionState,
+        *,
+        has_deserializers: bool = False,
+        session_timeout_s: float = math.inf,
+    ) -> None:
+        self.lag_s = 0.0
+        self.max_lag_s = 0.0
+        self.blocked_s = 0.0
+        self.blocked_at: float | None = None
+        self._state = state
+        self._warn_s = min(WARN_S, session_timeout_s / 2)
+        # They run within the gets: what is slow may be theirs.
+        self._also = " or its deserialisers" if has_deserializers else ""
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        # How many hand-outs there had been, when the timer fired last.
+        self._hand_out_count = 0
+
+    def start(self) -> None:
+        """Begin to measure."""
+        self._arm()
+
+    def stop(self) -> None:
+        """Stop measuring; what was measured stays. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def lag_now_s(self, now: float) -> float:
+        """Return how late the timer was, or is by now."""
+        late_s = 0.0 if self._timer is None else now - self._timer.when()
+        return max(self.lag_s, late_s)
+
+    def blocked_lately_s(self, now: float) -> float:
+        """Return how long the loop was blocked within the last seconds; 0 if it was not."""
+        if self.blocked_at is None or now - self.blocked_at > RECENT_S:
+            return 0.0
+        return self.blocked_s
+
+    def _arm(self) -> None:
+        self._timer = self._loop.call_later(INTERVAL_S, self._fire)
+
+    def _fire(self) -> None:
+        timer = self._timer
+        if timer is None:
+            return
+        now = self._loop.time()
+        self.lag_s = lag_s = max(0.0, now - timer.when())
+        self.max_lag_s = max(self.max_lag_s, lag_s)
+        hand_out_count = self._state.hand_out_count
+        if lag_s > BLOCKED_S:
+            self._tell(now, lag_s, has_handed_out=hand_out_count != self._hand_out_count)
+        self._hand_out_count = hand_out_count
+        self._arm()
+
+    def _tell(self, now: float, blocked_s: float, *, has_handed_out: bool) -> None:
+        from aiokafka_lite.consumer.monitoring.events import LoopBlocked
+
+        self.blocked_s, self.blocked_at = blocked_s, now
+        self._state.events.publish(
+            LoopBlocked(blocked_s, self._blocker(has_handed_out=has_handed_out)),
+            level=logging.WARNING if blocked_s >= self._warn_s else logging.INFO,
+        )
+
+    def _blocker(self, *, has_handed_out: bool) -> str:
+        """Name what held the loop, as far as that can be told."""
+        state = self._state
+        if has_handed_out and (partition := state.latest_hand_out) is not None:
+            offset = (partition.position or 0) - 1
+            where = _where_records_are_asked_for(state)
+            return (
+                f"the application{self._also}, after it was handed {partition.tp.topic}/"
+                f"{partition.tp.partition} up to offset {offset}{where}"
+            )
+        if state.is_held:
+            return "the rebalance listener, or something else in this process"
+        return "something else in this process (PYTHONASYNCIODEBUG=1 has asyncio name it)"
+
+
+def _where_records_are_asked_for(state: SubscriptionState) -> str:
+    """Return the tasks that wait for this consumer, and their lines of the application's code."""
+    tasks = asyncio.all_tasks()
+    if len(tasks) > MAX_TASKS:
+        return ""
+    found = []
+    for task in sorted(tasks, key=lambda task: task.get_name()):
+        if (frame := _frame_above_ours(task.get_coro(), state)) is not None:
+            code = frame.f_code
+            line = f"{code.co_filename}:{frame.f_lineno}, {code.co_name}"
+            found.append(f"task {task.get_name()}, {line}")
+    return f" ({' or '.join(found)})" if 0 < len(found) <= MAX_NAMED else ""
+
+
+def _frame_above_ours(awaited: object, state: SubscriptionState) -> FrameType | None:
+    """Return the frame of others' code that awaits the consumer of that state, if one does."""
+    above: FrameType | None = None
+    while type(awaited).__module__ != ITERATION:  # that of what `async for` awaits
+        frame: FrameType | None = getattr(awaited, "cr_frame", None)
+        if frame is None:
+            return None
+        if frame.f_code.co_filename.startswith(OWN_CODE):
+            owner = frame.f_locals.get("self")
+            return above if getattr(owner, "_state", None) is state else None
+        above = frame
+        awaited = getattr(awaited, "cr_await", None)
+    return above

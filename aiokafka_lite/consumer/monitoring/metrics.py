@@ -1,0 +1,119 @@
+"""A consumer's numbers, as a dict that JSON can hold. docs/monitoring.md says what each is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiokafka_lite.client import Lane
+from aiokafka_lite.consumer.engine import Engine
+from aiokafka_lite.consumer.fetching.node_counts import NodeCounts
+from aiokafka_lite.consumer.monitoring.diagnosis import diagnose
+from aiokafka_lite.consumer.monitoring.health import lag_of, total_lag
+from aiokafka_lite.consumer.partition import PartitionState
+from aiokafka_lite.consumer.running import Running
+
+Number = int | float | None
+Row = dict[str, object]
+
+# What is counted elsewhere by publishing events.
+EVENT_COUNTERS: Final = {
+    "assignments_total": "assigned",
+    "commit_failures_total": "commit_failed",
+    "offset_resets_total": "offset_reset",
+    "records_skipped_total": "record_skipped",
+    "loop_blocked_total": "loop_blocked",
+    "task_restarts_total": "task_restarted",
+    "throttles_total": "throttled",
+    "fetch_stalls_total": "fetch_stalled",
+}
+
+
+def measure(engine: Engine, now: float) -> Row:
+    """Return all metrics at loop time `now`; after a stop, what was counted until then."""
+    state, latest = engine.state, engine.latest
+    state.settle()
+    counts = [] if latest is None else list(latest.fetcher.counts.values())
+    answers = [c.last_answer_at for c in counts if c.last_answer_at is not None]
+    fetch_count = sum(c.fetch_count for c in counts)
+    latency_sum_s = sum(c.latency_sum_s for c in counts)
+    standing = None if latest is None else latest.membership.standing
+    lost_offsets, skipped_offsets = engine.state.events.lost_offsets
+    contact_at = None if standing is None else standing.last_contact_at
+    return {
+        "client_id": engine.config.client_id,
+        "group_id": engine.config.group_id,
+        "records_total": state.record_count,
+        "fetched_bytes_total": sum(c.received_bytes for c in counts),
+        "fetches_total": fetch_count,
+        "fetch_failures_total": sum(c.failure_count for c in counts),
+        "fetch_latency_seconds": latency_sum_s / fetch_count if fetch_count else None,
+        "fetch_latency_max_seconds": max((c.latency_max_s for c in counts), default=None),
+        "last_fetch_age_seconds": now - max(answers) if answers else None,
+        "heartbeats_total": 0 if standing is None else standing.heartbeat_count,
+        "heartbeat_failures_total": 0 if standing is None else standing.heartbeat_failure_count,
+        "last_heartbeat_age_seconds": None if contact_at is None else now - contact_at,
+        "commits_total": 0 if latest is None else latest.commits.commit_count,
+        "reconnects_total": 0 if latest is None else latest.cluster.pool.reconnect_count,
+        "buffered_bytes": engine.budget.used_bytes,
+        "buffered_limit_bytes": engine.budget.limit_bytes,
+        "loop_lag_seconds": engine.probe.lag_now_s(now),
+        "loop_lag_max_seconds": engine.probe.max_lag_s,
+        "lag": total_lag(engine),
+        "assigned_without_position_seconds": (
+            0.0 if engine.current is None else engine.current.watchdog.assigned_without_position_s
+        ),
+        "lost_offsets_total": lost_offsets,
+        "skipped_offsets_total": skipped_offsets,
+        **{name: state.events.counts.get(event, 0) for name, event in EVENT_COUNTERS.items()},
+        "partitions": [
+            _partition_row(engine, partition, now) for partition in state.assignment.values()
+        ],
+        "nodes": [] if latest is None else _node_rows(latest, now),
+    }
+
+
+def _partition_row(engine: Engine, partition: PartitionState, now: float) -> Row:
+    node = None if engine.current is None else engine.current.fetcher.source(partition)
+    committed = partition.committed
+    last_fetch_at = partition.last_fetch_at
+    return {
+        "topic": partition.tp.topic,
+        "partition": partition.tp.partition,
+        "state": diagnose(engine, partition.tp, now).cause.value,
+        "position": partition.position,
+        "committed": None if committed is None else committed.offset,
+        "high_watermark": partition.high_watermark,
+        "last_stable_offset": partition.last_stable_offset,
+        "log_start_offset": partition.log_start_offset,
+        "lag": lag_of(partition, is_read_committed=engine.config.is_read_committed),
+        "node": node,
+        "is_paused": partition.is_paused,
+        "last_fetch_age_seconds": None if last_fetch_at is None else now - last_fetch_at,
+    }
+
+
+def _node_rows(running: Running, now: float) -> list[Row]:
+    pool, counts = running.cluster.pool, running.fetcher.counts
+    node_ids = sorted({*counts, *(node_id for node_id in pool.node_ids() if node_id >= 0)})
+    return [_node_row(running, node_id, counts.get(node_id), now) for node_id in node_ids]
+
+
+def _node_row(running: Running, node_id: int, counts: NodeCounts | None, now: float) -> Row:
+    pool = running.cluster.pool
+    counts = counts or NodeCounts()
+    node = running.cluster.view.nodes.get(node_id)
+    lost_at, fetch_count = pool.lost_at(node_id), counts.fetch_count
+    throttle_s = pool.connection_delay(node_id, Lane.FETCH) if lost_at is None else 0.0
+    return {
+        "node": node_id,
+        "address": None if node is None else f"{node.host}:{node.port}",
+        "is_reachable": lost_at is None and node is not None,
+        "in_flight": pool.in_flight_request_count(node_id),
+        "fetched_bytes_total": counts.received_bytes,
+        "fetches_total": fetch_count,
+        "fetch_failures_total": counts.failure_count,
+        "fetch_latency_seconds": counts.latency_sum_s / fetch_count if fetch_count else None,
+        "fetch_latency_max_seconds": counts.latency_max_s if fetch_count else None,
+        "throttle_seconds": throttle_s,
+        "down_seconds": None if lost_at is None else now - lost_at,
+    }

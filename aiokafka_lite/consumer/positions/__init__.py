@@ -1,0 +1,1 @@
+"""Where reading starts and goes on: offsets looked up, reset, checked."""
