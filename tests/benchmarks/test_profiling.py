@@ -70,10 +70,16 @@ def test_command_that_fails_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the broker in /proc")
 def test_broker_is_what_is_profiled_where_one_is_measured(tmp_path: Path) -> None:
     spy = tmp_path / "spy"
-    spy.write_text("""#!/bin/sh
-trap 'tr "\\0" " " < /proc/$last/cmdline > "$out"; exit 0' INT
-for word; do [ "$previous" = --output ] && out=$word; previous=$word; last=$word; done
-while :; do sleep 0.02; done
+    # Not a shell's trap: that cannot be set where SIGINT is ignored, as for jobs in the background.
+    spy.write_text(f"""#!{sys.executable}
+import signal, sys
+from pathlib import Path
+
+out, watched = sys.argv[sys.argv.index("--output") + 1], sys.argv[-1]
+signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT}})
+signal.signal(signal.SIGINT, lambda *_: None)
+signal.sigwait({{signal.SIGINT}})
+Path(out).write_text(Path(f"/proc/{{watched}}/cmdline").read_text().replace(chr(0), " "))
 """)
     spy.chmod(0o755)
     drain = next(each for each in scenarios(QUICK) if each.name == "broker-drain")
