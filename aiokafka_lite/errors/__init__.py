@@ -7,7 +7,7 @@
     │  └─ one class per error code    (_broker.py)
     ├─ IllegalStateError, IllegalArgumentError, KafkaConfigurationError      the caller's mistake
     │  ├─ WrongLoopError, ForkedError
-    │  └─ InsecureConfigError
+    │  └─ InsecureConfigError, OptionError
     ├─ KafkaConnectionError, NoBrokersAvailable, KafkaTimeoutError …         the network
     │  └─ TLSError
     ├─ KafkaProtocolError             the peer does not speak Kafka

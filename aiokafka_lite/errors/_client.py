@@ -22,6 +22,10 @@ class InsecureConfigError(KafkaConfigurationError):
     """Credentials would cross the network without TLS."""
 
 
+class OptionError(KafkaConfigurationError):
+    """An option of a Spark source cannot be used: unknown, malformed, or not with the others."""
+
+
 class WrongLoopError(IllegalStateError, AssertionError):
     """The consumer was used from another event loop or thread than the one it started on."""
 
