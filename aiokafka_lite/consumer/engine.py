@@ -117,11 +117,7 @@ class Engine:
         if self.state.mode is SubscriptionMode.PATTERN:
             self._running.cluster.watch_all()
             return
-        self._running.cluster.watch(self.topics() | self._running.membership.group_topics)
-
-    def topics(self) -> set[str]:
-        """Return the topics that are subscribed or assigned."""
-        return {*(self.state.subscription or ()), *(tp.topic for tp in self.state.assignment)}
+        self._running.cluster.watch(self.state.topics | self._running.membership.group_topics)
 
     def on_error(self, error: KafkaError) -> None:
         """Have one get raise `error`: the waiting one, or the next.
@@ -132,6 +128,10 @@ class Engine:
         if any(type(e) is type(error) and e.tp == error.tp for e in self._errors):
             return
         self._errors.append(error)
+        self._interrupt_gets()
+
+    def _interrupt_gets(self) -> None:
+        """Have every get, those that wait too, look whether the consumer can still be used."""
         self._may_be_unusable = True
         self.ready.close()
         self.queue.wake()
@@ -168,10 +168,7 @@ class Engine:
         scopes = () if running is None else running.scopes
         name = next((scope.name for scope in scopes if scope.failure is error), "unknown")
         self.state.events.publish(TaskFailed(name, error))
-        self._may_be_unusable = True
-        self.ready.close()
-        self.queue.wake()
-        self._state_changed.set()
+        self._interrupt_gets()
 
     def on_restart(self, name: str, error: KafkaError) -> None:
         """Tell that a task failed by what may pass, and is tried again."""
@@ -316,9 +313,7 @@ class Engine:
         `uncommitted` says then which of `offsets` could not be committed.
         """
         self.is_stopped = True
-        self.ready.close()
-        self.queue.wake()
-        self._state_changed.set()
+        self._interrupt_gets()
         try:
             await self._tear_down(deadline, offsets)
         finally:

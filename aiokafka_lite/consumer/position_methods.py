@@ -375,7 +375,7 @@ class PositionMethods:
         deadline = self._request_deadline()
         view = running.cluster.view
         if any(view.leader(tp) is None for tp in timestamps):
-            running.cluster.watch({tp.topic for tp in timestamps} | self._engine.topics())
+            running.cluster.watch({tp.topic for tp in timestamps} | self._engine.state.topics)
             try:
                 async with timeout_at(deadline):
                     await running.cluster.refresh()

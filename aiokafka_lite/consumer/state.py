@@ -155,6 +155,11 @@ class SubscriptionState:
         self._replace_assignment(frozenset())
         self._subscription_changed()
 
+    @property
+    def topics(self) -> set[str]:
+        """The topics that are subscribed or assigned."""
+        return {*(self._topics or ()), *(tp.topic for tp in self._assignment)}
+
     # --- Assignment -----------------------------------------------------------------------
     @property
     def assignment(self) -> Mapping[TopicPartition, PartitionState]:

@@ -102,7 +102,7 @@ class TopicLives:
 
     def _names(self, view: ClusterView) -> set[str]:
         state = self._state
-        names = {*(state.subscription or ()), *(tp.topic for tp in state.assignment)}
+        names = state.topics
         if state.mode is SubscriptionMode.PATTERN and state.pattern is not None:
             names.update(filter(state.pattern.match, view.topics))
         return names

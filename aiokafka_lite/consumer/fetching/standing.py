@@ -67,13 +67,7 @@ def _standing_at(node: NodeFetcher, partition: PartitionState, now: float) -> St
         # The task sleeps until the first of these ends; after a request it looks anyway.
         is_sound = will_look or (node._retry_at is not None and node._retry_at > now - LATE_S)
         return Standing(f"{name} is asked again after {partition.retry_reason}", is_sound)
-    target = node._session.wanted(partition.tp)
-    if (
-        target is None
-        or target.partition is not partition
-        or target.tag != partition.tag
-        or target.offset != partition.fetched
-    ):
+    if not node._targets.is_unmoved(partition):
         return Standing(f"not asked of {name} from its position", is_sound=False)
     if is_in_flight:
         return Standing(f"in a fetch from {name}")

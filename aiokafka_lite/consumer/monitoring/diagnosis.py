@@ -15,6 +15,7 @@ known, and still neither in a fetch nor in a backoff that has a name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import StrEnum
@@ -92,13 +93,8 @@ def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
         return Diagnosis(
             Cause.NOT_STARTED, "the consumer is not started: await consumer.start() first"
         )
-    for scope in running.scopes:
-        if scope.failure is not None:
-            return Diagnosis(
-                Cause.TASK_DIED,
-                f"a background task ({scope.name}) died of {scope.failure!r}, which every get "
-                "raises: stop the consumer and make another one",
-            )
+    for text in deaths(running):
+        return Diagnosis(Cause.TASK_DIED, text)
     partition = engine.state.assignment.get(tp)
     if partition is None:
         return _not_assigned(engine, running, tp)
@@ -136,12 +132,22 @@ def _not_assigned(engine: Engine, running: Running, tp: TopicPartition) -> Diagn
     return Diagnosis(Cause.NOT_ASSIGNED, f"{tp.topic}/{tp.partition} is not assigned: {text}")
 
 
+def deaths(running: Running) -> Iterator[str]:
+    """Say of each background task that died what it died of."""
+    for scope in running.scopes:
+        if scope.failure is not None:
+            yield (
+                f"a background task ({scope.name}) died of {scope.failure!r}, which every get "
+                "raises: stop the consumer and make another one"
+            )
+
+
 def starting_text(engine: Engine, running: Running) -> str:
     """Say what the start is waiting for."""
     view = running.cluster.view
     if not view.nodes:
         return "the consumer is starting: it looks for a broker among the bootstrap servers"
-    missing = sorted(t for t in engine.topics() if not view.partitions_for_topic(t))
+    missing = sorted(t for t in engine.state.topics if not view.partitions_for_topic(t))
     if missing:
         return f"the consumer is starting: it waits for metadata of {', '.join(missing)}"
     standing = running.membership.standing

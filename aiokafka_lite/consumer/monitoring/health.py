@@ -20,6 +20,7 @@ from aiokafka_lite.consumer.monitoring.diagnosis import (
     TROUBLES,
     Cause,
     Diagnosis,
+    deaths,
     diagnose,
     seconds,
     starting_text,
@@ -84,8 +85,8 @@ def examine(engine: Engine, now: float) -> Health:
     return Health(
         verdict,
         troubles + remarks,
-        _last_heartbeat_s(engine, now),
-        _last_fetch_s(engine, now),
+        last_heartbeat_s(engine, now),
+        last_fetch_s(engine, now),
         total_lag(engine),
         engine.probe.lag_now_s(now),
     )
@@ -95,12 +96,7 @@ def _deaths(engine: Engine, running: Running | None) -> Iterator[str]:
     if engine.is_stopped:
         yield "the consumer is stopped: make another one"
     elif running is not None:
-        for scope in running.scopes:
-            if scope.failure is not None:
-                yield (
-                    f"a background task ({scope.name}) died of {scope.failure!r}, which every get "
-                    "raises: stop the consumer and make another one"
-                )
+        yield from deaths(running)
 
 
 def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[str]:
@@ -255,14 +251,16 @@ def _remarks(engine: Engine, running: Running) -> Iterator[str]:
         )
 
 
-def _last_heartbeat_s(engine: Engine, now: float) -> float | None:
+def last_heartbeat_s(engine: Engine, now: float) -> float | None:
+    """Return how long ago the coordinator answered last; None if it never did."""
     standing = None if engine.latest is None else engine.latest.membership.standing
     if standing is None or standing.last_contact_at is None:
         return None
     return now - standing.last_contact_at
 
 
-def _last_fetch_s(engine: Engine, now: float) -> float | None:
+def last_fetch_s(engine: Engine, now: float) -> float | None:
+    """Return how long ago a broker answered a fetch; None if none did."""
     if engine.latest is None:
         return None
     counts = engine.latest.fetcher.counts.values()

@@ -8,7 +8,12 @@ from aiokafka_lite.client import Lane
 from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.fetching.node_counts import NodeCounts
 from aiokafka_lite.consumer.monitoring.diagnosis import diagnose
-from aiokafka_lite.consumer.monitoring.health import lag_of, total_lag
+from aiokafka_lite.consumer.monitoring.health import (
+    lag_of,
+    last_fetch_s,
+    last_heartbeat_s,
+    total_lag,
+)
 from aiokafka_lite.consumer.partition import PartitionState
 from aiokafka_lite.consumer.running import Running
 
@@ -33,12 +38,10 @@ def measure(engine: Engine, now: float) -> Row:
     state, latest = engine.state, engine.latest
     state.settle()
     counts = [] if latest is None else list(latest.fetcher.counts.values())
-    answers = [c.last_answer_at for c in counts if c.last_answer_at is not None]
     fetch_count = sum(c.fetch_count for c in counts)
     latency_sum_s = sum(c.latency_sum_s for c in counts)
     standing = None if latest is None else latest.membership.standing
     lost_offsets, skipped_offsets = engine.state.events.lost_offsets
-    contact_at = None if standing is None else standing.last_contact_at
     return {
         "client_id": engine.config.client_id,
         "group_id": engine.config.group_id,
@@ -48,10 +51,10 @@ def measure(engine: Engine, now: float) -> Row:
         "fetch_failures_total": sum(c.failure_count for c in counts),
         "fetch_latency_seconds": latency_sum_s / fetch_count if fetch_count else None,
         "fetch_latency_max_seconds": max((c.latency_max_s for c in counts), default=None),
-        "last_fetch_age_seconds": now - max(answers) if answers else None,
+        "last_fetch_age_seconds": last_fetch_s(engine, now),
         "heartbeats_total": 0 if standing is None else standing.heartbeat_count,
         "heartbeat_failures_total": 0 if standing is None else standing.heartbeat_failure_count,
-        "last_heartbeat_age_seconds": None if contact_at is None else now - contact_at,
+        "last_heartbeat_age_seconds": last_heartbeat_s(engine, now),
         "commits_total": 0 if latest is None else latest.commits.commit_count,
         "reconnects_total": 0 if latest is None else latest.cluster.pool.reconnect_count,
         "buffered_bytes": engine.budget.used_bytes,
