@@ -246,7 +246,7 @@ async def _show_page(consumer: AIOKafkaConsumer, shown: Shown) -> None:
     pytest.importorskip("aiohttp", reason="the extra web has it")
     pytest.importorskip("prometheus_client", reason="the extra web has it")
     from aiokafka_lite.extras import web
-    from tests.extras.web.asking import ask
+    from tests.support.asking import ask
 
     async with web.serve(consumer) as url:
         for path in ("", "health", "metrics", "api/summary", "api/partitions", "api/config"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
+from aiokafka_lite._pages.values import ROWS, Json, clip
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.classic_members import Member
 from aiokafka_lite.broker.groups.consumer_driver import Group
@@ -12,7 +13,7 @@ from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
 from aiokafka_lite.broker.groups.consumer_machine import preferred_assignor
 from aiokafka_lite.broker.groups.consumer_member import ConsumerMember
 from aiokafka_lite.broker.node import BrokerNode
-from aiokafka_lite.cli.status.values import ROWS, Json, clip, numbers_text
+from aiokafka_lite.cli.status.values import numbers_text
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.codec import decode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolAssignment

@@ -15,10 +15,10 @@ from aiohttp import web
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite._pages import HEADERS, SHARED, problem, read_assets, refusal
+from aiokafka_lite._pages.values import Json
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli.status import views
 from aiokafka_lite.cli.status.slices import Slices
-from aiokafka_lite.cli.status.values import Json
 from aiokafka_lite.cli.status.views import NotThereError, Query
 from aiokafka_lite.errors import KafkaConnectionError
 

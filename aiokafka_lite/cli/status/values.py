@@ -1,20 +1,11 @@
-"""What the views share: JSON, and how long anything may get."""
+"""What the views share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
-Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
-
-ROWS: Final = 200
-LONGEST: Final = 256
 MOST_NAMED: Final = 20
-
-
-def clip(text: str) -> str:
-    """Cut what is longer than anyone reads."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def numbers_text(numbers: Sequence[int]) -> str:

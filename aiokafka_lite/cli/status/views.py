@@ -20,6 +20,7 @@ from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from aiokafka_lite import __version__
+from aiokafka_lite._pages.values import ROWS, Json, clip, page_number
 from aiokafka_lite.broker import Broker, Partition, Topic
 from aiokafka_lite.broker.groups.consumer_driver import Group
 from aiokafka_lite.broker.groups.offsets import CommittedOffset
@@ -28,7 +29,7 @@ from aiokafka_lite.broker.network.request_log import SeenRequest
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.cli.status.group_rows import group_fields, member_rows
 from aiokafka_lite.cli.status.slices import Slices
-from aiokafka_lite.cli.status.values import ROWS, Json, clip, numbers_text
+from aiokafka_lite.cli.status.values import numbers_text
 from aiokafka_lite.errors import BrokerResponseError, for_code
 from aiokafka_lite.protocol.schema import uuid_to_str
 
@@ -55,12 +56,10 @@ class Query(NamedTuple):
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> Query:
         """Read a request's parameters; what cannot be a page is the first."""
-        page = parameters.get("page", "")
-        is_number = page.isascii() and page.isdecimal() and len(page) < 10
         return cls(
             name=parameters.get("name", ""),
             find=parameters.get("find", ""),
-            page=max(int(page), 1) if is_number else 1,
+            page=page_number(parameters.get("page", "")),
         )
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from aiokafka_lite._pages import HEADERS, SHARED, problem, read_assets, refusal
+from aiokafka_lite._pages.values import Json
 from aiokafka_lite.extras.web import views
 from aiokafka_lite.extras.web.measured import Measured, Measuring, TooManyError
 from aiokafka_lite.extras.web.prometheus import CONTENT_TYPE, render
-from aiokafka_lite.extras.web.views import Json, Query
+from aiokafka_lite.extras.web.views import Query
 
 if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiokafka_lite.extras.web.views import Json
+from aiokafka_lite._pages.values import Json
 
 if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer

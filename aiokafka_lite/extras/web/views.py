@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from aiokafka_lite import __version__
+from aiokafka_lite._pages.values import LONGEST, ROWS, Json, clip, page_number
 
 if TYPE_CHECKING:
     from aiokafka_lite.extras.web.measured import Measured
 
-Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 Row: TypeAlias = "dict[str, Json]"
 
-ROWS: Final = 200
-LONGEST: Final = 256
 # States of a partition in which something is wrong, though it may pass.
 TROUBLES: Final = frozenset(
     {"task_died", "out_of_group", "error_waits", "no_leader", "broker_down", "backing_off"}
@@ -56,13 +54,11 @@ class Query(NamedTuple):
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> Query:
         """Read a request's parameters; what cannot be used is left out."""
-        page = parameters.get("page", "")
-        is_number = page.isascii() and page.isdecimal() and len(page) < 10
         show = parameters.get("show", "")
         return cls(
             show=show if show in FILTERS else "all",
             find=parameters.get("find", "")[:LONGEST],
-            page=max(int(page), 1) if is_number else 1,
+            page=page_number(parameters.get("page", "")),
         )
 
 
@@ -117,11 +113,6 @@ def nodes(measured: Measured, query: Query) -> Row:
 def rows_of(measured: Measured, name: str) -> list[Row]:
     """Return the rows of a list in the metrics."""
     return cast("list[Row]", measured.metrics[name])
-
-
-def clip(text: str, longest: int = LONGEST) -> str:
-    """Cut what is longer than anyone reads."""
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def _clipped(value: Json) -> Json:

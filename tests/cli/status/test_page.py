@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple, TypeAlias
 from urllib.parse import quote, urlsplit
 
 import aiokafka
@@ -15,23 +13,13 @@ import pytest
 
 aiohttp = pytest.importorskip("aiohttp", reason="the status page needs aiohttp")
 
+from aiokafka_lite._pages.values import ROWS, Json  # noqa: E402
 from aiokafka_lite.broker import Broker, BrokerConfig, NewRecord  # noqa: E402
 from aiokafka_lite.cli.status import StatusPage, page, views  # noqa: E402
 from aiokafka_lite.cli.status.slices import SLICE_S, Slices  # noqa: E402
-from aiokafka_lite.cli.status.values import ROWS, Json  # noqa: E402
 from aiokafka_lite.cli.status.views import Query  # noqa: E402
 from aiokafka_lite.errors import KafkaConnectionError  # noqa: E402
-
-# What a test reads from JSON.
-Fields: TypeAlias = "dict[str, object]"
-
-
-class Answer(NamedTuple):
-    """What came back."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
+from tests.support.asking import Fields, ask  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -40,29 +28,10 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "REST_PER_WORK", 0)
 
 
-async def ask(url: str, request: str | None = None, **headers: str) -> Answer:
-    """Send a request as it is written here: no client corrects paths, hosts or methods."""
-    parts = urlsplit(url)
-    request = request or f"GET {parts.path}?{parts.query} HTTP/1.1"
-    lines = {"Host": parts.netloc, "Connection": "close", **headers}
-    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items() if value)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    writer.write(f"{request}\r\n{head}\r\n".encode())
-    answer = await asyncio.wait_for(reader.read(), 30)
-    writer.close()
-    await writer.wait_closed()
-    first, _, rest = answer.partition(b"\r\n")
-    head_bytes, _, body = rest.partition(b"\r\n\r\n")
-    fields = (line.partition(": ") for line in head_bytes.decode().split("\r\n"))
-    return Answer(int(first.split()[1]), {name: value for name, _, value in fields}, body)
-
-
 async def read(url: str, path: str) -> Fields:
     answer = await ask(url + path)
     assert answer.status == 200, answer
-    fields = json.loads(answer.body)
-    assert isinstance(fields, dict)
-    return fields
+    return answer.fields()
 
 
 @asynccontextmanager

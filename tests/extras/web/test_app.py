@@ -15,13 +15,14 @@ import pytest
 from aiohttp import web as aiohttp_web
 
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
+from aiokafka_lite._pages.values import ROWS
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.consumer.monitoring.diagnosis import TROUBLES
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.extras import web
 from aiokafka_lite.extras.web import measured, serving, views
 from aiokafka_lite.extras.web.measured import Measuring, TooManyError
-from tests.extras.web.asking import Fields, ask
+from tests.support.asking import Fields, ask
 from tests.support.cluster import KafkaHandle
 
 HOSTILE = '<script>alert(1)</script>\r\nX: "y"\\'
@@ -117,11 +118,11 @@ def test_states_of_trouble_are_the_consumers() -> None:
 
 async def test_long_lists_come_in_pages_and_are_searched() -> None:
     async with Broker(max_partitions=1_000) as broker:
-        broker.create_topic("wide", 2 * views.ROWS + 1)
+        broker.create_topic("wide", 2 * ROWS + 1)
         async with shown(broker, "wide") as (_, url):
-            for page, expected in ((1, views.ROWS), (2, views.ROWS), (3, 1), (4, 0)):
+            for page, expected in ((1, ROWS), (2, ROWS), (3, 1), (4, 0)):
                 answer = await ask(f"{url}api/partitions?page={page}")
-                assert answer.fields()["total"] == 2 * views.ROWS + 1
+                assert answer.fields()["total"] == 2 * ROWS + 1
                 assert len(answer.rows()) == expected
             for wrong in ("0", "-1", "x", "1" * 5_000):
                 assert (await ask(f"{url}api/partitions?page={wrong}")).fields()["page"] == 1

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias, TypeVar
 
@@ -147,44 +148,18 @@ async def _read_asyncio(
         keeper.flush()
 
 
-def _read_lite(
-    bootstrap_servers: str, topic: str, group: str, keeper: Keeper, ended: threading.Event
+def _read_awaiting(
+    client: str,
+    bootstrap_servers: str,
+    topic: str,
+    group: str,
+    keeper: Keeper,
+    ended: threading.Event,
 ) -> None:
-    from aiokafka_lite import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+    """Read with a client that has aiokafka's surface, by the name of its module."""
+    module = import_module(client)
 
-    class Listener(ConsumerRebalanceListener):
-        def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-            keeper.rebalanced(assigned, is_assigned=True)
-
-        def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-            keeper.rebalanced(revoked, is_assigned=False)
-
-    async def read() -> None:
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=bootstrap_servers,
-            group_id=group,
-            auto_offset_reset="earliest",
-            session_timeout_ms=SESSION_TIMEOUT_MS,
-            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
-            auto_commit_interval_ms=AUTO_COMMIT_INTERVAL_MS,
-        )
-        consumer.subscribe([topic], listener=Listener())
-        await consumer.start()
-        try:
-            getmany = partial(consumer.getmany, timeout_ms=int(GET_S * 1000))
-            await _read_asyncio(getmany, keeper, ended)
-        finally:
-            await consumer.stop()
-
-    asyncio.run(read())
-
-
-def _read_aiokafka(
-    bootstrap_servers: str, topic: str, group: str, keeper: Keeper, ended: threading.Event
-) -> None:
-    import aiokafka
-
-    class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc] # it is untyped
+    class Listener(module.ConsumerRebalanceListener):  # type: ignore[misc, name-defined] # either's
         def on_partitions_assigned(self, assigned: Iterable[Partition]) -> None:
             keeper.rebalanced(assigned, is_assigned=True)
 
@@ -192,7 +167,7 @@ def _read_aiokafka(
             keeper.rebalanced(revoked, is_assigned=False)
 
     async def read() -> None:
-        consumer = aiokafka.AIOKafkaConsumer(
+        consumer = module.AIOKafkaConsumer(
             bootstrap_servers=bootstrap_servers,
             group_id=group,
             auto_offset_reset="earliest",
@@ -213,8 +188,8 @@ def _read_aiokafka(
 
 Read = Callable[[str, str, str, Keeper, threading.Event], None]
 READERS: Final[Mapping[str, Read]] = {
-    "lite": _read_lite,
-    "aiokafka": _read_aiokafka,
+    "lite": partial(_read_awaiting, "aiokafka_lite"),
+    "aiokafka": partial(_read_awaiting, "aiokafka"),
     "confluent": _read_confluent,
 }
 
