@@ -1,0 +1,143 @@
+"""Which tasks read which ranges: large ranges are split, small ones share a task.
+
+Splitting follows Spark's own Kafka source (`KafkaOffsetRangeCalculator`) to the offset, so that a
+query has the same partitions whichever source it reads with; hence floating point where integers
+would do, and parts of one partition treated alike if one of them is small. Sharing is ours alone:
+a task costs Spark some 30 ms of CPU whatever it reads, so ranges of a few records are read
+together, those of one leader first, as a task then needs few connections.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from aiokafka_lite.client.view import Node
+from aiokafka_lite.spark.ranges import OffsetRange
+
+Task: TypeAlias = tuple[OffsetRange, ...]
+
+
+def split(
+    ranges: Iterable[OffsetRange],
+    *,
+    min_partitions: int | None,
+    max_records_per_partition: int | None,
+    min_records_per_task: int,
+) -> list[Task]:
+    """Return what each task reads, the largest task first; empty ranges are left out.
+
+    Args:
+        ranges: At most one of each partition.
+        min_partitions: About how many tasks to have at least; ranges are split for it, and not
+            brought together again beyond it.
+        max_records_per_partition: The most offsets that a task covers.
+        min_records_per_task: Ranges of fewer offsets share a task; 0 gives each its own.
+    """
+    pieces = divide(
+        ranges,
+        min_partitions=min_partitions,
+        max_records_per_partition=max_records_per_partition,
+    )
+    large = [piece for piece in pieces if piece.size >= min_records_per_task]
+    small = [piece for piece in pieces if piece.size < min_records_per_task]
+    tasks: list[Task] = [(piece,) for piece in large]
+    if small:
+        wanted = sum(piece.size for piece in small) // min_records_per_task
+        if min_partitions is not None:
+            wanted = max(wanted, min_partitions - len(large))
+        tasks += _shared(small, wanted, max_records_per_partition)
+    # A large task that starts last is what a query waits for.
+    return sorted(tasks, key=lambda task: (-_size(task), task[0][:3]))
+
+
+def divide(
+    ranges: Iterable[OffsetRange],
+    *,
+    min_partitions: int | None,
+    max_records_per_partition: int | None,
+) -> list[OffsetRange]:
+    """Return the ranges as Spark's own source would split them, without the empty ones."""
+    pieces = [piece for piece in ranges if piece.size > 0]
+    if max_records_per_partition is not None:
+        limit = float(max_records_per_partition)
+        pieces = [
+            part for piece in pieces for part in _parts(piece, math.ceil(float(piece.size) / limit))
+        ]
+    if min_partitions is None or min_partitions <= len(pieces):
+        return pieces
+    total = sum(piece.size for piece in pieces)
+    whole = [piece for piece in pieces if _part_count(piece.size, total, min_partitions) == 1]
+    whole_tps = {piece[:2] for piece in whole}
+    total -= sum(piece.size for piece in whole)
+    wanted = max(min_partitions - len(whole), 1)
+    return [
+        part
+        for piece in pieces
+        for part in (
+            (piece,)
+            if piece[:2] in whole_tps
+            else _parts(piece, _part_count(piece.size, total, wanted))
+        )
+    ]
+
+
+def _part_count(size: int, total: int, wanted: int) -> int:
+    """Return a range's share of `wanted`, rounded as Java's Math.round does."""
+    share = float(size) / float(total) * wanted
+    below = math.floor(share)
+    return max(below + 1 if share - below >= 0.5 else below, 1)
+
+
+def _parts(piece: OffsetRange, count: int) -> list[OffsetRange]:
+    """Return a range in `count` parts of as near the same size as can be, the larger ones last."""
+    parts = []
+    start, remaining = piece.start, piece.size
+    for left in range(count, 0, -1):
+        size = remaining // left
+        remaining -= size
+        if size > 0:
+            parts.append(piece._replace(start=start, end=start + size))
+            start += size
+    return parts
+
+
+def _shared(small: Sequence[OffsetRange], wanted: int, limit: int | None) -> list[Task]:
+    """Return `wanted` tasks of about the same size, more if `limit` offsets a task need more.
+
+    Ranges are taken in the order of their leaders, and a task takes from where the one before it
+    ended.
+    """
+    wanted = min(max(wanted, 1), len(small))
+    total = sum(piece.size for piece in small)
+    tasks: list[list[OffsetRange]] = []
+    before = task_size = 0
+    for taken, piece in enumerate(sorted(small, key=_by_leader)):
+        is_due = before * wanted >= total * len(tasks)
+        is_last_chance = len(small) - taken <= wanted - len(tasks)
+        is_too_large = limit is not None and task_size + piece.size > limit
+        if is_due or is_last_chance or is_too_large:
+            tasks.append([])
+            task_size = 0
+        _add(tasks[-1], piece)
+        task_size += piece.size
+        before += piece.size
+    return [tuple(task) for task in tasks]
+
+
+def _add(task: list[OffsetRange], piece: OffsetRange) -> None:
+    """Add a range to a task, joined with the one it continues."""
+    if task and task[-1][:2] == piece[:2] and task[-1].end == piece.start:
+        task[-1] = task[-1]._replace(end=piece.end)
+    else:
+        task.append(piece)
+
+
+def _by_leader(piece: OffsetRange) -> tuple[int, str, int, int]:
+    leader: Node | None = piece.leader
+    return (-1 if leader is None else leader.id, piece.topic, piece.partition, piece.start)
+
+
+def _size(task: Task) -> int:
+    return sum(piece.size for piece in task)
