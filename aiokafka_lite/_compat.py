@@ -2,23 +2,40 @@
 
 ``timeout`` is asyncio's own from Python 3.11 on, and async-timeout's before; both raise
 ``asyncio.TimeoutError`` (an alias of ``TimeoutError`` from 3.11 on) out of the ``async with``.
+They are imported when they are asked for, as whoever needs no event loop imports no asyncio.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+if TYPE_CHECKING:
+    import asyncio
+
+    if sys.version_info >= (3, 11):
+        from asyncio import timeout, timeout_at
+    else:
+        from async_timeout import timeout, timeout_at
+else:
+
+    def __getattr__(name):
+        if name not in ("timeout", "timeout_at"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if sys.version_info >= (3, 11):
+            import asyncio as home
+        else:
+            import async_timeout as home
+        value = globals()[name] = getattr(home, name)
+        return value
+
+
 if sys.version_info >= (3, 11):
-    from asyncio import timeout, timeout_at
     from enum import StrEnum
     from typing import Never, Self, dataclass_transform
 else:
     from enum import Enum
-
-    from async_timeout import timeout, timeout_at
 
     if TYPE_CHECKING:
         from typing_extensions import Never, Self, dataclass_transform

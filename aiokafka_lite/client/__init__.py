@@ -1,23 +1,32 @@
-"""One cluster seen from one event loop: connections, metadata, requests."""
+"""One cluster seen from one event loop, or from threads that wait: connections, metadata, requests.
+
+What is here is imported when it is asked for: blocking clients need no asyncio.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from aiokafka_lite._aiokafka import lend
-from aiokafka_lite.client.cluster import Cluster
-from aiokafka_lite.client.config import Address, ClientConfig
-from aiokafka_lite.client.connection import Connection
-from aiokafka_lite.client.exchange import Exchange
-from aiokafka_lite.client.lanes import Lane
-from aiokafka_lite.client.pool import Pool
-from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
 
 if TYPE_CHECKING:
     from aiokafka.client import AIOKafkaClient as AIOKafkaClient
 
+    from aiokafka_lite.client.blocking import BlockingConnection, BlockingExchange
+    from aiokafka_lite.client.blocking_cluster import BlockingCluster
+    from aiokafka_lite.client.cluster import Cluster
+    from aiokafka_lite.client.config import Address, ClientConfig
+    from aiokafka_lite.client.connection import Connection
+    from aiokafka_lite.client.exchange import Exchange
+    from aiokafka_lite.client.lanes import Lane
+    from aiokafka_lite.client.pool import Pool
+    from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
+
 __all__ = [
     "Address",
+    "BlockingCluster",
+    "BlockingConnection",
+    "BlockingExchange",
     "ClientConfig",
     "Cluster",
     "ClusterView",
@@ -30,5 +39,35 @@ __all__ = [
     "TopicView",
 ]
 
+_HOMES = {
+    "Address": "config",
+    "BlockingCluster": "blocking_cluster",
+    "BlockingConnection": "blocking",
+    "BlockingExchange": "blocking",
+    "ClientConfig": "config",
+    "Cluster": "cluster",
+    "ClusterView": "view",
+    "Connection": "connection",
+    "Exchange": "exchange",
+    "Lane": "lanes",
+    "Node": "view",
+    "PartitionView": "view",
+    "Pool": "pool",
+    "TopicView": "view",
+}
 # aiokafka's module path for its own low-level client: not in __all__, as it has to be installed.
-__getattr__ = lend(__name__, ("AIOKafkaClient", "ConnectionGroup", "CoordinationType"))
+_lent = lend(__name__, ("AIOKafkaClient", "ConnectionGroup", "CoordinationType"))
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        return _lent(name)
+    from importlib import import_module
+
+    value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -24,6 +24,17 @@ from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.client.connection import Authenticate
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.pool import Pool
+from aiokafka_lite.client.questions import (
+    GROUP_COORDINATOR,
+    MAX_METADATA_WAIT_S,
+    coordinator_of,
+    coordinator_request,
+    metadata_request,
+    nobody_answered,
+    raise_for_metadata,
+    raise_for_rebootstrap,
+    reason,
+)
 from aiokafka_lite.client.view import ClusterView, Node
 from aiokafka_lite.errors import (
     ClientClosedError,
@@ -31,19 +42,11 @@ from aiokafka_lite.errors import (
     KafkaError,
     KafkaProtocolError,
     KafkaTimeoutError,
-    MetadataEmptyBrokerList,
     NodeNotReadyError,
-    NoError,
     RebootstrapRequiredError,
     RequestTimedOutError,
-    TLSError,
-    for_code,
 )
-from aiokafka_lite.protocol.messages.metadata import (
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-)
+from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
@@ -52,9 +55,6 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Response)
 
-# A broker that takes longer for metadata is passed over, another is asked.
-MAX_METADATA_WAIT_S: Final = 10.0
-GROUP_COORDINATOR: Final = 0
 REFRESH_TASK: Final = "cluster refresh"
 # Longest pause between two refreshes while a new leader is looked for; drawn from these.
 SEARCH_PAUSE_S: Final = (0.1, 0.2)
@@ -134,7 +134,7 @@ class Cluster:
                 await self._bootstrap(failures)
         except asyncio.TimeoutError as error:
             names = ", ".join(self.pool.describe(node.id) for node in self._bootstrap_nodes)
-            tried = "; ".join(_reason(failure) for failure in failures)
+            tried = "; ".join(reason(failure) for failure in failures)
             raise KafkaConnectionError(
                 f"cannot bootstrap within {self.config.request_timeout_s:g} s from {names}"
                 + (f" ({tried})" if tried else "")
@@ -241,9 +241,9 @@ class Cluster:
             async with timeout(self.config.request_timeout_s):
                 return await waiter
         except asyncio.TimeoutError:
-            reason = "" if self._last_error is None else f": {_reason(self._last_error)}"
+            last = "" if self._last_error is None else f": {reason(self._last_error)}"
             raise KafkaTimeoutError(
-                f"no metadata within {self.config.request_timeout_s:g} s{reason}"
+                f"no metadata within {self.config.request_timeout_s:g} s{last}"
             ) from self._last_error
         finally:  # also when it was given up: nobody may be asked for the sake of no one
             if waiter in self._waiters:
@@ -321,11 +321,7 @@ class Cluster:
             ) as error:
                 failures.append(error)
         self.raise_if_closed()
-        is_tls = bool(failures) and all(isinstance(error, TLSError) for error in failures)
-        reasons = "; ".join(_reason(error) for error in failures) or "no broker is known"
-        error_class = TLSError if is_tls else KafkaConnectionError
-        last = failures[-1] if failures else None
-        raise error_class(f"no broker can be used: {reasons}") from last
+        raise nobody_answered(failures)
 
     def _next_to_ask(self, excluded: frozenset[int]) -> int | None:
         node_id = self.pool.least_loaded_node(exclude=excluded)
@@ -358,22 +354,8 @@ class Cluster:
             await asyncio.sleep(delay_s)
 
     async def _find_coordinator_once(self, key: str, key_type: int) -> int:
-        # Imported here: only groups ask for it.
-        from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-
-        response = await self.request_any(
-            FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
-        )
-        # Before version 4 an answer names no key: it is about the one that was asked for.
-        answers = [answer for answer in response.coordinators if answer.key in (key, "")]
-        if not answers:
-            raise KafkaProtocolError(f"the answer to FindCoordinator leaves out {key!r}")
-        found = answers[0]
-        if found.error_code != NoError.errno:
-            error_class = for_code(found.error_code)
-            reason = found.error_message or error_class.message
-            raise error_class(f"no coordinator for {key!r}: {reason}")
-        node = Node(found.node_id, found.host, found.port)
+        response = await self.request_any(coordinator_request(key, key_type))
+        node = coordinator_of(key, response)
         if node.id not in self._view.nodes:
             self._swap(self._view.with_nodes([node]))
         return node.id
@@ -444,19 +426,15 @@ class Cluster:
     async def _ask_for_metadata(
         self, topics: frozenset[str] | None, failures: list[KafkaError]
     ) -> MetadataResponse:
-        request = MetadataRequest(
-            topics=None
-            if topics is None
-            else [MetadataRequestTopic(name=topic) for topic in sorted(topics)],
-            allow_auto_topic_creation=self.config.allow_auto_create_topics
-            and not (topics or frozenset()) <= self._seen,
+        may_create = self.config.allow_auto_create_topics
+        request = metadata_request(
+            topics, may_create=may_create and not (topics or frozenset()) <= self._seen
         )
         timeout_s = min(self.config.request_timeout_s, MAX_METADATA_WAIT_S)
         known = self.pool.node_ids()
         try:
             response = await self._ask_any(request, timeout_s=timeout_s, failures=failures)
-            if response.error_code == RebootstrapRequiredError.errno:
-                raise RebootstrapRequiredError("the broker does not know this cluster")
+            raise_for_rebootstrap(response)
         except (KafkaConnectionError, RebootstrapRequiredError) as error:
             if not self._view.nodes or self._bootstrap_nodes[0].id in known:
                 raise  # the bootstrap servers were among those asked
@@ -469,10 +447,7 @@ class Cluster:
             response = await self._ask_any(
                 request, timeout_s=timeout_s, failures=failures, exclude=known
             )
-        if response.error_code != NoError.errno:
-            raise for_code(response.error_code)("the broker refuses metadata")
-        if not response.brokers:
-            raise MetadataEmptyBrokerList("the broker knows no brokers yet")
+        raise_for_metadata(response)
         return response
 
     def _swap(self, view: ClusterView) -> None:
@@ -483,8 +458,3 @@ class Cluster:
 
     def _new_backoff(self) -> Backoff:
         return Backoff(self.config.retry_backoff_s, self.config.retry_backoff_max_s, self._rng)
-
-
-def _reason(error: KafkaError) -> str:
-    """Return an error's text without its class name."""
-    return str(error.args[0]) if error.args else str(error)

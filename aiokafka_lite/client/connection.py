@@ -29,19 +29,22 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias, TypeVar, cast
+from typing import TypeVar, cast
 
-from aiokafka_lite._compat import Buffer, timeout
+from aiokafka_lite._compat import Buffer, override, timeout
+from aiokafka_lite.client.causes import caused
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, Address
 from aiokafka_lite.client.dial import dial
 from aiokafka_lite.client.exchange import Exchange, own_copy
 from aiokafka_lite.client.forking import ForkAware
 from aiokafka_lite.client.frames import UNCHECKED_BYTES, FrameReader
-from aiokafka_lite.client.losses import caused, lost, out_of_step
+from aiokafka_lite.client.limits import MAX_CORRELATION_ID, MAX_THROTTLE_S, answer_limit_bytes
+from aiokafka_lite.client.losses import lost, out_of_step
 from aiokafka_lite.client.low_water import LowWaterMark
-from aiokafka_lite.client.versions import ApiVersions, ask_api_versions
+from aiokafka_lite.client.versions import ApiVersions, Choice, ask_api_versions
 from aiokafka_lite.errors import (
     IllegalArgumentError,
     KafkaConnectionError,
@@ -53,23 +56,14 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.framing import read_correlation_id
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from aiokafka_lite.protocol.messages.fetch import FetchRequest
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.prepared import AnyRequest, PreparedRequest, prepared
 from aiokafka_lite.protocol.schema import Request, Response
 
 R = TypeVar("R", bound=Response)
 
-MAX_CORRELATION_ID: Final = 2**31 - 1
-MAX_SMALL_ANSWER_BYTES: Final = 16 * 1024 * 1024
-MAX_THROTTLE_S: Final = 60.0
-# The two answers whose size follows from the cluster, not from what was asked.
-LARGE_ANSWERS: Final = (FetchRequest, MetadataRequest)
 # Returns after how many seconds the session ends, 0 if it does not.
 Authenticate = Callable[["Connection"], Awaitable[float]]
 OnBug = Callable[[BaseException], None]
-# Which version to use, and what decodes the answer.
-_Choice: TypeAlias = tuple[int, framing.ResponseDecoder[R]]
 
 
 class Connection(ForkAware, asyncio.BufferedProtocol):
@@ -123,7 +117,7 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
         self._can_write.set()
         self._reader = FrameReader(self.peer, self._frame_limit_bytes)
         # By request and the newest version that it may use.
-        self._choices: dict[tuple[type[Request[Response]], int], _Choice[Response]] = {}
+        self._choices: dict[tuple[type[Request[Response]], int], Choice[Response]] = {}
         self._in_flight: dict[int, Exchange[Response]] = {}
         self._last_correlation_id = 0
         self._opened_id = -1  # the last one of opening
@@ -302,6 +296,14 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
         if not self.closed.done():  # else somebody who awaited it was cancelled
             self.closed.set_result(error)
 
+    @override
+    def _give_up_socket(self) -> tuple[int, object] | None:
+        transport, self._transport = self._transport, None
+        if transport is None:
+            return None
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        return -1 if sock is None else sock.fileno(), transport
+
     # --- Requests --------------------------------------------------------------------------
     async def request(
         self, request: AnyRequest[R], *, timeout_s: float, max_version: int | None = None
@@ -344,7 +346,7 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
         newest = request.usable_max_version  # what it says may need an older one than we know
         if max_version is not None and max_version < newest:
             newest = max_version
-        choice: _Choice[R] | None = self._choices.get(  # type: ignore[assignment] # R is the class's
+        choice: Choice[R] | None = self._choices.get(  # type: ignore[assignment] # R is the class's
             (request.request_class, newest)
         )
         if choice is None:
@@ -375,10 +377,9 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
             self._fail(lost(self.peer, error))
         return exchange
 
-    def _choose(self, request_class: type[Request[R]], newest: int) -> _Choice[R]:
+    def _choose(self, request_class: type[Request[R]], newest: int) -> Choice[R]:
         """Choose the version to use, once for each of these."""
-        version = self.api_versions.choose(request_class, newest)
-        choice = version, framing.response_decoder(request_class, version)
+        choice = self.api_versions.choice(request_class, newest)
         self._choices[request_class, newest] = choice
         return choice
 
@@ -501,6 +502,4 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
     def _frame_limit_bytes(self) -> int:
         if not self._is_trusted:
             return UNCHECKED_BYTES
-        if any(issubclass(e.request_class, LARGE_ANSWERS) for e in self._in_flight.values()):
-            return self._max_frame_bytes
-        return min(MAX_SMALL_ANSWER_BYTES, self._max_frame_bytes)
+        return answer_limit_bytes(self._in_flight.values(), self._max_frame_bytes)

@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from aiokafka_lite._compat import override
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError
 from aiokafka_lite.protocol.schema import Request, Response
 
@@ -36,8 +37,17 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", bound=Response, covariant=True)
 
 
-class Exchange(Generic[R_co]):
-    """A request on the wire and the answer it waits for.
+class Requester(Protocol):
+    """Who sends requests and is told what their answers say."""
+
+    peer: str
+
+    def throttle(self, duration_s: float) -> None:
+        """Note that the broker asks us to hold back."""
+
+
+class Pending(Generic[R_co]):
+    """A request on the wire and what becomes of it.
 
     The connection that made it calls ``answered`` and ``fail``.
 
@@ -45,7 +55,7 @@ class Exchange(Generic[R_co]):
         request_class: What was asked.
         version: In which version.
         timeout_s: How long the broker may take.
-        deadline: Loop time when that is over.
+        deadline: The connection's time when that is over.
         frame: The answer's bytes, None until it came. They stay in memory as long as this does.
         error: Why there is no answer and will be none, or None. ``result`` raises a copy of it.
     """
@@ -53,8 +63,6 @@ class Exchange(Generic[R_co]):
     __slots__ = (
         "_connection",
         "_decode",
-        "_on_done",
-        "_waiter",
         "deadline",
         "error",
         "frame",
@@ -65,13 +73,12 @@ class Exchange(Generic[R_co]):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Requester,
         request_class: type[Request[R_co]],
         version: int,
         decode: Callable[[memoryview], R_co],
         timeout_s: float,
         deadline: float,
-        on_done: Callable[[Exchange[R_co]], None] | None,
     ) -> None:
         self._connection = connection
         self._decode = decode
@@ -79,8 +86,6 @@ class Exchange(Generic[R_co]):
         self.version = version
         self.timeout_s = timeout_s
         self.deadline = deadline
-        self._on_done = on_done
-        self._waiter: asyncio.Future[None] | None = None
         self.frame: memoryview | None = None
         self.error: KafkaError | None = None
 
@@ -88,13 +93,6 @@ class Exchange(Generic[R_co]):
     def is_done(self) -> bool:
         """Whether there is an answer or an error."""
         return self.frame is not None or self.error is not None
-
-    def __await__(self) -> Generator[object, None, R_co]:
-        if not self.is_done:
-            if self._waiter is None:
-                self._waiter = self._connection.loop.create_future()
-            yield from self._waiter.__await__()
-        return self.result()
 
     def result(self) -> R_co:
         """Decode and return the answer; byte fields of record sets stay slices of its frame.
@@ -107,7 +105,7 @@ class Exchange(Generic[R_co]):
         if self.error is not None:
             raise own_copy(self.error)
         if self.frame is None:
-            raise RuntimeError(f"{self} has not answered yet: await the exchange")
+            raise RuntimeError(f"{self} has not answered yet: wait for the exchange")
         try:
             response = self._decode(self.frame)
         except KafkaProtocolError as error:
@@ -117,11 +115,55 @@ class Exchange(Generic[R_co]):
             self._connection.throttle(throttle_ms / 1000)
         return response
 
+    # --- What the connection tells ---------------------------------------------------------
+    def answered(self, frame: memoryview) -> None:
+        """Take the answer; it is dropped when the deadline was missed."""
+        if self.error is None:
+            self.frame = frame
+
+    def fail(self, error: KafkaError) -> None:
+        """Take an error as the outcome, unless there is one already."""
+        if not self.is_done:
+            self.error = error
+
+    def __str__(self) -> str:
+        name = self.request_class.__name__.removesuffix("Request")
+        return f"{self._connection.peer} to {name} v{self.version}"
+
+
+class Exchange(Pending[R_co]):
+    """A request on the wire and the answer that an event loop waits for."""
+
+    __slots__ = ("_on_done", "_owner", "_waiter")
+
+    def __init__(
+        self,
+        connection: Connection,
+        request_class: type[Request[R_co]],
+        version: int,
+        decode: Callable[[memoryview], R_co],
+        timeout_s: float,
+        deadline: float,
+        on_done: Callable[[Exchange[R_co]], None] | None,
+    ) -> None:
+        super().__init__(connection, request_class, version, decode, timeout_s, deadline)
+        self._owner = connection
+        self._on_done = on_done
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __await__(self) -> Generator[object, None, R_co]:
+        if not self.is_done:
+            if self._waiter is None:
+                self._waiter = self._owner.loop.create_future()
+            yield from self._waiter.__await__()
+        return self.result()
+
     def abandon(self) -> None:
         """Have ``on_done`` not called any more; a late answer is dropped undecoded."""
         self._on_done = None
 
     # --- What the connection tells ---------------------------------------------------------
+    @override
     def answered(self, frame: memoryview) -> None:
         """Take the answer; it is dropped when the deadline was missed."""
         if self.error is not None:
@@ -132,13 +174,14 @@ class Exchange(Generic[R_co]):
         if self._waiter is not None:
             self._wake()
 
+    @override
     def fail(self, error: KafkaError) -> None:
         """Take an error as the outcome, unless there is one already."""
         if self.is_done:
             return
         self.error = error
         if self._on_done is not None:
-            self._connection.loop.call_soon(self._tell)
+            self._owner.loop.call_soon(self._tell)
         self._wake()
 
     def _tell(self) -> None:
@@ -146,15 +189,11 @@ class Exchange(Generic[R_co]):
             try:
                 self._on_done(self)
             except Exception as error:  # noqa: BLE001 -- the connection tells whoever has to know
-                self._connection.callback_failed(error)
+                self._owner.callback_failed(error)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():  # else it was cancelled
             self._waiter.set_result(None)
-
-    def __str__(self) -> str:
-        name = self.request_class.__name__.removesuffix("Request")
-        return f"{self._connection.peer} to {name} v{self.version}"
 
 
 def own_copy(error: KafkaError) -> KafkaError:

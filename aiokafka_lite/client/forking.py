@@ -8,7 +8,6 @@ descriptor is made to stand for the null device in the child, and each connectio
 
 from __future__ import annotations
 
-import asyncio
 import os
 import weakref
 from typing import Final
@@ -18,39 +17,44 @@ from aiokafka_lite.errors import ForkedError, KafkaError
 
 
 class ForkAware:
-    """A base of what owns a transport, which a forked child must leave alone."""
+    """A base of what owns a socket, which a forked child must leave alone."""
 
     peer: str
     error: KafkaError | None
-    _transport: asyncio.Transport | None
 
     def __new__(cls, *_: object, **__: object) -> Self:
         self = super().__new__(cls)
         _owners.add(self)
         return self
 
-    def forked(self) -> asyncio.BaseTransport | None:
-        """Refuse all use from now on, as this is a child; return the transport."""
+    def forked(self) -> tuple[int, object] | None:
+        """Refuse all use from now on, as this is a child.
+
+        Returns the socket's descriptor, negative without one, and what owns it.
+        """
         self.error = ForkedError(f"the connection to {self.peer} belongs to the parent process")
-        transport, self._transport = self._transport, None
-        return transport
+        return self._give_up_socket()
+
+    def _give_up_socket(self) -> tuple[int, object] | None:
+        """Forget the socket; return its descriptor and what owns it, None when there is none."""
+        raise NotImplementedError
 
 
 _owners: Final[weakref.WeakSet[ForkAware]] = weakref.WeakSet()
 # A child's, for as long as it lives: what it inherited is not even closed as garbage.
-_inherited: Final[list[asyncio.BaseTransport]] = []
+_inherited: Final[list[object]] = []
 
 
 def _forked() -> None:
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for owner in tuple(_owners):
-        transport = owner.forked()
-        if transport is None:
+        given_up = owner.forked()
+        if given_up is None:
             continue
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.fileno() >= 0:
-            os.dup2(null, sock.fileno(), inheritable=False)
-        _inherited.append(transport)
+        descriptor, socket_owner = given_up
+        if descriptor >= 0:
+            os.dup2(null, descriptor, inheritable=False)
+        _inherited.append(socket_owner)
     os.close(null)
 
 

@@ -157,6 +157,11 @@ class FrameReader:
             self.missing = head[there:]
         return None
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether ``missing`` is all that a frame lacks, so that waiting for all of it is right."""
+        return self._large is not None
+
     def _next_of_large(self, count: int) -> memoryview | None:
         """Return the frame that is received in place if that was the last of it."""
         if count < len(self.missing):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiokafka_lite.client.dial import explain, is_refusal
+from aiokafka_lite.client.causes import caused, explain, is_refusal
 from aiokafka_lite.errors import CorrelationIdError, KafkaConnectionError, TLSError
 from aiokafka_lite.protocol.framing import response_correlation_id
 
@@ -28,12 +28,6 @@ def lost(
     error_class = TLSError if is_refusal(error) else KafkaConnectionError
     hint = ": if the listener asks for SASL, see security_protocol" if is_unanswered else ""
     return caused(error_class(f"lost the connection to {peer}: {explain(error)}{hint}"), error)
-
-
-def caused(error: KafkaConnectionError, cause: BaseException | None) -> KafkaConnectionError:
-    """Return an error with its cause, as `raise from` would set it."""
-    error.__cause__ = cause
-    return error
 
 
 def out_of_step(peer: str, frame: memoryview) -> CorrelationIdError:

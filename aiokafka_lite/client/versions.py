@@ -7,7 +7,7 @@ ApiVersions answers in version 0 and names the versions it knows).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from aiokafka_lite._version import __version__
 from aiokafka_lite.errors import (
@@ -17,11 +17,14 @@ from aiokafka_lite.errors import (
     UnsupportedVersionError,
     for_code,
 )
+from aiokafka_lite.protocol.framing import ResponseDecoder, response_decoder
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from aiokafka_lite.protocol.schema import Request, Response
 
 R = TypeVar("R", bound=Response)
 
+# Which version to use, and what decodes the answer.
+Choice: TypeAlias = tuple[int, ResponseDecoder[R]]
 MAX_TRIES: Final = 3
 SOFTWARE_NAME: Final = "aiokafka-lite"
 
@@ -29,12 +32,13 @@ SOFTWARE_NAME: Final = "aiokafka-lite"
 class ApiVersions(Mapping[int, tuple[int, int]]):
     """API key to (lowest, highest) version of one broker, and what we use of it."""
 
-    __slots__ = ("_chosen", "_peer", "_ranges")
+    __slots__ = ("_choices", "_chosen", "_peer", "_ranges")
 
     def __init__(self, ranges: Mapping[int, tuple[int, int]], peer: str) -> None:
         self._ranges = dict(ranges)
         self._peer = peer
         self._chosen: dict[tuple[int, int | None], int] = {}
+        self._choices: dict[tuple[type[Request[Response]], int], Choice[Response]] = {}
 
     def __getitem__(self, api_key: int) -> tuple[int, int]:
         return self._ranges[api_key]
@@ -57,6 +61,20 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
         if chosen is None:
             chosen = self._chosen[wanted] = self._negotiate(request_class, max_version)
         return chosen
+
+    def choice(self, request_class: type[Request[R]], max_version: int) -> Choice[R]:
+        """Return the version to use, and what decodes an answer in it; made once.
+
+        Raises: as ``choose``.
+        """
+        found: Choice[R] | None = self._choices.get(  # type: ignore[assignment] # R is the class's
+            (request_class, max_version)
+        )
+        if found is None:
+            version = self.choose(request_class, max_version)
+            found = version, response_decoder(request_class, version)
+            self._choices[request_class, max_version] = found
+        return found
 
     def _negotiate(self, request_class: type[Request[R]], max_version: int | None) -> int:
         try:

@@ -1,0 +1,171 @@
+"""What the operating system's and OpenSSL's exceptions mean, in words, and as errors of ours.
+
+For connections of event loops and for blocking ones: here neither asyncio nor ssl is imported.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite.client.config import Address
+from aiokafka_lite.errors import KafkaConnectionError, TLSError
+
+if TYPE_CHECKING:
+    import ssl
+    from typing import TypeGuard
+
+_GIVE_CA: Final = "give the CA that signed it to create_ssl_context(cafile=...)"
+_CHECK_DATES: Final = "renew it on the broker, or set this machine's clock"
+_CHECK_NAME: Final = (
+    "connect by a name that it has, or give the broker a certificate with this one "
+    "(subjectAltName; see advertised.listeners)"
+)
+_CHECK_PROTOCOL: Final = "the listener may not speak TLS, see security_protocol"
+_CHECK_LISTENER: Final = (
+    "the listener may not speak TLS, see security_protocol, not TLS 1.2, or ask for a client's "
+    "certificate"
+)
+_CHECK_VERSION: Final = "TLS 1.2 or newer is needed, see the broker's ssl.enabled.protocols"
+# By OpenSSL's code (X509_verify_cert_error_string), what to do.
+_CERTIFICATE_HINTS: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        9: _CHECK_DATES,  # not yet valid
+        10: _CHECK_DATES,  # has expired
+        23: "the CA has revoked it: the broker needs another one",
+        62: _CHECK_NAME,  # host name mismatch
+        64: _CHECK_NAME,  # IP address mismatch
+    }
+)
+# By a part of OpenSSL's reason, what to do.
+_TLS_HINTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "WRONG_VERSION": _CHECK_PROTOCOL,
+        "RECORD_LAYER_FAILURE": _CHECK_PROTOCOL,
+        "UNEXPECTED_EOF": _CHECK_PROTOCOL,
+        "UNSUPPORTED_PROTOCOL": _CHECK_VERSION,
+        "ALERT_PROTOCOL_VERSION": _CHECK_VERSION,
+        "CERTIFICATE_REQUIRED": "the broker asks for a client's certificate: give certfile= and "
+        "keyfile= to create_ssl_context()",
+        "ALERT_BAD_CERTIFICATE": "the broker does not take the client's certificate, or asks for "
+        "one: see certfile= of create_ssl_context()",
+        "ALERT_UNKNOWN_CA": "the broker does not trust the CA of the client's certificate",
+        "ALERT_CERTIFICATE": "the broker does not take the client's certificate",
+        "ALERT_HANDSHAKE_FAILURE": "no common cipher, or the broker asks for a client's "
+        "certificate: see certfile= of create_ssl_context()",
+    }
+)
+_ALERT: Final = "ALERT"
+# What a peer may say in the middle of a session as well, where it means no more than a reset.
+_PASSING_ALERTS: Final = ("CLOSE_NOTIFY", "INTERNAL_ERROR", "USER_CANCELLED")
+
+
+class Attempts:
+    """The addresses of one host that could not be connected to, and why."""
+
+    def __init__(self, address: Address, *, timeout_s: float, uses_tls: bool) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+        self._uses_tls = uses_tls
+        self._failures: list[str] = []
+        self._last_error: BaseException | None = None
+
+    def failed(self, host: str, error: BaseException) -> None:
+        """Take note of an attempt at one of the resolved addresses."""
+        reason = explain(error, self._timeout_s)
+        self._failures.append(reason if host == self._address.host else f"{host}: {reason}")
+        self._last_error = error
+
+    def error(self) -> KafkaConnectionError:
+        """Return what to raise when none is left, with its cause."""
+        last = self._last_error
+        # A handshake that the peer cut short is a lost connection, worth another try.
+        is_tls = _is_of_tls(last) and not _is_cut_short(last)
+        error_class = TLSError if is_tls else KafkaConnectionError
+        if self._uses_tls and isinstance(last, ConnectionResetError):
+            self._failures[-1] += f" during TLS's handshake: {_CHECK_LISTENER}"
+        return caused(
+            error_class(f"cannot connect to {self._address}: {'; '.join(self._failures)}"), last
+        )
+
+
+def unresolved(
+    address: Address, error: BaseException, timeout_s: float | None = None
+) -> KafkaConnectionError:
+    """Return what to raise when a host name leads nowhere, with its cause."""
+    return caused(
+        KafkaConnectionError(
+            f"cannot resolve the host name of {address}: {explain(error, timeout_s)}; "
+            "check bootstrap_servers, or the broker's advertised.listeners"
+        ),
+        error,
+    )
+
+
+def is_numeric(host: str) -> bool:
+    """Whether the host is an IP address, for which nobody has to be asked."""
+    try:
+        # As bytes: a string would be encoded by the rules for international domain names.
+        socket.getaddrinfo(host.encode("ascii"), None, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        return False
+    return True
+
+
+def hosts(found: Iterable[tuple[object, object, object, object, Sequence[object]]]) -> list[str]:
+    """Return the addresses that getaddrinfo found, each once."""
+    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+
+
+def caused(error: KafkaConnectionError, cause: BaseException | None) -> KafkaConnectionError:
+    """Return an error with its cause, as `raise from` would set it."""
+    error.__cause__ = cause
+    return error
+
+
+def _is_of_tls(error: BaseException | None) -> TypeGuard[ssl.SSLError]:
+    """Whether an error is OpenSSL's: ssl was imported then, and need not be to find out."""
+    tls = sys.modules.get("ssl")
+    return tls is not None and isinstance(error, tls.SSLError)
+
+
+def _is_cut_short(error: ssl.SSLError) -> bool:
+    import ssl
+
+    return isinstance(error, ssl.SSLEOFError)
+
+
+def is_refusal(error: BaseException | None) -> bool:
+    """Whether the peer ended TLS for a reason that another try would not mend.
+
+    With TLS 1.3 a broker says so only after the client has finished its handshake.
+    """
+    if not _is_of_tls(error):
+        return False
+    reason = error.reason or ""
+    return _ALERT in reason and not any(passing in reason for passing in _PASSING_ALERTS)
+
+
+def explain(error: BaseException | None, timeout_s: float | None = None) -> str:
+    """Say in a few words what an exception of the network means and what to do about it."""
+    if error is None:
+        return "the peer closed the connection"
+    if _is_of_tls(error):
+        import ssl
+
+        if isinstance(error, ssl.SSLCertVerificationError):
+            hint = _CERTIFICATE_HINTS.get(error.verify_code, _GIVE_CA)
+            return f"its certificate is not trusted ({error.verify_message.rstrip('.')}): {hint}"
+        reason = error.reason or str(error)
+        hints = (f": {hint}" for part, hint in _TLS_HINTS.items() if part in reason)
+        return f"TLS failed ({reason}){next(hints, '')}"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused: is a broker listening there?"
+    if isinstance(error, ConnectionResetError):
+        return "connection reset by the peer"
+    if timeout_s is not None and isinstance(error, TimeoutError):
+        return f"no answer within {timeout_s:g} s"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,104 @@
+"""What any client asks of a cluster, and what the answers mean, however it is connected."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite.client.view import Node
+from aiokafka_lite.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaProtocolError,
+    MetadataEmptyBrokerList,
+    NoError,
+    RebootstrapRequiredError,
+    TLSError,
+    for_code,
+)
+from aiokafka_lite.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+
+if TYPE_CHECKING:
+    from aiokafka_lite.protocol.messages.find_coordinator import (
+        FindCoordinatorRequest,
+        FindCoordinatorResponse,
+    )
+
+# A broker that takes longer for metadata is passed over, another is asked.
+MAX_METADATA_WAIT_S: Final = 10.0
+GROUP_COORDINATOR: Final = 0
+
+
+def metadata_request(topics: Collection[str] | None, *, may_create: bool) -> MetadataRequest:
+    """Ask for these topics, or for all there are."""
+    return MetadataRequest(
+        topics=None
+        if topics is None
+        else [MetadataRequestTopic(name=topic) for topic in sorted(topics)],
+        allow_auto_topic_creation=may_create,
+    )
+
+
+def raise_for_rebootstrap(response: MetadataResponse) -> None:
+    """Raise RebootstrapRequiredError when the broker says so (KIP-1102)."""
+    if response.error_code == RebootstrapRequiredError.errno:
+        raise RebootstrapRequiredError("the broker does not know this cluster")
+
+
+def raise_for_metadata(response: MetadataResponse) -> None:
+    """Raise for an answer of which no view can be made.
+
+    Raises:
+        MetadataEmptyBrokerList: It names no brokers.
+        BrokerResponseError: The broker refuses.
+    """
+    if response.error_code != NoError.errno:
+        raise for_code(response.error_code)("the broker refuses metadata")
+    if not response.brokers:
+        raise MetadataEmptyBrokerList("the broker knows no brokers yet")
+
+
+def coordinator_request(key: str, key_type: int = GROUP_COORDINATOR) -> FindCoordinatorRequest:
+    """Ask who coordinates a group."""
+    # Imported here: only groups ask for it.
+    from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
+
+    return FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+
+
+def coordinator_of(key: str, response: FindCoordinatorResponse) -> Node:
+    """Return the coordinator that an answer names.
+
+    Raises:
+        BrokerResponseError: There is none, or none that we may know of.
+        KafkaProtocolError: The answer is about something else.
+    """
+    # Before version 4 an answer names no key: it is about the one that was asked for.
+    answers = [answer for answer in response.coordinators if answer.key in (key, "")]
+    if not answers:
+        raise KafkaProtocolError(f"the answer to FindCoordinator leaves out {key!r}")
+    found = answers[0]
+    if found.error_code != NoError.errno:
+        error_class = for_code(found.error_code)
+        reason = found.error_message or error_class.message
+        raise error_class(f"no coordinator for {key!r}: {reason}")
+    return Node(found.node_id, found.host, found.port)
+
+
+def nobody_answered(failures: Sequence[KafkaError]) -> KafkaConnectionError:
+    """Return what to raise, with its cause, when no broker could be used, and why not."""
+    is_tls = bool(failures) and all(isinstance(error, TLSError) for error in failures)
+    reasons = "; ".join(reason(error) for error in failures) or "no broker is known"
+    error_class = TLSError if is_tls else KafkaConnectionError
+    error = error_class(f"no broker can be used: {reasons}")
+    error.__cause__ = failures[-1] if failures else None
+    return error
+
+
+def reason(error: KafkaError) -> str:
+    """Return an error's text without its class name."""
+    return str(error.args[0]) if error.args else str(error)
