@@ -1,0 +1,362 @@
+"""A cluster for callers that wait: metadata, a connection per node, requests.
+
+It is asked by one thread at a time. What it hands out, connections, may be used by others
+(blocking.py says how): one that is waited on, or sent on, in another thread is not taken for idle.
+
+The view changes when ``refresh`` is called, and by what brokers say in passing
+(``apply_leader_hint``, ``coordinator``). The nodes it knows are asked first, in random order, then
+the bootstrap servers (KIP-899): a cluster that was replaced behind the same names is found.
+
+A node that could not be reached is left alone for a while, which doubles: whoever wants it sooner
+waits. Credentials that were refused are not shown again at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.blocking import BlockingConnection, BlockingExchange
+from aiokafka_lite.client.config import Address, ClientConfig
+from aiokafka_lite.client.losses import UnansweredCredentialsError
+from aiokafka_lite.client.questions import (
+    MAX_METADATA_WAIT_S,
+    coordinator_of,
+    coordinator_request,
+    metadata_request,
+    nobody_answered,
+    raise_for_metadata,
+    raise_for_rebootstrap,
+)
+from aiokafka_lite.client.view import ClusterView, Node
+from aiokafka_lite.errors import (
+    ClientClosedError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaProtocolError,
+    NodeNotReadyError,
+    RebootstrapRequiredError,
+    RequestTimedOutError,
+)
+from aiokafka_lite.protocol.messages.metadata import MetadataResponse
+from aiokafka_lite.protocol.prepared import AnyRequest
+from aiokafka_lite.protocol.schema import Response
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.client.sasl import Mechanism
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Response)
+T = TypeVar("T")
+
+# What another broker may do better.
+PASSING_ERRORS: Final = (
+    KafkaConnectionError,
+    KafkaProtocolError,
+    NodeNotReadyError,
+    RequestTimedOutError,
+)
+
+
+class _NodeState:
+    """What is known of an address: its connection, and when it may be tried again."""
+
+    __slots__ = ("backoff", "connection", "next_attempt_at", "node", "opened_at")
+
+    def __init__(self, node: Node, backoff: Backoff) -> None:
+        self.node = node
+        self.backoff = backoff
+        self.connection: BlockingConnection | None = None
+        self.next_attempt_at = 0.0
+        self.opened_at = 0.0
+
+
+class BlockingCluster:
+    """A client's view of the cluster and its connections.
+
+    Attributes:
+        view: The latest snapshot; empty before the first ``refresh``.
+        config: As given. Topics are never created, whatever it says.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        mechanism: Mechanism | None = None,
+        receive_buffer_bytes: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.config = config
+        self.view = ClusterView()
+        self._mechanism = mechanism
+        self._receive_buffer_bytes = receive_buffer_bytes
+        self._clock = clock
+        self._sleep = sleep
+        self._rng = rng or random.Random()
+        self._bootstrap_nodes = [
+            Node(-1 - index, address.host, address.port)
+            for index, address in enumerate(config.bootstrap_addresses())
+        ]
+        self._states: dict[Address, _NodeState] = {}
+        self._is_closed = False
+
+    # --- Metadata --------------------------------------------------------------------------
+    def refresh(self, topics: Collection[str] | None) -> ClusterView:
+        """Ask for metadata and return the new view, which has these topics and no others.
+
+        What passes (no broker reachable, none of them knows the others yet) is tried again, with
+        growing delays, until ``request_timeout_s`` is over. What is wrong with a topic is not: it
+        is in the view, as the topic's ``error``; see also ``ClusterView.incomplete_topics``.
+
+        Args:
+            topics: Their names; None for all there are.
+
+        Raises:
+            KafkaConnectionError: No broker could be used; names each one and why.
+            KafkaError: A broker refused the credentials, or the question.
+        """
+        response = self._retrying(lambda: self._ask_for_metadata(topics))
+        self._take(self.view.updated(response, self._clock(), is_of_all=topics is None))
+        return self.view
+
+    def _ask_for_metadata(self, topics: Collection[str] | None) -> MetadataResponse:
+        request = metadata_request(topics, may_create=False)
+        timeout_s = min(self.config.request_timeout_s, MAX_METADATA_WAIT_S)
+        failures: list[KafkaError] = []
+        for nodes in (self._known_nodes(), self._bootstrap_nodes):
+            try:
+                response = self._ask_in_turn(nodes, request, timeout_s, failures)
+                raise_for_rebootstrap(response)
+            except RebootstrapRequiredError as error:
+                failures.append(error)
+            except KafkaConnectionError:
+                pass  # one of those that are among the failures
+            else:
+                raise_for_metadata(response)
+                return response
+        raise nobody_answered(failures)
+
+    def apply_leader_hint(
+        self, tp: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[Node] = ()
+    ) -> bool:
+        """Take over the newer leader that an error answer named (KIP-951); False when not newer."""
+        view = self.view.with_leader(tp, leader, leader_epoch, endpoints)
+        is_newer = view is not self.view
+        if is_newer:
+            self._take(view)
+        return is_newer
+
+    def _take(self, view: ClusterView) -> None:
+        """Go on with another view; connections to where no node listens any more are closed."""
+        self.view = view
+        wanted = {
+            Address(node.host, node.port) for node in (*view.nodes.values(), *self._bootstrap_nodes)
+        }
+        for address in self._states.keys() - wanted:
+            self._drop(self._states.pop(address))
+
+    # --- Connections -----------------------------------------------------------------------
+    def connection(self, node: int | Node) -> BlockingConnection:
+        """Return an open connection to a node, opening one when needed.
+
+        One that the peer has closed, or that was idle for ``connections_max_idle_s``, is replaced.
+        A node that could not be reached is tried again after a delay, which this waits for.
+
+        Raises:
+            NodeNotReadyError: The node is not in the view.
+            KafkaConnectionError: The node cannot be reached, or the cluster is closed.
+            KafkaError: See ``BlockingConnection.open``.
+        """
+        if self._is_closed:
+            raise ClientClosedError("the client is closed")
+        if not isinstance(node, Node):
+            node = self._node(node)
+        state = self._state(node)
+        if (connection := self._usable(state)) is not None:
+            return connection
+        if (delay_s := state.next_attempt_at - self._clock()) > 0:
+            self._sleep(delay_s)
+        try:
+            state.connection = BlockingConnection.open(
+                Address(node.host, node.port),
+                self.config,
+                mechanism=self._mechanism,
+                node_id=node.id if node.id >= 0 else None,
+                receive_buffer_bytes=self._receive_buffer_bytes,
+                clock=self._clock,
+                sleep=self._sleep,
+            )
+        except KafkaError as error:
+            self._failed(state, error)
+            raise
+        state.opened_at = self._clock()
+        return state.connection
+
+    def _node(self, node_id: int) -> Node:
+        node = self.view.nodes.get(node_id)
+        if node is None:
+            raise NodeNotReadyError(
+                f"node {node_id} is not in the cluster's metadata: refresh it and try again"
+            )
+        return node
+
+    def _state(self, node: Node) -> _NodeState:
+        address = Address(node.host, node.port)
+        if (state := self._states.get(address)) is None:
+            backoff = Backoff(
+                self.config.reconnect_backoff_s, self.config.reconnect_backoff_max_s, self._rng
+            )
+            state = self._states[address] = _NodeState(node, backoff)
+        return state
+
+    def _usable(self, state: _NodeState) -> BlockingConnection | None:
+        """Return the state's connection if it can be used; notice here that it cannot."""
+        connection, max_idle_s = state.connection, self.config.connections_max_idle_s
+        if connection is None:
+            return None
+        now = self._clock()
+        is_idle = max_idle_s is not None and now - connection.last_used >= max_idle_s
+        if is_idle and not connection.in_flight_count:
+            self._drop(state)
+        elif connection.is_usable():
+            return connection
+        elif connection.error is not None:
+            state.connection = None
+            if now - state.opened_at >= self.config.reconnect_backoff_max_s:
+                state.backoff.reset()  # it has lived: what comes now is another story
+            else:
+                self._failed(state, connection.error)
+        return None
+
+    def _failed(self, state: _NodeState, error: KafkaError) -> None:
+        delay_s = state.backoff.next_delay_s()
+        # Refused credentials, untrusted certificates: never in a hurry.
+        if not error.retriable or isinstance(error, UnansweredCredentialsError):
+            delay_s = max(delay_s, self.config.reconnect_backoff_max_s)
+        state.next_attempt_at = self._clock() + delay_s
+
+    def _drop(self, state: _NodeState) -> None:
+        if state.connection is not None:
+            state.connection.close()
+            state.connection = None
+
+    # --- Requests --------------------------------------------------------------------------
+    def request(self, node_id: int, request: AnyRequest[R], *, timeout_s: float | None = None) -> R:
+        """Send a request to a node and return its answer.
+
+        Args:
+            node_id: Of the view's nodes.
+            request: What is asked.
+            timeout_s: How long the broker may take; ``request_timeout_s`` by default.
+
+        Raises: as ``connection``, ``BlockingConnection.send`` and ``receive``.
+        """
+        timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
+        return self.connection(node_id).request(request, timeout_s=timeout_s)
+
+    def request_each(
+        self, requests: Mapping[int, AnyRequest[R]], *, timeout_s: float | None = None
+    ) -> dict[int, R | KafkaError]:
+        """Ask several nodes at once: all is sent before the first answer is waited for.
+
+        Returns each node's answer, or the error in its place.
+        """
+        timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
+        outcomes: dict[int, R | KafkaError] = {}
+        connections: dict[int, BlockingConnection] = {}
+        for node_id in requests:
+            try:  # before anything is sent: what is sent has its time running
+                connections[node_id] = self.connection(node_id)
+            except KafkaError as error:
+                outcomes[node_id] = error
+        exchanges: dict[int, BlockingExchange[R]] = {}
+        for node_id, connection in connections.items():
+            try:
+                exchanges[node_id] = connection.send(requests[node_id], timeout_s=timeout_s)
+            except KafkaError as error:
+                outcomes[node_id] = error
+        for node_id, exchange in exchanges.items():
+            try:
+                outcomes[node_id] = connections[node_id].receive(exchange)
+            except KafkaError as error:
+                outcomes[node_id] = error
+        return outcomes
+
+    def request_any(self, request: AnyRequest[R], *, timeout_s: float | None = None) -> R:
+        """Send a request to some node, then to the next, until one answers.
+
+        Raises:
+            KafkaConnectionError: No node could be reached; names each one and why.
+            KafkaError: See ``request``; errors that another node would not mend.
+        """
+        timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
+        nodes = self._known_nodes() or self._bootstrap_nodes
+        return self._ask_in_turn(nodes, request, timeout_s, [])
+
+    def coordinator(self, group_id: str) -> int:
+        """Return the node id of a group's coordinator, which can be sent requests.
+
+        Errors that pass are retried as in ``refresh``.
+
+        Raises:
+            GroupAuthorizationFailedError: The client may not use the group.
+            KafkaError: The last error, when ``request_timeout_s`` is over.
+        """
+        request = coordinator_request(group_id)
+        node = self._retrying(lambda: coordinator_of(group_id, self.request_any(request)))
+        if node.id not in self.view.nodes:
+            self._take(self.view.with_nodes([node]))
+        return node.id
+
+    def _known_nodes(self) -> list[Node]:
+        """Return the view's nodes in the order in which to ask them: those that answer first."""
+        nodes = list(self.view.nodes.values())
+        self._rng.shuffle(nodes)
+        now = self._clock()
+        return sorted(nodes, key=lambda node: max(now, self._state(node).next_attempt_at))
+
+    def _ask_in_turn(
+        self,
+        nodes: Iterable[Node],
+        request: AnyRequest[R],
+        timeout_s: float,
+        failures: list[KafkaError],
+    ) -> R:
+        """Ask one node after another until one answers; adds to ``failures`` why others did not."""
+        for node in nodes:
+            try:
+                return self.connection(node).request(request, timeout_s=timeout_s)
+            except ClientClosedError:
+                raise
+            except PASSING_ERRORS as error:
+                failures.append(error)
+        raise nobody_answered(failures)
+
+    def _retrying(self, ask: Callable[[], T]) -> T:
+        """Ask until there is an answer, or an error that lasts, or until time is over."""
+        backoff = Backoff(self.config.retry_backoff_s, self.config.retry_backoff_max_s, self._rng)
+        give_up_at = self._clock() + self.config.request_timeout_s
+        while True:
+            try:
+                return ask()
+            except KafkaError as error:
+                delay_s = backoff.next_delay_s()
+                if not error.retriable or self._clock() + delay_s >= give_up_at:
+                    raise
+                log.info("asked again in %.1f s: %s", delay_s, error)
+            self._sleep(delay_s)
+
+    def close(self) -> None:
+        """Close every connection; further use is an error. Idempotent."""
+        self._is_closed = True
+        for state in self._states.values():
+            self._drop(state)

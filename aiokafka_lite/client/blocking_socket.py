@@ -1,0 +1,265 @@
+"""Sockets that are read and written up to a deadline, without an event loop.
+
+A plain socket blocks, and the kernel counts the time (SO_RCVTIMEO, SO_SNDTIMEO). So waiting for
+all of a large frame is one call (MSG_WAITALL): the bytes land in their final place while this
+process sleeps, and the GIL is given up and taken back once, not once for each piece.
+
+A socket with TLS does not block. OpenSSL's object must not be used by two threads at once, and a
+thread may wait for an answer while another sends: each try is made under a lock, and waiting for
+the next one is not.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from aiokafka_lite.client.causes import Attempts, hosts, is_numeric, unresolved
+from aiokafka_lite.client.config import Address
+
+if TYPE_CHECKING:
+    import ssl
+
+# What a kernel takes for "at once": zero would mean "for ever".
+LEAST_WAIT_S: Final = 0.001
+
+
+class BlockingSocket(Protocol):
+    """What a blocking connection asks of its socket; one thread reads, another may write."""
+
+    def send(self, encoded: memoryview, timeout_s: float) -> int:
+        """Write what the socket takes, at least a byte; return how much that was.
+
+        Raises:
+            TimeoutError: The peer takes nothing for so long.
+            OSError: The connection is lost.
+        """
+
+    def receive_into(self, memory: memoryview, timeout_s: float, *, is_all_wanted: bool) -> int:
+        """Read into memory what there is, waiting for it; return how much, 0 at the end.
+
+        Args:
+            memory: Where to; not empty.
+            timeout_s: How long to wait; 0 and less: not at all.
+            is_all_wanted: Whether the memory should be full. It may come short of that at any
+                time, as when the time is over.
+
+        Raises:
+            TimeoutError: Nothing came in time.
+            OSError: The connection is lost.
+        """
+
+    def is_quiet(self) -> bool:
+        """Whether nothing has arrived, the stream's end included."""
+
+    def shut_down(self) -> None:
+        """End the stream both ways: whoever waits for it in another thread wakes up."""
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+
+    def close(self) -> None:
+        """Give the descriptor back. Nobody may be using the socket."""
+
+
+def connect(
+    address: Address,
+    *,
+    ssl_context: ssl.SSLContext | None,
+    connect_timeout_s: float,
+    receive_buffer_bytes: int | None = None,
+) -> BlockingSocket:
+    """Connect to a host; every address that it resolves to gets ``connect_timeout_s`` (KIP-302).
+
+    The name is resolved again at each call: a name that moved is followed. How long that may take
+    is the resolver's to say.
+
+    Raises:
+        KafkaConnectionError: No address could be connected to; says which and why.
+        TLSError: The last address answered, but TLS could not be agreed on.
+    """
+    attempts = Attempts(address, timeout_s=connect_timeout_s, uses_tls=ssl_context is not None)
+    for host in _resolve(address):
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        try:
+            return _connect(
+                sock, host, address, ssl_context, connect_timeout_s, receive_buffer_bytes
+            )
+        except OSError as error:
+            sock.close()
+            attempts.failed(host, error)
+        except BaseException:
+            sock.close()
+            raise
+    raise attempts.error()
+
+
+def _resolve(address: Address) -> list[str]:
+    """Return the addresses of a host in the resolver's order, each once."""
+    if is_numeric(address.host):
+        return [address.host]
+    # As bytes where that is the same: encodings.idna costs more to import than to connect.
+    host = address.host.encode() if address.host.isascii() else address.host
+    try:
+        return hosts(socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError) as error:
+        raise unresolved(address, error) from error
+
+
+def _connect(
+    sock: socket.socket,
+    host: str,
+    address: Address,
+    ssl_context: ssl.SSLContext | None,
+    timeout_s: float,
+    receive_buffer_bytes: int | None,
+) -> BlockingSocket:
+    deadline = time.monotonic() + timeout_s
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if receive_buffer_bytes is not None:  # before connecting: the window's scale depends on it
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+    sock.settimeout(timeout_s)
+    sock.connect((host, address.port))
+    if ssl_context is None:
+        return PlainSocket(sock)
+    sock.settimeout(max(LEAST_WAIT_S, deadline - time.monotonic()))
+    # SNI has no trailing dot (RFC 6066), fully qualified names may have one.
+    name = address.host.rstrip(".")
+    return TlsSocket(ssl_context.wrap_socket(sock, server_hostname=name))
+
+
+class PlainSocket:
+    """A socket whose timeouts the kernel keeps."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.settimeout(None)  # Python's own timeouts would cost a poll for each call
+        self._socket = sock
+
+    def send(self, encoded: memoryview, timeout_s: float) -> int:
+        self._set_timeout(socket.SO_SNDTIMEO, timeout_s)
+        try:
+            return self._socket.send(encoded)
+        except BlockingIOError:
+            raise TimeoutError from None
+
+    def receive_into(self, memory: memoryview, timeout_s: float, *, is_all_wanted: bool) -> int:
+        flags = 0
+        if timeout_s <= 0:
+            flags = _DONT_WAIT
+        else:
+            self._set_timeout(socket.SO_RCVTIMEO, timeout_s)
+            if is_all_wanted:
+                flags = socket.MSG_WAITALL
+        try:
+            return self._socket.recv_into(memory, len(memory), flags)
+        except BlockingIOError:
+            raise TimeoutError from None
+
+    def is_quiet(self) -> bool:
+        return not _is_ready(self._socket, 0.0, is_writing=False)
+
+    def shut_down(self) -> None:
+        _shut_down(self._socket)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _set_timeout(self, option: int, timeout_s: float) -> None:
+        self._socket.setsockopt(
+            socket.SOL_SOCKET,
+            option,
+            _timeval(timeout_s if timeout_s > LEAST_WAIT_S else LEAST_WAIT_S),
+        )
+
+
+class TlsSocket:
+    """A socket with TLS."""
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._lock = threading.Lock()
+
+    def send(self, encoded: memoryview, timeout_s: float) -> int:
+        return self._try(lambda: self._socket.send(encoded), timeout_s)
+
+    def receive_into(self, memory: memoryview, timeout_s: float, *, is_all_wanted: bool) -> int:
+        return self._try(lambda: self._socket.recv_into(memory), timeout_s)
+
+    def is_quiet(self) -> bool:
+        # What arrives at rest may be OpenSSL's own: session tickets, new keys.
+        try:
+            self._try(lambda: self._socket.recv_into(bytearray(1)), 0.0)
+        except TimeoutError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def shut_down(self) -> None:
+        _shut_down(self._socket)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _try(self, operation: Callable[[], int], timeout_s: float) -> int:
+        """Try until it can be done, waiting in between for what OpenSSL waits for."""
+        import ssl
+
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                with self._lock:
+                    return operation()
+            except ssl.SSLWantReadError:
+                is_writing = False
+            except ssl.SSLWantWriteError:
+                is_writing = True
+            left_s = max(0.0, deadline - time.monotonic())
+            if not _is_ready(self._socket, left_s, is_writing=is_writing):
+                raise TimeoutError
+
+
+_DONT_WAIT: Final = getattr(socket, "MSG_DONTWAIT", 0)
+
+
+def _timeval(duration_s: float) -> bytes:
+    """Return a duration as SO_RCVTIMEO takes it."""
+    if sys.platform == "win32":
+        return struct.pack("@L", int(duration_s * 1000))
+    return struct.pack("@ll", int(duration_s), int(duration_s % 1 * 1e6))
+
+
+def _is_ready(sock: socket.socket, timeout_s: float, *, is_writing: bool) -> bool:
+    """Wait until a socket can be read or written; whether it can."""
+    if not hasattr(select, "poll"):  # Windows
+        sockets = [sock]
+        return any(
+            select.select(
+                [] if is_writing else sockets, sockets if is_writing else [], [], timeout_s
+            )
+        )
+    poll = select.poll()
+    poll.register(sock, select.POLLOUT if is_writing else select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
+
+
+def _shut_down(sock: socket.socket) -> None:
+    try:
+        # The socket's own, not TLS's: it has nothing to say, and another thread may be using it.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    except OSError:  # it is lost already
+        pass

@@ -1,0 +1,28 @@
+"""Run coroutines that never suspend, without an event loop.
+
+What is to be said to a broker, and what its answers mean, is written once, as coroutines that are
+given something to send requests with. Where that blocks until the answer is there, nothing in
+them ever waits, and they run from beginning to end like functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def run(coroutine: Coroutine[object, None, T]) -> T:
+    """Run a coroutine to its end and return what it returns.
+
+    Raises:
+        RuntimeError: It waits for something that only an event loop could bring.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise RuntimeError(f"{coroutine!r} waits for an event loop, and there is none")
