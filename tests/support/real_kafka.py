@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -24,6 +23,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+
+from tests.support.maven import Jars, JarsUnavailableError, cache_dir
 
 KAFKA_VERSION = "4.3.1"
 FIRST_PORT = 9092
@@ -53,12 +54,6 @@ class KafkaUnavailableError(Exception):
     """A real Kafka cannot be had here; the message says what to install."""
 
 
-def cache_dir() -> Path:
-    """Where jars are kept between runs."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "aiokafka-lite"
-
-
 def java_command() -> str:
     """Find `java`.
 
@@ -84,38 +79,13 @@ def kafka_libs(version: str = KAFKA_VERSION) -> Path:
     """
     if given := os.environ.get("KAFKA_LIBS"):
         return Path(given)
-    home = cache_dir() / f"kafka-{version}"
-    libs = home / "libs"
-    if libs.is_dir():
-        return libs
-    maven = shutil.which("mvn")
-    if maven is None:
+    title = f"the jars of Apache Kafka {version} (about 55 MB)"
+    try:
+        return Jars(f"kafka-{version}", title, POM.format(version=version)).fetch()
+    except JarsUnavailableError as error:
         raise KafkaUnavailableError(
-            "no mvn on the PATH: install Maven (Debian: apt-get install maven) to fetch Kafka's "
-            "jars, or set BOOTSTRAP=host:port to use a running Kafka"
-        )
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two runs at once fetch once
-        if not libs.is_dir():
-            _fetch_jars(maven, home, libs, version)
-    return libs
-
-
-def _fetch_jars(maven: str, home: Path, libs: Path, version: str) -> None:
-    print(f"fetching Apache Kafka {version} through Maven (about 55 MB, once) …", file=sys.stderr)
-    (home / "pom.xml").write_text(POM.format(version=version))
-    fresh = home / "libs.new"
-    shutil.rmtree(fresh, ignore_errors=True)
-    done = subprocess.run(
-        [maven, "-q", "-B", "-f", str(home / "pom.xml"), "dependency:copy-dependencies",
-         f"-DoutputDirectory={fresh}"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode != 0:
-        lines = (done.stdout + done.stderr).strip().splitlines()
-        raise KafkaUnavailableError("mvn could not fetch Kafka's jars: " + " ".join(lines[-3:]))
-    fresh.rename(libs)
+            f"{error}, or set BOOTSTRAP=host:port to use a running Kafka"
+        ) from error
 
 
 def free_port() -> int:
