@@ -1,0 +1,1 @@
+"""Spark for tests and benchmarks: sessions, and the jars of its own Kafka source."""
