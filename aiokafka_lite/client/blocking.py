@@ -20,6 +20,8 @@ without the parent's broker learning of it (forking.py).
 
 from __future__ import annotations
 
+import math
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -33,6 +35,7 @@ from aiokafka_lite.client.forking import ForkAware
 from aiokafka_lite.client.frames import UNCHECKED_BYTES, FrameReader
 from aiokafka_lite.client.limits import MAX_CORRELATION_ID, MAX_THROTTLE_S, answer_limit_bytes
 from aiokafka_lite.client.losses import lost, out_of_step
+from aiokafka_lite.client.sessions import renewal_delay_s
 from aiokafka_lite.client.unsuspended import run
 from aiokafka_lite.client.versions import ApiVersions, Choice, ask_api_versions
 from aiokafka_lite.errors import (
@@ -78,9 +81,11 @@ class BlockingConnection(ForkAware):
         address: Address,
         config: ClientConfig,
         *,
+        mechanism: Mechanism | None,
         node_id: int | None,
         clock: Callable[[], float],
         sleep: Callable[[float], None],
+        rng: random.Random,
     ) -> None:
         self.peer = f"{address}" if node_id is None else f"{address} (node {node_id})"
         self.node_id = node_id
@@ -91,13 +96,17 @@ class BlockingConnection(ForkAware):
         self._config = config
         self._clock = clock
         self._sleep = sleep
+        self._mechanism = mechanism
+        self._rng = rng
         self._is_trusted = False
+        # When the session is to be renewed, and when it ends (KIP-368).
+        self._renew_at = self._session_ends_at = math.inf
         self._socket: blocking_socket.BlockingSocket | None = None
         self._reader = FrameReader(self.peer, self._frame_limit_bytes)
         self._in_flight: dict[int, Pending[Response]] = {}
         self._last_correlation_id = 0
         self._opened_id = -1  # the last one of opening
-        self._sending = threading.Lock()
+        self._sending = threading.RLock()
         self._receiving = threading.Lock()  # taken after _sending, where both are
 
     # --- Opening and closing ---------------------------------------------------------------
@@ -112,6 +121,7 @@ class BlockingConnection(ForkAware):
         receive_buffer_bytes: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
     ) -> BlockingConnection:
         """Connect, negotiate versions, and authenticate when there is a mechanism.
 
@@ -128,6 +138,7 @@ class BlockingConnection(ForkAware):
                 net.core.rmem_max.
             clock: Tells the time in seconds.
             sleep: Waits for so many seconds, where a broker asks us to hold back.
+            rng: Draws when sessions are renewed.
 
         Raises:
             InsecureConfigError: Credentials would be sent to another machine without TLS.
@@ -137,7 +148,15 @@ class BlockingConnection(ForkAware):
             AuthenticationFailedError: The broker refuses the credentials.
         """
         config.check_address(address)
-        self = cls(address, config, node_id=node_id, clock=clock, sleep=sleep)
+        self = cls(
+            address,
+            config,
+            mechanism=mechanism,
+            node_id=node_id,
+            clock=clock,
+            sleep=sleep,
+            rng=rng or random.Random(),
+        )
         self._socket = blocking_socket.connect(
             address,
             ssl_context=config.ssl_context if config.uses_tls else None,
@@ -146,6 +165,7 @@ class BlockingConnection(ForkAware):
         )
         try:
             self._negotiate()
+            self._authenticate()
         except BaseException:
             self.close()
             raise
@@ -157,10 +177,8 @@ class BlockingConnection(ForkAware):
         async def ask(request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
             # Nothing can be negotiated yet.
             decode = framing.response_decoder(ApiVersionsRequest, version)
-            exchange = self._send(
-                prepared(request), (version, decode), self._config.connect_timeout_s
-            )
-            return self.receive(exchange)
+            timeout_s = self._config.connect_timeout_s
+            return self.receive(self._send(prepared(request), (version, decode), timeout_s))
 
         try:
             self.api_versions = run(ask_api_versions(ask, self.peer))
@@ -171,6 +189,41 @@ class BlockingConnection(ForkAware):
                 f"{error.args[0]} while versions were negotiated: check that this is a Kafka "
                 "listener, and that security_protocol is the listener's"
             ) from error
+
+    def _authenticate(self) -> None:
+        if self._mechanism is None:
+            return
+        # Imported here: only where SASL is used.
+        from aiokafka_lite.client.blocking_sasl import authenticate
+
+        timeout_s = self._config.connect_timeout_s
+        lifetime_s = authenticate(self, self._mechanism, timeout_s=timeout_s, clock=self._clock)
+        self._renew_at = self._session_ends_at = math.inf
+        if lifetime_s:
+            now = self._clock()
+            self._renew_at = now + renewal_delay_s(lifetime_s, self._rng)
+            self._session_ends_at = now + lifetime_s
+
+    def _renew(self) -> None:
+        """Authenticate again on the live connection (KIP-368); no answer is lost.
+
+        A broker takes nothing in between: answers on their way arrive first, others wait to send.
+        """
+        with self._sending:
+            if self._renew_at > self._clock():
+                return  # another thread has done so
+            while exchange := next(iter(self._in_flight.values()), None):
+                self._await(exchange)
+            try:
+                self._authenticate()
+            except BaseException as error:
+                # Half-way through a conversation nothing else can be said.
+                what = f"a session with {self.peer} was not renewed"
+                self._fail(error if isinstance(error, KafkaError) else KafkaConnectionError(what))
+                raise
+            finally:
+                if self.error is not None:
+                    self._release()
 
     @property
     def is_closed(self) -> bool:
@@ -185,10 +238,13 @@ class BlockingConnection(ForkAware):
     def is_usable(self) -> bool:
         """Whether a request may be sent; a connection that the peer has closed is noticed here.
 
-        Where no answer is due, a socket that can be read has lost its peer, or its step.
+        Where no answer is due, a socket that can be read has lost its peer, or its step. One whose
+        session is over is not worth being saved then, either.
         """
         sock = self._socket
         if sock is None or self.error is not None:
+            return False
+        if not self._in_flight and self._clock() >= self._session_ends_at:
             return False
         if not self._in_flight and not sock.is_quiet():
             self._fail(lost(self.peer, None))
@@ -221,7 +277,7 @@ class BlockingConnection(ForkAware):
     @override
     def _give_up_socket(self) -> tuple[int, object] | None:
         # Threads that may have held them are not here to release them.
-        self._sending, self._receiving = threading.Lock(), threading.Lock()
+        self._sending, self._receiving = threading.RLock(), threading.Lock()
         self._in_flight = {}
         sock, self._socket = self._socket, None
         return None if sock is None else (sock.fileno(), sock)
@@ -253,9 +309,17 @@ class BlockingConnection(ForkAware):
         if not request.expects_response:
             raise IllegalArgumentError(f"{request!r} gets no answer: ask for one (acks)")
         choice = self.api_versions.choice(request.request_class, request.usable_max_version)
-        if (mute_s := self.muted_until - self._clock()) > 0:
-            self._sleep(mute_s)
+        now = self._clock()
+        if now < self.muted_until:
+            self._sleep(self.muted_until - now)
+        if now >= self._renew_at:
+            self._renew()
         return self._send(request, choice, timeout_s)
+
+    def request_now(self, request: PreparedRequest[R], *, timeout_s: float) -> R:
+        """Like `request`, whatever has to be waited for; for what authenticates."""
+        choice = self.api_versions.choice(request.request_class, request.usable_max_version)
+        return self.receive(self._send(request, choice, timeout_s))
 
     def _send(
         self, request: PreparedRequest[R], choice: Choice[R], timeout_s: float
@@ -323,16 +387,20 @@ class BlockingConnection(ForkAware):
                 only the answer's content that is malformed.
         """
         if not exchange.is_done:
-            try:
-                with self._receiving:
-                    while not exchange.is_done:
-                        self._receive_one(exchange)
-            finally:
-                if self.error is not None:
-                    self._release()
+            self._await(exchange)
         return exchange.result()
 
-    def _receive_one(self, exchange: BlockingExchange[R]) -> None:
+    def _await(self, exchange: Pending[R]) -> None:
+        """Receive what comes until a request has its answer, or an error."""
+        try:
+            with self._receiving:
+                while not exchange.is_done:
+                    self._receive_one(exchange)
+        finally:
+            if self.error is not None:
+                self._release()
+
+    def _receive_one(self, exchange: Pending[R]) -> None:
         """Receive the next answer, whosever it is, within an exchange's time."""
         sock = self._socket
         if sock is None:
@@ -365,7 +433,7 @@ class BlockingConnection(ForkAware):
             raise
 
     def _receive_frame(
-        self, sock: blocking_socket.BlockingSocket, exchange: BlockingExchange[R]
+        self, sock: blocking_socket.BlockingSocket, exchange: Pending[R]
     ) -> memoryview | None:
         """Return the next frame, None where the stream ends before it."""
         reader = self._reader

@@ -194,6 +194,7 @@ class BlockingCluster:
                 receive_buffer_bytes=self._receive_buffer_bytes,
                 clock=self._clock,
                 sleep=self._sleep,
+                rng=self._rng,
             )
         except KafkaError as error:
             self._failed(state, error)
@@ -229,7 +230,9 @@ class BlockingCluster:
             self._drop(state)
         elif connection.is_usable():
             return connection
-        elif connection.error is not None:
+        elif connection.error is None:  # its session is over
+            self._drop(state)
+        else:
             state.connection = None
             if now - state.opened_at >= self.config.reconnect_backoff_max_s:
                 state.backoff.reset()  # it has lived: what comes now is another story

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Final
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.connection import Authenticate, Connection
-
-# Part of a session's lifetime after which it is renewed: between these, drawn each time.
-RENEWED_AT: Final = (0.80, 0.90)
-# Brokers take an authentication within a second of the last one for a mistake.
-LEAST_RENEWAL_S: Final = 1.05
+from aiokafka_lite.client.sessions import renewal_delay_s
 
 
 class Renewals:
@@ -34,8 +29,7 @@ class Renewals:
     def plan(self, connection: Connection) -> None:
         """Renew the session of a connection in time, and each that comes after it."""
         if connection.session_lifetime_s:
-            delay_s = connection.session_lifetime_s * self._rng.uniform(*RENEWED_AT)
-            delay_s = max(delay_s, LEAST_RENEWAL_S)
+            delay_s = renewal_delay_s(connection.session_lifetime_s, self._rng)
             renew = self._scope.guard(
                 lambda: self._renew_soon(connection), name="renewing a session"
             )

@@ -6,7 +6,8 @@ Where a broker ends sessions (KIP-368), the same is done again on the live conne
 session is over; the connection parks requests meanwhile (connection.py).
 
 The mechanisms are conversations without I/O: a first token, then an answer to each challenge.
-Imported only where SASL is used.
+Imported only where SASL is used, by event loops and by blocking clients: whoever holds a
+conversation says how requests are sent, and how what takes a while is computed.
 
 References: KIP-43, KIP-84 (SCRAM), KIP-152, KIP-255 and KIP-342 (OAUTHBEARER), KIP-368; RFC 4616,
 RFC 5802, RFC 7628.
@@ -14,19 +15,18 @@ RFC 5802, RFC 7628.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hmac
 import re
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol, TypeAlias, TypeVar
 
+from aiokafka_lite._compat import override
 from aiokafka_lite.abc import AbstractTokenProvider
-from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.losses import UnansweredCredentialsError
 from aiokafka_lite.errors import (
     AuthenticationFailedError,
@@ -41,7 +41,13 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from aiokafka_lite.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.sasl import Secret, scram
+
+R = TypeVar("R", bound=Response)
+
+# Computes what takes milliseconds, in the way of whoever waits for it.
+Compute: TypeAlias = Callable[[Callable[[], bytes]], Awaitable[bytes]]
 
 NONCE_BYTES: Final = 18
 MAX_TOKEN_BYTES: Final = 64 << 10
@@ -57,6 +63,22 @@ _CONTROL: Final = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+"
 )
 _MECHANISM_NAME: Final = re.compile(r"[A-Z0-9_-]{1,20}")  # RFC 4422, section 3.1
+
+
+async def off_the_loop(work: Callable[[], bytes]) -> bytes:
+    """Compute in another thread, while the running event loop serves others."""
+    import asyncio  # here: blocking clients have no event loop
+
+    return await asyncio.get_running_loop().run_in_executor(None, work)
+
+
+class Peer(Protocol):
+    """Who is to believe us: a connection."""
+
+    peer: str
+
+    async def request(self, request: Request[R], *, timeout_s: float) -> R:
+        """Send a request and return its answer."""
 
 
 class Conversation(ABC):
@@ -82,13 +104,19 @@ class Conversation(ABC):
 
 
 class Mechanism(ABC):
-    """A way to prove who we are, with what it takes."""
+    """A way to prove who we are, with what it takes.
+
+    Attributes:
+        name: As brokers know it.
+        asks_users: Whether a user's coroutine is part of it, which may need an event loop.
+    """
 
     name: str
+    asks_users: bool = False
 
     @abstractmethod
-    def begin(self) -> Conversation:
-        """Start a conversation."""
+    def begin(self, compute: Compute = off_the_loop) -> Conversation:
+        """Start a conversation, in which `compute` is given what takes a while."""
 
 
 class Plain(Mechanism):
@@ -102,7 +130,8 @@ class Plain(Mechanism):
         self._username = username
         self._password = password
 
-    def begin(self) -> Conversation:
+    @override
+    def begin(self, compute: Compute = off_the_loop) -> Conversation:
         return _PlainConversation(self._username, self._password)
 
 
@@ -140,15 +169,22 @@ class Scram(Mechanism):
         self._password = password
         self._nonce = nonce
 
-    def begin(self) -> Conversation:
+    @override
+    def begin(self, compute: Compute = off_the_loop) -> Conversation:
         nonce = base64.b64encode(self._nonce(NONCE_BYTES))
-        return _ScramConversation(self._mechanism, self._username, self._password, nonce)
+        return _ScramConversation(self._mechanism, self._username, self._password, nonce, compute)
 
 
 class _ScramConversation(Conversation):
     def __init__(
-        self, mechanism: scram.ScramMechanism, username: str, password: Secret, nonce: bytes
+        self,
+        mechanism: scram.ScramMechanism,
+        username: str,
+        password: Secret,
+        nonce: bytes,
+        compute: Compute,
     ) -> None:
+        self._compute = compute
         self._mechanism = mechanism
         self._password = password
         self.secrets = (password,)
@@ -189,7 +225,7 @@ class _ScramConversation(Conversation):
             password = self._password.reveal()
             return scram.salted_password(self._mechanism, password, asked.salt, asked.iterations)
 
-        salted = await asyncio.get_running_loop().run_in_executor(None, hashing)
+        salted = await self._compute(hashing)
         key = scram.server_key(self._mechanism, salted)
         self._signature = scram.server_signature(self._mechanism, key, message)
         proof = scram.client_proof(self._mechanism, salted, message)
@@ -200,11 +236,13 @@ class OAuthBearer(Mechanism):
     """A token that somebody else issued (RFC 7628); the provider is asked for each connection."""
 
     name = "OAUTHBEARER"
+    asks_users = True
 
     def __init__(self, provider: AbstractTokenProvider) -> None:
         self._provider = provider
 
-    def begin(self) -> Conversation:
+    @override
+    def begin(self, compute: Compute = off_the_loop) -> Conversation:
         return _OAuthConversation(self._provider)
 
 
@@ -299,11 +337,14 @@ def mechanism_of(
 class Authenticator:
     """Authenticates connections by one mechanism."""
 
-    def __init__(self, mechanism: Mechanism, *, timeout_s: float) -> None:
+    def __init__(
+        self, mechanism: Mechanism, *, timeout_s: float, compute: Compute = off_the_loop
+    ) -> None:
         self._mechanism = mechanism
         self._timeout_s = timeout_s
+        self._compute = compute
 
-    async def __call__(self, connection: Connection) -> float:
+    async def __call__(self, connection: Peer) -> float:
         """Authenticate; return after how many seconds the session ends, 0 if it does not.
 
         Raises:
@@ -311,7 +352,7 @@ class Authenticator:
             AuthenticationMethodNotSupported: The broker does not offer the mechanism.
             KafkaConnectionError: It hung up, as some do instead of refusing.
         """
-        conversation = self._mechanism.begin()
+        conversation = self._mechanism.begin(self._compute)
         await self._choose(connection)
         # Never in a variable of its own: reports of errors show those of each frame.
         request = SaslAuthenticateRequest(auth_bytes=await conversation.first())
@@ -337,7 +378,7 @@ class Authenticator:
             request = SaslAuthenticateRequest(auth_bytes=token)
         raise KafkaProtocolError(f"{connection.peer} does not come to an end authenticating")
 
-    async def _choose(self, connection: Connection) -> None:
+    async def _choose(self, connection: Peer) -> None:
         name = self._mechanism.name
         request = SaslHandshakeRequest(mechanism=name)
         answer = await connection.request(request, timeout_s=self._timeout_s)
@@ -354,7 +395,7 @@ class Authenticator:
         if answer.error_code != NoError.errno:
             raise self._refusal(connection, for_code(answer.error_code).__name__)
 
-    def _refusal(self, connection: Connection, told: str) -> AuthenticationFailedError:
+    def _refusal(self, connection: Peer, told: str) -> AuthenticationFailedError:
         return AuthenticationFailedError(
             f"{connection.peer} refuses {self._mechanism.name} authentication: {told}"
         )

@@ -1,0 +1,95 @@
+"""SASL on a blocking connection. Imported only where it is used.
+
+The conversation is the one that event loops hold (sasl.py): here its requests block, and hashing
+is done on the spot, so it never suspends and needs no event loop. Where a user's coroutine has a
+part in it, a token provider's, one is started for as long as the conversation takes.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, TypeVar
+
+from aiokafka_lite.client.sasl import Authenticator, Mechanism
+from aiokafka_lite.client.unsuspended import run
+from aiokafka_lite.errors import KafkaConnectionError, RequestTimedOutError
+from aiokafka_lite.protocol.prepared import prepared
+from aiokafka_lite.protocol.schema import Request, Response
+
+if TYPE_CHECKING:
+    from aiokafka_lite.client.blocking import BlockingConnection
+
+R = TypeVar("R", bound=Response)
+T = TypeVar("T")
+
+
+class _Peer:
+    """The connection as a conversation sees it; all that is said has to end by the deadline."""
+
+    def __init__(
+        self, connection: BlockingConnection, deadline: float, clock: Callable[[], float]
+    ) -> None:
+        self.peer = connection.peer
+        self._connection = connection
+        self._deadline = deadline
+        self._clock = clock
+
+    async def request(self, request: Request[R], *, timeout_s: float) -> R:
+        left_s = min(timeout_s, self._deadline - self._clock())
+        return self._connection.request_now(prepared(request), timeout_s=left_s)
+
+
+def authenticate(
+    connection: BlockingConnection,
+    mechanism: Mechanism,
+    *,
+    timeout_s: float,
+    clock: Callable[[], float],
+) -> float:
+    """Authenticate; return after how many seconds the session ends, 0 if it does not.
+
+    Raises:
+        KafkaConnectionError: It was not done within ``timeout_s``, or the peer hung up.
+        KafkaError: See ``sasl.Authenticator``.
+    """
+    authenticator = Authenticator(mechanism, timeout_s=timeout_s, compute=_at_once)
+    peer = _Peer(connection, clock() + timeout_s, clock)
+    try:
+        if mechanism.asks_users:
+            return _run_on_a_loop(lambda: authenticator(peer), timeout_s)
+        return run(authenticator(peer))
+    except (RequestTimedOutError, TimeoutError) as error:
+        text = f"{connection.peer} did not finish authentication within {timeout_s:g} s"
+        raise KafkaConnectionError(text) from error
+
+
+async def _at_once(work: Callable[[], bytes]) -> bytes:
+    return work()
+
+
+def _run_on_a_loop(start: Callable[[], Coroutine[object, None, T]], timeout_s: float) -> T:
+    """Run a coroutine on an event loop of its own, in this thread unless it has one already."""
+    import asyncio
+
+    from aiokafka_lite._compat import timeout
+
+    async def bounded() -> T:
+        async with timeout(timeout_s):
+            return await start()
+
+    def begin() -> T:
+        try:
+            return asyncio.run(bounded())
+        except asyncio.TimeoutError:
+            raise TimeoutError from None  # as it is called before Python 3.11, too
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return begin()
+    # A notebook's, say, whose thread waits for us anyway.
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(contextvars.copy_context().run, begin).result()
