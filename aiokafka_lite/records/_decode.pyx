@@ -68,6 +68,7 @@ cdef class BatchCursor:
     cdef int64_t previous_delta
     cdef int64_t last_delta
     cdef int64_t floor
+    cdef int64_t ceiling
 
     def __init__(
         self,
@@ -81,6 +82,7 @@ cdef class BatchCursor:
         int64_t base_timestamp,
         append_time,
         int64_t floor,
+        int64_t ceiling=INT64_MAX,
     ):
         if self.has_buffer:
             raise TypeError("a cursor goes through its records once")
@@ -101,6 +103,7 @@ cdef class BatchCursor:
         if self.has_append_time:
             self.append_time = append_time
         self.floor = floor
+        self.ceiling = ceiling
 
     def __dealloc__(self):
         if self.has_buffer:
@@ -116,6 +119,9 @@ cdef class BatchCursor:
         cdef Parsed parsed
         while self.records_left and limit > 0:
             self.parse_next(&parsed)
+            if parsed.offset >= self.ceiling:
+                self.pass_rest()
+                break
             self.pass_record(&parsed)
             if parsed.offset >= self.floor:
                 into.append(self.record(&parsed))
@@ -129,6 +135,9 @@ cdef class BatchCursor:
         try:
             while self.records_left and limit > 0 and not columns.is_full:
                 self.parse_next(&parsed)
+                if parsed.offset >= self.ceiling:
+                    self.pass_rest()
+                    break
                 if parsed.offset >= self.floor:
                     if not add(columns, &parsed):
                         break
@@ -179,6 +188,11 @@ cdef class BatchCursor:
         self.left.pos = parsed.end
         self.previous_delta = parsed.offset - self.base_offset
         self.records_left -= 1
+
+    cdef inline void pass_rest(self) noexcept:
+        """Have no more records: what is left lies at the ceiling or beyond."""
+        self.records_left = 0
+        self.left.pos = self.left.end
 
     cdef bint is_finished(self) except -1:
         """Whether no records are left, after which there may be no bytes either."""
@@ -277,7 +291,15 @@ cdef class PlainRun:
     cdef int64_t batch_end
     cdef int32_t batch_epoch
 
-    def __init__(self, topic not None, partition not None, view, crc32c, bint is_committed_only):
+    def __init__(
+        self,
+        topic not None,
+        partition not None,
+        view,
+        crc32c,
+        bint is_committed_only,
+        int64_t ceiling=INT64_MAX,
+    ):
         if self.has_buffer:
             raise TypeError("a run is of one record set")
         PyObject_GetBuffer(view, &self.buffer, PyBUF_SIMPLE)
@@ -290,6 +312,7 @@ cdef class PlainRun:
         self.batch = BatchCursor.__new__(BatchCursor)
         self.batch.topic = topic
         self.batch.partition = partition
+        self.batch.ceiling = ceiling
 
     def __dealloc__(self):
         if self.has_buffer:
@@ -366,6 +389,8 @@ cdef class PlainRun:
             last_delta = read_int32(at + LAST_OFFSET_DELTA_AT)
             if base_offset < 0 or last_delta < 0 or base_offset > MAX_OFFSET - last_delta:
                 return False
+            if base_offset >= batch.ceiling:
+                return False
             if self.crc32c is not None and not self.is_sound(at, length + LOG_OVERHEAD):
                 return False
             count = read_int32(at + COUNT_AT)
@@ -416,6 +441,7 @@ cdef class MessageCursor:
     cdef int64_t previous_offset
     cdef int64_t last_offset
     cdef int64_t floor
+    cdef int64_t ceiling
 
     def __init__(
         self,
@@ -427,6 +453,7 @@ cdef class MessageCursor:
         wrapper_offset,
         append_time,
         int64_t floor,
+        int64_t ceiling=INT64_MAX,
     ):
         cdef int64_t outer
         if self.has_buffer:
@@ -442,6 +469,7 @@ cdef class MessageCursor:
         if self.has_append_time:
             self.append_time = append_time
         self.floor = floor
+        self.ceiling = ceiling
         self.previous_offset = -1
         self.base_offset = 0
         self.last_offset = last_inner_offset(self.left)
@@ -463,6 +491,9 @@ cdef class MessageCursor:
         cdef Parsed parsed
         while self.left.pos < self.left.end and limit > 0:
             self.parse_next(&parsed)
+            if parsed.offset >= self.ceiling:
+                self.left.pos = self.left.end
+                break
             self.pass_message(&parsed)
             if parsed.offset >= self.floor:
                 into.append(self.record(&parsed))
@@ -475,6 +506,9 @@ cdef class MessageCursor:
         try:
             while self.left.pos < self.left.end and limit > 0 and not columns.is_full:
                 self.parse_next(&parsed)
+                if parsed.offset >= self.ceiling:
+                    self.left.pos = self.left.end
+                    break
                 if parsed.offset >= self.floor:
                     columns.reserve(1)
                     if not add(columns, &parsed):

@@ -11,6 +11,7 @@ what comes out are records and at the end nothing or a CorruptRecordException.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -54,6 +55,7 @@ class BatchCursor:
         base_timestamp: int,
         append_time: int | None,
         floor: int,
+        ceiling: int = sys.maxsize,
     ) -> None:
         """Look at the batch's claims.
 
@@ -67,6 +69,7 @@ class BatchCursor:
             base_timestamp: What the records' timestamp deltas are relative to.
             append_time: The timestamp of all records if the broker set it.
             floor: Records at lower offsets are passed over.
+            ceiling: The first record at this offset or above ends it, as if it were not there.
 
         Raises:
             CorruptRecordException: There cannot be that many records in so few bytes.
@@ -86,6 +89,7 @@ class BatchCursor:
         self._base_timestamp = base_timestamp
         self._append_time = append_time
         self._floor = floor
+        self._ceiling = ceiling
 
     def take(self, into: list[Record], limit: int) -> bool:
         """Append at most `limit` records; return True once there are no more.
@@ -96,6 +100,9 @@ class BatchCursor:
         """
         while self._left and limit > 0:
             record, end = self._parse_next()
+            if record.offset >= self._ceiling:
+                self._pass_rest()
+                break
             self._pass(record, end)
             if record.offset >= self._floor:
                 into.append(record)
@@ -115,6 +122,9 @@ class BatchCursor:
         try:
             while self._left and limit > 0 and not columns.is_full:
                 record, end = self._parse_next()
+                if record.offset >= self._ceiling:
+                    self._pass_rest()
+                    break
                 if record.offset >= self._floor:
                     if not columns.add(record):
                         break
@@ -130,6 +140,10 @@ class BatchCursor:
         self._previous_delta = record.offset - self._base_offset
         self._left -= 1
         self._pos = end
+
+    def _pass_rest(self) -> None:
+        self._left = 0
+        self._pos = len(self._buffer)
 
     def _is_finished(self) -> bool:
         if self._left:
@@ -190,6 +204,7 @@ class PlainRun:
         view: memoryview,
         crc32c: Callable[[memoryview], int] | None,
         is_committed_only: bool,
+        ceiling: int = sys.maxsize,
     ) -> None:
         """Take what the compiled one takes: `view` holds batches, one behind the other."""
         self.pos = 0
@@ -223,6 +238,7 @@ class MessageCursor:
         wrapper_offset: int | None,
         append_time: int | None,
         floor: int,
+        ceiling: int = sys.maxsize,
     ) -> None:
         """Find where the messages are.
 
@@ -235,6 +251,7 @@ class MessageCursor:
                 of all are relative (KIP-31). None if there is no wrapper.
             append_time: The timestamp of all records if the broker set it.
             floor: Records at lower offsets are passed over.
+            ceiling: The first record at this offset or above ends it, as if it were not there.
 
         Raises:
             CorruptRecordException: The messages are not one behind the other, or there is none.
@@ -246,6 +263,7 @@ class MessageCursor:
         self._magic = magic
         self._append_time = append_time
         self._floor = floor
+        self._ceiling = ceiling
         self._previous_offset = -1
         self._base_offset = 0
         self._last_offset = last_offset = _last_inner_offset(messages)
@@ -266,6 +284,9 @@ class MessageCursor:
         """
         while self._pos < len(self._buffer) and limit > 0:
             record, end = self._parse_next()
+            if record.offset >= self._ceiling:
+                self._pos = len(self._buffer)
+                break
             self._pass(record, end)
             if record.offset >= self._floor:
                 into.append(record)
@@ -285,6 +306,9 @@ class MessageCursor:
         try:
             while self._pos < len(self._buffer) and limit > 0 and not columns.is_full:
                 record, end = self._parse_next()
+                if record.offset >= self._ceiling:
+                    self._pos = len(self._buffer)
+                    break
                 if record.offset >= self._floor:
                     if not columns.add(record):
                         break

@@ -31,7 +31,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from aiokafka_lite.records._columns_py import Binary, Filled, Headers
+    from aiokafka_lite.records._columns_py import Binary, Filled, Headers, Run
 
 __all__ = ["DEFAULT_SCHEMA", "ArrowColumns"]
 
@@ -52,6 +52,9 @@ DEFAULT_SCHEMA: Final = pa.schema(
 )
 
 T = TypeVar("T")
+
+# What Java's clients call the timestamp type of records of format 0.
+NO_TIMESTAMP_TYPE: Final = -1
 
 # Arrays of one value throughout that are kept to be used again.
 MOST_KEPT: Final = 16
@@ -121,7 +124,13 @@ class ArrowColumns:
         columns: What `RecordSet.take_columns` adds to.
     """
 
-    def __init__(self, schema: pa.Schema | None = None, *, byte_limit: int | None = None) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema | None = None,
+        *,
+        byte_limit: int | None = None,
+        missing_timestamp_ms: int | None = None,
+    ) -> None:
         """Start with no rows.
 
         Args:
@@ -130,6 +139,8 @@ class ArrowColumns:
                 timestampType, as in Spark's Kafka source.
             byte_limit: How many bytes of keys, values and headers a batch may hold, if it has
                 more than one row. By default, and at most, what a column can: 2 GiB.
+            missing_timestamp_ms: What records of format 0 get, which have no timestamp; their
+                timestamp type is -1 then, as Java's clients have it. By default both are null.
 
         Raises:
             TypeError: The schema is none.
@@ -148,6 +159,7 @@ class ArrowColumns:
             headers="headers" in names,
             byte_limit=byte_limit,
         )
+        self._missing_timestamp_ms: Final = missing_timestamp_ms
         self._topics = pa.array([], pa.string())
         self._topic_numbers: dict[str, int] = {}
         self._kept: dict[tuple[str, object], pa.Array] = {}
@@ -176,12 +188,13 @@ class ArrowColumns:
             case "partition":
                 return self._repeated(field, [(run.partition, run.rows) for run in filled.runs])
             case "timestamp_type" | "timestampType":
-                types = [(run.timestamp_type, run.rows) for run in filled.runs]
+                types = [(self._type(run), run.rows) for run in filled.runs]
                 return self._repeated(field, types)
             case "offset" if filled.offsets is not None:
                 return _from_memory(kind, rows, None, filled.offsets)
             case "timestamp" if (found := filled.timestamps) is not None:
-                return _from_memory(kind, rows, found.valid, found.values)
+                timestamps = _from_memory(kind, rows, found.valid, found.values)
+                return timestamps if found.valid is None else self._filled_up(timestamps, filled)
             case "key" if filled.keys is not None:
                 return _binary_array(kind, rows, filled.keys)
             case "value" if filled.values is not None:
@@ -191,6 +204,19 @@ class ArrowColumns:
             case "headers":
                 return self._repeated(field, [(None, rows)])
         raise AssertionError(f"column {field.name} was not filled")
+
+    def _type(self, rows: Run | ConsumerRecord[bytes, bytes]) -> int | None:
+        if rows.timestamp_type is None and self._missing_timestamp_ms is not None:
+            return NO_TIMESTAMP_TYPE
+        return rows.timestamp_type
+
+    def _filled_up(self, timestamps: pa.Array, filled: Filled) -> pa.Array:
+        """Give records that have no timestamp the one that was asked for."""
+        missing_ms = self._missing_timestamp_ms
+        if missing_ms is None or all(run.timestamp_type is not None for run in filled.runs):
+            return timestamps
+        missing = pa.scalar(missing_ms * self._factor, pa.int64())
+        return timestamps.fill_null(missing.cast(timestamps.type))
 
     def _topic_array(self, field: pa.Field, runs: Sequence[tuple[str, int]]) -> pa.Array:
         for topic, _ in runs:
@@ -230,13 +256,19 @@ class ArrowColumns:
             case "topic":
                 return self._topic_array(field, [(record.topic, 1) for record in records])
             case "timestamp":
-                return pa.array([self._scaled(record.timestamp) for record in records], field.type)
+                return pa.array([self._timestamp(record) for record in records], field.type)
             case "headers":
                 return pa.array([record.headers or None for record in records], field.type)
             case "timestampType":
-                return pa.array([record.timestamp_type for record in records], field.type)
+                types = [self._type(record) for record in records]
+                return pa.array(types, field.type)
             case name:
                 return pa.array([getattr(record, name) for record in records], field.type)
+
+    def _timestamp(self, record: ConsumerRecord[bytes, bytes]) -> int | None:
+        if self._type(record) == NO_TIMESTAMP_TYPE:
+            return self._scaled(self._missing_timestamp_ms)
+        return self._scaled(record.timestamp)
 
     def _scaled(self, timestamp: int | None) -> int | None:
         """Return a timestamp in the schema's unit; None where it does not fit, as columns do."""

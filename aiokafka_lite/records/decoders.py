@@ -93,6 +93,7 @@ class _PlainRun(Protocol):
         view: memoryview,
         crc32c: Callable[[memoryview], int] | None,
         is_committed_only: bool,
+        ceiling: int = ...,
         /,
     ) -> Run: ...
 
@@ -110,6 +111,7 @@ class _BatchCursor(Protocol):
         base_timestamp: int,
         append_time: int | None,
         floor: int,
+        ceiling: int = ...,
     ) -> Cursor: ...
 
 
@@ -124,6 +126,7 @@ class _MessageCursor(Protocol):
         wrapper_offset: int | None,
         append_time: int | None,
         floor: int,
+        ceiling: int = ...,
     ) -> Cursor: ...
 
 

@@ -61,6 +61,7 @@ class RecordSet:
         "_check_crcs",
         "_cursor",
         "_decoder",
+        "_end_offset",
         "_error",
         "_header",
         "_inflated",
@@ -86,6 +87,7 @@ class RecordSet:
         view: memoryview,
         *,
         fetch_offset: int,
+        end_offset: int = sys.maxsize,
         check_crcs: bool = True,
         aborted: Iterable[tuple[int, int]] | None = None,
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
@@ -97,6 +99,8 @@ class RecordSet:
             partition: Of the records.
             view: Batches one behind the other; the last may be cut short.
             fetch_offset: Records at lower offsets are passed over (a broker sends whole batches).
+            end_offset: Records from this offset on are left out, and what is behind is not looked
+                at; `next_offset` then is at least this.
             check_crcs: Whether to check each batch's checksum.
             aborted: For read_committed: the (producer id, first offset) of aborted transactions, in
                 any order. None for read_uncommitted.
@@ -115,9 +119,15 @@ class RecordSet:
         # What is aborted follows from every batch passed: with aborted ones there are no runs.
         self._may_run = not aborted
         self._max_batch_bytes = max_batch_bytes
+        self._end_offset = end_offset
         self._decoder = decoders.current()
         self._run = self._decoder.PlainRun(
-            topic, partition, view, checksum.crc32c if check_crcs else None, aborted is not None
+            topic,
+            partition,
+            view,
+            checksum.crc32c if check_crcs else None,
+            aborted is not None,
+            end_offset,
         )
         self._is_in_run = False  # the run has a batch at hand, with records to deliver
         self._is_past_end = False
@@ -253,6 +263,10 @@ class RecordSet:
                     self._is_past_end = True
                     self._pass_tail()
                     return
+                if self.next_offset >= self._end_offset or self._is_beyond(header):
+                    self._is_past_end = True
+                    self.next_offset = max(self.next_offset, self._end_offset)
+                    return
                 batch = self._view[self._pos : self._pos + header.size]
                 if self._check_crcs:
                     check_crc(header, batch)
@@ -269,6 +283,10 @@ class RecordSet:
                     self._payload = payload
                 else:
                     self._open_cursor(header, payload)
+
+    def _is_beyond(self, header: BatchHeader) -> bool:
+        # A wrapper of magic 1 has the offset of its last message.
+        return header.magic == 2 and header.base_offset >= self._end_offset
 
     def _open_run(self, run: decoders.Run) -> bool:
         self._is_in_run = run.open(self._pos, self.next_offset, self.leader_epoch)
@@ -340,6 +358,7 @@ class RecordSet:
                     wrapper_offset=header.base_offset if header.is_compressed else None,
                     append_time=header.max_timestamp if header.timestamp_type else None,
                     floor=self.next_offset,
+                    ceiling=self._end_offset,
                 )
         except KafkaError as error:
             self._fail(error)
@@ -357,6 +376,7 @@ class RecordSet:
             base_timestamp=header.base_timestamp,
             append_time=header.max_timestamp if header.timestamp_type else None,
             floor=floor,
+            ceiling=self._end_offset,
         )
 
     def _start_batch(self) -> bool:
