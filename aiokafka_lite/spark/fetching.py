@@ -1,0 +1,281 @@
+"""Fetches ranges of offsets from their leaders: one request in flight per node, always.
+
+As soon as an answer is there, and before any of it is decoded, the next request goes to its node.
+Each request is complete in itself: ranges end and limits change with each answer, which a fetch
+session would have to be told anyway.
+
+What is answered to a request without records is not much to go by: records of others may have used
+the answer's room up, a new leader may lag behind. An empty answer counts where no partition ahead
+of it in the request has brought any. After two such, what is left of a range that lies below the
+high watermark is a gap: compaction has removed the last records of the log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiokafka_lite.client.view import Node
+from aiokafka_lite.errors import KafkaError, KafkaProtocolError, NoError, StaleMetadata, for_code
+from aiokafka_lite.records.record_set import end_offset
+from aiokafka_lite.spark.progress import Progress, Share
+from aiokafka_lite.spark.setbacks import Setbacks
+
+if TYPE_CHECKING:
+    from aiokafka_lite.client.blocking import BlockingConnection, BlockingExchange
+    from aiokafka_lite.client.blocking_cluster import BlockingCluster
+    from aiokafka_lite.protocol.fetch_template import FetchTemplate, TopicToFetch
+    from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
+    from aiokafka_lite.spark.options import SourceOptions
+    from aiokafka_lite.spark.ranges import OffsetRange
+
+# Answers beyond this gain nothing, and the memory of two is held.
+MOST_ANSWER_BYTES: Final = 16 * 1024 * 1024
+# So many empty answers show a gap at the end of a log.
+EMPTY_ANSWERS: Final = 2
+NO_REPLICA: Final = -1
+
+
+class _Asked(NamedTuple):
+    """A request in flight, and what it asks for: by topic name or id, and partition."""
+
+    node: Node
+    connection: BlockingConnection
+    exchange: BlockingExchange[FetchResponse]
+    partitions: dict[tuple[str | bytes, int], Progress]
+
+
+class Fetching:
+    """Fetches all of some ranges, once."""
+
+    def __init__(
+        self,
+        ranges: Sequence[OffsetRange],
+        options: SourceOptions,
+        cluster: BlockingCluster,
+        template: FetchTemplate,
+        record_bytes: MutableMapping[str, float],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Ask for nothing yet.
+
+        Args:
+            ranges: What to fetch.
+            options: How.
+            cluster: Used by nobody else meanwhile.
+            template: Of these options.
+            record_bytes: What an offset of a topic takes, known and learnt.
+            clock: Tells the time in seconds.
+            sleep: Waits for so many seconds.
+        """
+        self._cluster = cluster
+        self._clock = clock
+        self._template = template
+        self._timeout_s: Final = options.client.request_timeout_s + options.max_wait_ms / 1000
+        self._max_bytes: Final = min(options.max_bytes, MOST_ANSWER_BYTES)
+        self._partition_max_bytes: Final = options.partition_max_bytes
+        self._is_committed_only: Final = options.isolation_level == "read_committed"
+        self._rack = options.client_rack or ""
+        self._unfinished = [
+            Progress(each, record_bytes) for each in ranges if each.start < each.end
+        ]
+        self._in_flight: deque[_Asked] = deque()
+        self._setbacks = Setbacks(options, cluster, clock=clock, sleep=sleep)
+        self._is_closed = False
+
+    @property
+    def left_bytes(self) -> int:
+        """About how many bytes are still to be fetched, in answers that were not asked for yet."""
+        return sum(progress.left_bytes for progress in self._unfinished)
+
+    def answers(self) -> Iterator[list[Share]]:
+        """Yield what each answer brought, in order of offsets for each range.
+
+        Raises:
+            DataLossError: Offsets are gone, and the options say that this is not to be.
+            ReadTimeoutError: A partition brought nothing for too long.
+            KafkaError: What does not pass by itself.
+        """
+        self._send_all()
+        while self._unfinished and not self._is_closed:
+            # Nothing here holds on to an answer: its memory serves for the next but one.
+            if self._in_flight:
+                yield self._receive()
+            else:
+                self._setbacks.wait(self._unfinished)
+                self._send_all()
+
+    def close(self) -> None:
+        """Close the connections that have requests in flight; a thread in `answers` fails."""
+        self._is_closed = True
+        for asked in tuple(self._in_flight):
+            asked.connection.close()
+        self._in_flight.clear()
+
+    # --- Requests --------------------------------------------------------------------------
+    def _send_all(self) -> None:
+        """Have a request in flight to every node that has anything to be asked for."""
+        busy = {asked.node for asked in self._in_flight}
+        flying = {id(each) for asked in self._in_flight for each in asked.partitions.values()}
+        waiting = [each for each in self._unfinished if id(each) not in flying]
+        if not all(each.is_located for each in waiting):
+            self._setbacks.locate(waiting)
+            self._drop_done()
+        now = self._clock()
+        by_node: dict[Node, list[Progress]] = {}
+        for progress in waiting:
+            node = progress.node
+            if progress.is_done or not progress.is_located or progress.retry_at > now:
+                continue
+            if node is not None and node not in busy:
+                by_node.setdefault(node, []).append(progress)
+        for node, wanted in by_node.items():
+            self._send(node, wanted)
+
+    def _send(self, node: Node, wanted: list[Progress]) -> None:
+        topics: dict[tuple[str, bytes], list[Progress]] = {}
+        for progress in wanted:
+            topics.setdefault((progress.topic, progress.topic_id), []).append(progress)
+        request = self._template.request(
+            session_id=0,
+            session_epoch=-1,
+            max_bytes=self._max_bytes,
+            topics=[self._topic(name, topic_id, each) for (name, topic_id), each in topics.items()],
+            rack_id=self._rack,
+        )
+        try:
+            connection = self._cluster.connection(node)
+            exchange = connection.send(request, timeout_s=self._timeout_s)
+        except KafkaError as error:
+            self._failed(wanted, error)
+            return
+        partitions: dict[tuple[str | bytes, int], Progress] = {}
+        for progress in wanted:
+            partitions[progress.topic, progress.partition] = progress
+            partitions[progress.topic_id, progress.partition] = progress
+        self._in_flight.append(_Asked(node, connection, exchange, partitions))
+
+    def _topic(self, name: str, topic_id: bytes, wanted: list[Progress]) -> TopicToFetch:
+        most = self._partition_max_bytes
+        return (
+            name,
+            topic_id,
+            [
+                (each.partition, each.leader_epoch, each.position, each.limit_bytes(most))
+                for each in wanted
+            ],
+        )
+
+    # --- Answers ---------------------------------------------------------------------------
+    def _receive(self) -> list[Share]:
+        asked = self._in_flight[0]
+        try:
+            response = asked.connection.receive(asked.exchange)
+            if response.error_code != NoError.errno:
+                raise for_code(response.error_code)(f"{asked.connection.peer} refuses to be read")
+        except KafkaError as error:
+            self._in_flight.popleft()
+            if self._is_closed:
+                raise
+            self._failed(dict.fromkeys(asked.partitions.values()), error)
+            shares: list[Share] = []
+        else:
+            self._in_flight.popleft()
+            shares = self._settle(asked, response)
+        self._drop_done()
+        if not self._is_closed:
+            self._send_all()
+        return shares
+
+    def _drop_done(self) -> None:
+        self._unfinished = [each for each in self._unfinished if not each.is_done]
+
+    def _settle(self, asked: _Asked, response: FetchResponse) -> list[Share]:
+        """Take what came of each partition, and note what did not."""
+        shares: list[Share] = []
+        left_out = set(asked.partitions.values())
+        nodes = {
+            each.node_id: Node(each.node_id, each.host, each.port, each.rack)
+            for each in response.node_endpoints
+        }
+        for topic in response.responses:
+            for answer in topic.partitions:
+                key = (topic.topic or topic.topic_id, answer.partition_index)
+                progress = asked.partitions.get(key)
+                if progress not in left_out:
+                    continue  # not asked for
+                left_out.remove(progress)
+                if answer.error_code != NoError.errno:
+                    self._refused(progress, answer, nodes)
+                elif answer.records:
+                    self._brought(progress, answer, shares)
+                else:
+                    self._empty(progress, answer, is_first=not shares)
+        if left_out:
+            error = KafkaProtocolError(f"{asked.connection.peer} left partitions out of its answer")
+            self._setbacks.note(left_out, error)
+        return shares
+
+    def _brought(self, progress: Progress, answer: PartitionData, shares: list[Share]) -> None:
+        records = memoryview(answer.records or b"")
+        aborted = None
+        if self._is_committed_only:
+            aborted = [
+                (each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()
+            ]
+        position, behind = progress.position, end_offset(records)
+        if behind is not None and behind <= position:
+            error = KafkaProtocolError(f"it was sent what ends at offset {behind}")
+            self._setbacks.note([progress], error)
+            return
+        shares.append(Share(progress, position, records, aborted))
+        if behind is None:
+            progress.position = progress.end  # no whole batch: decoding says what is wrong with it
+        else:
+            progress.advance(behind, len(records))
+
+    def _empty(self, progress: Progress, answer: PartitionData, *, is_first: bool) -> None:
+        if answer.preferred_read_replica != NO_REPLICA:
+            self._read_from(progress, answer.preferred_read_replica)
+            return
+        if not is_first:
+            return
+        reachable = answer.high_watermark
+        if self._is_committed_only and answer.last_stable_offset >= 0:
+            reachable = answer.last_stable_offset
+        progress.empty_answers += 1
+        if reachable < progress.end:
+            # Was it in a newer leader's metadata? If not it has to become visible.
+            error = StaleMetadata(f"its records end at offset {reachable} for now")
+            self._setbacks.note([progress], error)
+        elif progress.empty_answers >= EMPTY_ANSWERS:
+            progress.position = progress.end
+
+    def _read_from(self, progress: Progress, replica: int) -> None:
+        """Go on at the follower that the leader names (KIP-392)."""
+        node = self._cluster.view.nodes.get(replica)
+        if node is None:
+            error = StaleMetadata(f"its leader names replica {replica}, which is not known")
+            self._setbacks.note([progress], error)
+        else:
+            progress.node = node
+
+    def _failed(self, failed: Iterable[Progress], error: KafkaError) -> None:
+        self._rack = ""  # followers are for when all goes well
+        self._setbacks.note(failed, error)
+
+    def _refused(
+        self, progress: Progress, answer: PartitionData, nodes: Mapping[int, Node]
+    ) -> None:
+        error = for_code(answer.error_code)
+        self._failed([progress], error(f"the broker answers {error.message}"))
+        hint = answer.current_leader
+        if hint.leader_id >= 0 and hint.leader_epoch > progress.leader_epoch:
+            node = nodes.get(hint.leader_id) or self._cluster.view.nodes.get(hint.leader_id)
+            if node is not None:
+                progress.node, progress.leader_epoch = node, hint.leader_epoch
+                progress.is_located = True

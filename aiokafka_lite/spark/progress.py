@@ -1,0 +1,124 @@
+"""How far a range of offsets has been fetched, without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Final, NamedTuple
+
+from aiokafka_lite.client.view import Node
+from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.spark.ranges import OffsetRange
+from aiokafka_lite.structs import TopicPartition
+
+# Of a topic nothing is known of yet.
+FIRST_GUESS_BYTES: Final = 1024.0
+# What one fetch brings while nothing is known: rows come soon, and the next fetch knows better.
+FIRST_FETCH_BYTES: Final = 1024 * 1024
+# Beyond what is expected of the rest of a range: it has to end with a whole batch.
+SPARE_SHARE: Final = 1.05
+SPARE_BYTES: Final = 16 * 1024
+
+
+class Share(NamedTuple):
+    """What one answer brought of a range."""
+
+    progress: Progress
+    fetch_offset: int
+    records: memoryview
+    aborted: list[tuple[int, int]] | None
+
+
+class Progress:
+    """A range that is being fetched. Only the fetching thread changes it.
+
+    Attributes:
+        topic, partition, end: Of the range.
+        tp: Topic and partition.
+        position: The next offset to be fetched.
+        topic_id: Of the topic whose records are meant; of a new one if data loss is tolerated.
+        node: Where to fetch from; None until metadata say.
+        leader_epoch: What the leader is believed to have, -1: unknown.
+        is_located: Whether `node` may be asked: not after an error, until metadata were looked at.
+        failing_since: When fetching first failed since it last brought something, else None.
+        failures: How often it did since then.
+        retry_at: When it may be tried again.
+        error: The latest failure.
+        empty_answers: On end, that could not have been empty but for a gap.
+    """
+
+    __slots__ = (
+        "_record_bytes",
+        "empty_answers",
+        "end",
+        "error",
+        "failing_since",
+        "failures",
+        "is_located",
+        "leader_epoch",
+        "node",
+        "partition",
+        "position",
+        "retry_at",
+        "topic",
+        "topic_id",
+        "tp",
+    )
+
+    def __init__(self, wanted: OffsetRange, record_bytes: MutableMapping[str, float]) -> None:
+        self.topic = wanted.topic
+        self.partition = wanted.partition
+        self.tp = TopicPartition(wanted.topic, wanted.partition)
+        self.position = wanted.start
+        self.end = wanted.end
+        self.topic_id = wanted.topic_id
+        self.node: Node | None = wanted.leader
+        self.leader_epoch = wanted.leader_epoch
+        self.is_located = wanted.leader is not None
+        self.failing_since: float | None = None
+        self.failures = 0
+        self.retry_at = 0.0
+        self.error: KafkaError | None = None
+        self.empty_answers = 0
+        self._record_bytes = record_bytes
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of the range was fetched."""
+        return self.position >= self.end
+
+    @property
+    def left_bytes(self) -> int:
+        """About how many bytes the rest of the range has."""
+        record_bytes = self._record_bytes.get(self.topic, FIRST_GUESS_BYTES)
+        return int((self.end - self.position) * record_bytes)
+
+    def limit_bytes(self, most: int) -> int:
+        """Return how much the next fetch should bring: not much beyond the end."""
+        if self.topic not in self._record_bytes:
+            most = min(most, FIRST_FETCH_BYTES)
+        return min(most, int(self.left_bytes * SPARE_SHARE) + SPARE_BYTES)
+
+    def advance(self, position: int, size_bytes: int) -> None:
+        """Go on behind what an answer brought."""
+        # The latest answer counts: records change their size over time, if at all.
+        self._record_bytes[self.topic] = size_bytes / (position - self.position)
+        self.position = position
+        self.failing_since = self.error = None
+        self.failures = 0
+        self.empty_answers = 0
+
+    def failed(self, error: KafkaError, now: float) -> None:
+        """Note that an attempt has failed; the node is not asked again before it is looked up."""
+        self.error = error
+        self.failures += 1
+        self.is_located = False
+        if self.failing_since is None:
+            self.failing_since = now
+
+    def __str__(self) -> str:
+        where = (
+            ""
+            if self.node is None
+            else f" from node {self.node.id} ({self.node.host}:{self.node.port})"
+        )
+        return f"partition {self.partition} of topic {self.topic} at offset {self.position}{where}"

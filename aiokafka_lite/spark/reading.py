@@ -1,0 +1,145 @@
+"""What a task does: ranges of offsets become Arrow batches.
+
+Records go from the answer's bytes into the columns' memory, and that is all that is done for each
+of them. The next Fetch is on its way before the first is decoded. Where there is much to read a
+thread receives an answer while the one before it is decoded and handed on to Spark; a small range
+ends before a thread would have paid for itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.records.arrow import ArrowColumns
+from aiokafka_lite.records.record_set import RecordSet
+from aiokafka_lite.spark import worker
+from aiokafka_lite.spark.fetching import Fetching
+from aiokafka_lite.spark.prefetch import Prefetch
+from aiokafka_lite.spark.progress import Share
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.spark.options import SourceOptions
+    from aiokafka_lite.spark.ranges import OffsetRange
+
+# Spark copies a batch's rows one by one: those of a few MiB are still in the processor's caches.
+ROWS_PER_BATCH: Final = 10_000
+# Keys, values and headers of a batch of several rows.
+MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
+# From here on a thread pays.
+THREAD_FROM_BYTES: Final = 8 * 1024 * 1024
+
+
+def read_ranges(
+    ranges: Sequence[OffsetRange],
+    options: SourceOptions,
+    schema: pa.Schema,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of some ranges, each exactly once, in order of offsets within a range.
+
+    Rows of several ranges may share a batch. Closing the iterator early is fine at any time.
+
+    Args:
+        ranges: What to read; empty ones are passed over.
+        options: How to; by `worker.options_of`, so that connections are kept for later tasks.
+        schema: Of the batches, see `schema.arrow_schema`.
+        clock: Tells the time in seconds.
+        sleep: Waits for so many seconds.
+
+    Raises:
+        DataLossError: Offsets are gone, and failOnDataLoss is true.
+        ReadTimeoutError: A partition brought nothing for kafkaConsumer.pollTimeoutMs.
+        KafkaError: A record cannot be decoded, or the cluster cannot be read; names the place.
+    """
+    worker.settle()
+    with worker.borrowed_cluster(options) as cluster:
+        fetching = Fetching(
+            ranges,
+            options,
+            cluster,
+            worker.fetch_template(options),
+            worker.record_sizes(),
+            clock=clock,
+            sleep=sleep,
+        )
+        answers = _answers(fetching)
+        try:
+            yield from _batches(answers, options, schema)
+        finally:
+            answers.close()
+            fetching.close()
+
+
+def _answers(fetching: Fetching) -> Generator[list[Share], None, None]:
+    """Yield what answers bring; a thread receives them once it is known that they are many."""
+    answers = fetching.answers()
+    while (shares := next(answers, None)) is not None:
+        yield shares  # emptied by whoever takes it, so that its memory serves again
+        if fetching.left_bytes >= THREAD_FROM_BYTES:
+            break
+    prefetch = Prefetch(answers, "kafka-fetch", fetching.close)
+    try:
+        yield from prefetch
+    finally:
+        prefetch.close()
+
+
+def _batches(
+    answers: Iterator[list[Share]], options: SourceOptions, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    arrow = ArrowColumns(schema, byte_limit=MAX_BATCH_BYTES, missing_timestamp_ms=-1)
+    columns = arrow.columns
+    is_first = True
+    for shares in answers:
+        shares.reverse()
+        while shares:
+            yield from _filled(arrow, _record_set(shares.pop(), options))
+        if is_first and columns.rows:
+            is_first = False
+            yield arrow.finish()
+    if columns.rows:
+        yield arrow.finish()
+
+
+def _filled(arrow: ArrowColumns, record_set: RecordSet) -> Iterator[pa.RecordBatch]:
+    """Add all of a record set's rows; yield the batches that became full."""
+    columns = arrow.columns
+    while True:
+        try:
+            added = record_set.take_columns(columns, ROWS_PER_BATCH - columns.rows)
+        except KafkaError as error:
+            raise _told_where(error, record_set) from error
+        if columns.rows >= ROWS_PER_BATCH or columns.is_full:
+            yield arrow.finish()
+        elif not added:
+            return
+
+
+def _record_set(share: Share, options: SourceOptions) -> RecordSet:
+    progress = share.progress
+    return RecordSet(
+        progress.topic,
+        progress.partition,
+        share.records,
+        fetch_offset=share.fetch_offset,
+        end_offset=progress.end,
+        check_crcs=options.check_crcs,
+        aborted=share.aborted,
+    )
+
+
+def _told_where(error: KafkaError, record_set: RecordSet) -> KafkaError:
+    """Return an error of the record layer with its place in the text."""
+    told = type(error)(
+        f"partition {record_set.partition} of topic {record_set.topic} at offset "
+        f"{record_set.next_offset}: {error.args[0]}"
+    )
+    return told.at(TopicPartition(record_set.topic, record_set.partition), error.offset)

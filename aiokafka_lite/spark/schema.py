@@ -1,0 +1,130 @@
+"""The columns of the source, as Spark and as Arrow name their types.
+
+They are those of Spark's own Kafka source. A user's schema chooses among them, in any order, and
+what is left out costs nothing. What comes out has to be to the letter what Spark makes of the same
+schema (`to_arrow_schema(…, timezone="UTC")`), or Spark refuses the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from aiokafka_lite.errors import KafkaConfigurationError
+
+
+class SparkType(Protocol):
+    """What is asked of Spark's types, so that nothing of pyspark is imported here."""
+
+    def simpleString(self) -> str:  # noqa: N802 -- pyspark's name
+        """Return the type as SQL writes it."""
+
+
+class SparkField(Protocol):
+    """A column of a Spark schema: pyspark's StructField is one."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dataType(self) -> SparkType: ...  # noqa: N802 -- pyspark's name
+
+    @property
+    def nullable(self) -> bool: ...
+
+
+class Column(NamedTuple):
+    """A column's type, as Spark's `simpleString` says it, and as Arrow has it."""
+
+    spark_type: str
+    arrow_type: pa.DataType
+    is_never_null: bool = False
+
+
+# Spark calls the elements of lists "element".
+_HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_HEADERS: Final = pa.list_(pa.field("element", _HEADER))
+
+COLUMNS: Final[Mapping[str, Column]] = MappingProxyType(
+    {
+        "key": Column("binary", pa.binary()),
+        "value": Column("binary", pa.binary()),
+        "topic": Column("string", pa.string(), is_never_null=True),
+        "partition": Column("int", pa.int32(), is_never_null=True),
+        "offset": Column("bigint", pa.int64(), is_never_null=True),
+        "timestamp": Column("timestamp", pa.timestamp("us", "UTC")),
+        "timestampType": Column("int", pa.int32()),
+        "headers": Column("array<struct<key:string,value:binary>>", _HEADERS),
+    }
+)
+
+
+def column_names(*, include_headers: bool) -> list[str]:
+    """Return the names of the columns that there are without a user's schema, in order."""
+    return [name for name in COLUMNS if include_headers or name != "headers"]
+
+
+def spark_ddl(*, include_headers: bool) -> str:
+    """Return the schema that there is without a user's, as Spark parses it."""
+    return ", ".join(
+        f"{name} {COLUMNS[name].spark_type}"
+        for name in column_names(include_headers=include_headers)
+    )
+
+
+def default_schema(*, include_headers: bool) -> pa.Schema:
+    """Return the same for batches of rows."""
+    return pa.schema(
+        [(name, COLUMNS[name].arrow_type) for name in column_names(include_headers=include_headers)]
+    )
+
+
+def arrow_schema(fields: Sequence[SparkField]) -> pa.Schema:
+    """Return the schema of the batches for a schema of Spark's.
+
+    Args:
+        fields: The columns wanted: `StructType.fields`.
+
+    Raises:
+        KafkaConfigurationError: There is no such column, or it has another type, or it can hold
+            nulls and the schema says that it does not; the message says what can be had.
+    """
+    if not fields:
+        raise KafkaConfigurationError(
+            f"the schema has no columns: choose among {_listed(column_names(include_headers=True))}"
+        )
+    return pa.schema([_arrow_field(field) for field in fields])
+
+
+def _arrow_field(field: SparkField) -> pa.Field:
+    column = COLUMNS.get(field.name)
+    if column is None:
+        raise KafkaConfigurationError(_no_such_column(field.name))
+    if (given := field.dataType.simpleString()) != column.spark_type:
+        raise KafkaConfigurationError(
+            f"the schema's column {field.name} is {given}, but can only be {column.spark_type}: "
+            "cast it after reading"
+        )
+    if not field.nullable and not column.is_never_null:
+        raise KafkaConfigurationError(
+            f"the schema says that {field.name} is not null, which Kafka does not promise: "
+            "leave NOT NULL out"
+        )
+    return pa.field(field.name, column.arrow_type, field.nullable)
+
+
+def _no_such_column(name: str) -> str:
+    alike = [known for known in COLUMNS if known.lower() == name.lower()]
+    if alike:
+        return f"the schema's column {name} is written {alike[0]} by this source"
+    return (
+        f"the schema has a column {name}, which records of Kafka do not have: choose among "
+        f"{_listed(COLUMNS)}, and parse what is in values after reading"
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,238 @@
+"""What becomes of ranges that could not be fetched: found elsewhere, tried again, or given up.
+
+A partition that fails is looked up in fresh metadata and tried again, at first at once, then with
+growing delays. If it has brought nothing for kafkaConsumer.pollTimeoutMs, counted from its first
+failure, the task fails. What is gone for good is data loss: an error, or with failOnDataLoss=false
+a warning, and reading goes on with what is left of the range.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite.client.backoff import JITTER
+from aiokafka_lite.client.view import GONE_AFTER_S, NO_EPOCH, TopicView
+from aiokafka_lite.errors import (
+    KafkaError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.spark.errors import DataLossError, ReadTimeoutError
+from aiokafka_lite.spark.offsets import EARLIEST, LATEST
+from aiokafka_lite.spark.progress import Progress
+
+if TYPE_CHECKING:
+    from aiokafka_lite.client.blocking_cluster import BlockingCluster
+    from aiokafka_lite.spark.options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+# A topic that is unknown to brokers for so long does not exist: new ones become known by then.
+MISSING_FOR_S: Final = 2 * GONE_AFTER_S
+
+WHAT_TO_DO: Final = (
+    "read from what is there by another start, keep records longer (retention.ms), or set the "
+    "option failOnDataLoss to false to go on with a warning"
+)
+
+
+class Setbacks:
+    """Deals with the failures of one task's ranges."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        cluster: BlockingCluster,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._sleep = sleep
+        self._rng = rng or random.Random()
+        self._timeout_s: Final = options.poll_timeout_s
+        self._first_delay_s: Final = options.client.retry_backoff_s
+        self._last_delay_s: Final = options.client.retry_backoff_max_s
+        self._is_loss_an_error: Final = options.fail_on_data_loss
+
+    # --- Failures that pass ----------------------------------------------------------------
+    def note(self, failed: Iterable[Progress], error: KafkaError) -> None:
+        """Take note of what could not be fetched.
+
+        Raises:
+            KafkaError: This error, if it does not pass by itself.
+            ReadTimeoutError: It has been going on for too long.
+        """
+        now = self._clock()
+        for progress in failed:
+            if not error.retriable and not isinstance(error, OffsetOutOfRangeError):
+                raise _told_of(progress, error) from error
+            progress.failed(error, now)
+            progress.retry_at = now + self._delay_s(progress.failures)
+            self._check_time(progress, now)
+            log.info("%s is tried again: %s", progress, error)
+
+    def _delay_s(self, failures: int) -> float:
+        if failures <= 1:
+            return 0.0  # mostly a leader that has moved, or a connection that was idle
+        delay_s = min(self._first_delay_s * 2.0 ** min(failures - 2, 30), self._last_delay_s)
+        return delay_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
+
+    def _check_time(self, progress: Progress, now: float) -> None:
+        since = now if progress.failing_since is None else progress.failing_since
+        if now - since < self._timeout_s:
+            return
+        error = progress.error
+        timeout = ReadTimeoutError(
+            f"{progress} has brought nothing for {now - since:.0f} s, the last failure was: "
+            f"{error}; check the broker, or raise the option kafkaConsumer.pollTimeoutMs"
+        )
+        raise timeout.at(progress.tp, progress.position) from error
+
+    def wait(self, unfinished: Iterable[Progress]) -> None:
+        """Wait until one of these may be tried again: none is in flight."""
+        retry_at = min(progress.retry_at for progress in unfinished)
+        if (delay_s := retry_at - self._clock()) > 0:
+            self._sleep(delay_s)
+
+    # --- Where to go on --------------------------------------------------------------------
+    def locate(self, waiting: Iterable[Progress]) -> None:
+        """Find out where those are led whose time has come.
+
+        Raises:
+            DataLossError: A topic is gone or was made anew, or its log does not reach there.
+            ReadTimeoutError: It has been going on for too long.
+            KafkaError: No broker tells where.
+        """
+        now = self._clock()
+        due = [each for each in waiting if not each.is_located and each.retry_at <= now]
+        if not due:
+            return
+        for progress in due:
+            if progress.error is None:
+                self._find(progress, is_fresh=False)
+        asked = [each for each in due if not each.is_located]
+        if not asked:
+            return
+        try:
+            self._cluster.refresh({each.topic for each in asked})
+        except KafkaError as error:
+            self.note(asked, error)
+            return
+        for progress in asked:
+            if not self._find(progress, is_fresh=True):
+                self._not_found(progress)
+            elif isinstance(progress.error, OffsetOutOfRangeError):
+                self._out_of_range(progress)
+
+    def _find(self, progress: Progress, *, is_fresh: bool) -> bool:
+        """Take the leader from the metadata at hand; whether there is one."""
+        view = self._cluster.view
+        topic = view.topics.get(progress.topic)
+        leader = view.leader(progress.tp)
+        if topic is None or leader is None:
+            return False
+        if progress.topic_id not in (ZERO_UUID, topic.topic_id):
+            if not is_fresh:
+                return False
+            self._made_anew(progress)
+        progress.topic_id = topic.topic_id
+        progress.node, progress.leader_epoch = view.nodes[leader.leader], leader.leader_epoch
+        progress.is_located = True
+        return True
+
+    def _not_found(self, progress: Progress) -> None:
+        """Try a partition without a leader later; one that is gone is data loss."""
+        topic = self._cluster.view.topics.get(progress.topic)
+        error = UnknownTopicOrPartitionError if topic is None else topic.error
+        if error is not None and not error.retriable:
+            raise _told_of(progress, error(f"topic {progress.topic} cannot be read"))
+        self.note([progress], (error or UnknownTopicOrPartitionError)("it has no leader now"))
+        now = self._clock()
+        missing_for_s = now - (now if progress.failing_since is None else progress.failing_since)
+        if _is_gone(topic, progress) and missing_for_s >= MISSING_FOR_S:
+            self._lost(progress, progress.end, "the topic was deleted")
+
+    # --- Data loss -------------------------------------------------------------------------
+    def _made_anew(self, progress: Progress) -> None:
+        self._lost(progress, progress.position, "the topic was deleted and made anew")
+        progress.leader_epoch = NO_EPOCH
+
+    def _out_of_range(self, progress: Progress) -> None:
+        """Find out what of a range is left."""
+        try:
+            earliest, latest = (self._offset(progress, at) for at in (EARLIEST, LATEST))
+        except KafkaError as error:
+            self.note([progress], error)
+            return
+        if earliest > progress.position:
+            why = f"records before offset {earliest} were deleted, by age or size"
+            self._lost(progress, min(earliest, progress.end), why)
+        elif latest <= progress.position:
+            why = f"the log ends at offset {latest}: the topic was made anew or truncated"
+            self._lost(progress, progress.end, why)
+        # Otherwise it was a leader that lagged behind.
+
+    def _offset(self, progress: Progress, at: int) -> int:
+        from aiokafka_lite.protocol.messages.list_offsets import (  # seldom needed
+            ListOffsetsPartition,
+            ListOffsetsRequest,
+            ListOffsetsTopic,
+        )
+
+        if progress.node is None:
+            raise AssertionError(f"{progress} was not located")
+        partition = ListOffsetsPartition(
+            partition_index=progress.partition,
+            current_leader_epoch=progress.leader_epoch,
+            timestamp=at,
+        )
+        topic = ListOffsetsTopic(name=progress.topic, partitions=[partition])
+        request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic])
+        response = self._cluster.request(progress.node.id, request)
+        found = response.topics[0].partitions[0]
+        if found.error_code:
+            error = for_code(found.error_code)
+            raise error(f"{progress}: asked for its offsets, the leader answered {error.message}")
+        return found.offset
+
+    def _lost(self, progress: Progress, position: int, why: str) -> None:
+        """Raise, or warn and have the range go on at another offset.
+
+        Raises:
+            DataLossError: The options say so.
+        """
+        there = f"what is there begins at offset {position}"
+        if position >= progress.end:
+            there = "nothing of them is left"
+        text = (
+            f"offsets {progress.position} to {progress.end - 1} of partition {progress.partition} "
+            f"of topic {progress.topic} were to be read, but {why}; {there}"
+        )
+        if self._is_loss_an_error:
+            raise DataLossError(f"{text}: {WHAT_TO_DO}").at(
+                progress.tp, progress.position, position
+            )
+        log.warning("Data may have been lost: %s. Reading goes on with that.", text)
+        progress.position = position
+        progress.error = None
+
+
+def _is_gone(topic: TopicView | None, progress: Progress) -> bool:
+    if topic is None or not topic.partitions:
+        return True
+    return progress.partition not in topic.partitions
+
+
+def _told_of(progress: Progress, error: KafkaError) -> KafkaError:
+    """Return the error with what was read."""
+    text = error.args[0] if error.args else type(error).__name__
+    return type(error)(f"{progress}: {text}").at(progress.tp, progress.position)

@@ -1,0 +1,161 @@
+"""What a Python worker keeps from one task to the next.
+
+Spark reuses its workers: connections, the cluster's metadata and what was learnt about records
+serve the tasks and micro-batches that follow, so that a task's first request is its first Fetch.
+
+A worker runs one task at a time, but nothing here relies on it: whoever reads has a cluster of its
+own, taken out and put back. Workers are forked; a child finds nothing here.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.protocol.fetch_template import FetchTemplate
+from aiokafka_lite.spark.options import SourceOptions, parse_options
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+_Key: TypeAlias = frozenset[tuple[str, str]]
+
+# Options and clusters that are kept; the one that was not used for longest goes.
+MOST_KEPT: Final = 8
+MOST_TOPICS: Final = 10_000
+
+ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
+
+
+class _Kept:
+    """All that is kept, in one place, so that a fork can forget it."""
+
+    def __init__(self) -> None:
+        self.options: dict[tuple[bool, _Key], SourceOptions] = {}
+        self.cluster_keys: dict[int, _Key] = {}  # by id of options that are kept
+        self.clusters: dict[_Key, list[BlockingCluster]] = {}
+        self.templates: dict[tuple[int, int], FetchTemplate] = {}
+        self.record_bytes: dict[str, float] = {}
+        self.is_settled = False
+
+
+_kept = _Kept()
+
+
+def _forget() -> None:
+    global _kept
+    _kept = _Kept()  # clusters of the parent: nobody here closes what is the parent's
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def settle() -> None:
+    """Have the garbage collector leave alone what was imported: once in a process.
+
+    Spark's daemon collects all generations after each task, some 10 ms for the modules alone.
+    """
+    if not _kept.is_settled:
+        _kept.is_settled = True
+        gc.freeze()
+
+
+def options_of(raw: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
+    """Return the parsed options; the same object for the same text, so that clusters are shared.
+
+    Raises:
+        OptionError: See `parse_options`.
+    """
+    lowered = frozenset((name.lower(), value) for name, value in raw.items())
+    key = (is_streaming, lowered)
+    options = _kept.options.pop(key, None)
+    if options is None:
+        options = parse_options(raw, is_streaming=is_streaming)
+        cluster_key = frozenset(item for item in lowered if item[0].startswith("kafka."))
+        _kept.cluster_keys[id(options)] = cluster_key
+        while len(_kept.options) >= MOST_KEPT:
+            oldest = _kept.options.pop(next(iter(_kept.options)))
+            del _kept.cluster_keys[id(oldest)]
+    _kept.options[key] = options  # behind those that were not used since
+    return options
+
+
+@contextmanager
+def borrowed_cluster(options: SourceOptions) -> Iterator[BlockingCluster]:
+    """Lend a cluster to the with block, which nobody else uses meanwhile.
+
+    One that was used before comes with its connections and its metadata. Whoever leaves the block
+    with requests in flight has closed their connections.
+    """
+    kept = _kept
+    key = kept.cluster_keys.get(id(options))
+    idle = [] if key is None else kept.clusters.pop(key, [])
+    cluster = idle.pop() if idle else new_cluster(options)
+    if key is not None and idle:
+        kept.clusters[key] = idle
+    try:
+        yield cluster
+    finally:
+        if key is None or kept is not _kept:
+            cluster.close()
+        else:
+            kept.clusters.setdefault(key, []).append(cluster)
+            _close_oldest(kept)
+
+
+def _close_oldest(kept: _Kept) -> None:
+    while sum(map(len, kept.clusters.values())) > MOST_KEPT:
+        key = next(iter(kept.clusters))
+        clusters = kept.clusters[key]
+        clusters.pop(0).close()
+        if not clusters:
+            del kept.clusters[key]
+
+
+def new_cluster(options: SourceOptions) -> BlockingCluster:
+    """Return a cluster that is not connected yet."""
+    size = options.receive_buffer_bytes
+    return BlockingCluster(
+        options.client,
+        mechanism=options.mechanism,
+        receive_buffer_bytes=size if size > 0 else None,
+    )
+
+
+def fetch_template(options: SourceOptions) -> FetchTemplate:
+    """Return what makes Fetch requests for these options.
+
+    `min_bytes` is not the user's: all that is asked for is there already, and the rest of a range
+    may well be less.
+    """
+    key = (options.max_wait_ms, ISOLATION_LEVELS[options.isolation_level])
+    template = _kept.templates.get(key)
+    if template is None:
+        max_wait_ms, isolation_level = key
+        template = FetchTemplate(
+            max_wait_ms=max_wait_ms, min_bytes=1, isolation_level=isolation_level
+        )
+        _kept.templates[key] = template
+    return template
+
+
+def record_sizes() -> MutableMapping[str, float]:
+    """Return the bytes that an offset has taken lately, by topic."""
+    if len(_kept.record_bytes) > MOST_TOPICS:
+        _kept.record_bytes.clear()
+    return _kept.record_bytes
+
+
+def close_all() -> None:
+    """Close and forget everything: for tests, and for processes that go on without reading."""
+    kept, settled = _kept, _kept.is_settled
+    _forget()
+    _kept.is_settled = settled
+    for clusters in kept.clusters.values():
+        for cluster in clusters:
+            cluster.close()
