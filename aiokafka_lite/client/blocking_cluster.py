@@ -125,7 +125,16 @@ class BlockingCluster:
             KafkaError: A broker refused the credentials, or the question.
         """
         response = self._retrying(lambda: self._ask_for_metadata(topics))
-        self._take(self.view.updated(response, self._clock(), is_of_all=topics is None))
+        return self.apply_metadata(response, is_of_all=topics is None)
+
+    def apply_metadata(self, response: MetadataResponse, *, is_of_all: bool) -> ClusterView:
+        """Take over an answer that was asked for together with other things.
+
+        Args:
+            response: What a node of the view answered; see ``questions.raise_for_metadata``.
+            is_of_all: Whether all topics were asked for.
+        """
+        self._take(self.view.updated(response, self._clock(), is_of_all=is_of_all))
         return self.view
 
     def _ask_for_metadata(self, topics: Collection[str] | None) -> MetadataResponse:

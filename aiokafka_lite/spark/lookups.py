@@ -1,0 +1,317 @@
+"""Asking brokers what planning needs to know: partitions, their leaders, offsets by time.
+
+A round trip is what planning a micro-batch costs, so everything that is to be known is asked at
+once: metadata and, of the leaders known so far, every kind of offset; answers are waited for when
+all is sent. What the metadata prove outdated is asked again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.blocking import BlockingConnection, BlockingExchange
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.questions import (
+    metadata_request,
+    raise_for_metadata,
+    raise_for_rebootstrap,
+)
+from aiokafka_lite.client.view import ClusterView
+from aiokafka_lite.errors import (
+    KafkaError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
+    for_code,
+)
+from aiokafka_lite.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from aiokafka_lite.protocol.messages.metadata import MetadataResponse
+from aiokafka_lite.spark.offsets import Offsets
+from aiokafka_lite.structs import TopicPartition
+
+log = logging.getLogger(__name__)
+
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+NO_OFFSET: Final = -1
+
+Question: TypeAlias = Mapping[TopicPartition, int]
+"""Of each partition, the time in ms since the epoch; or `offsets.LATEST`, `offsets.EARLIEST`."""
+
+
+class _Sent(NamedTuple):
+    """One request on the wire: of which question, counted from 0, and for which partitions."""
+
+    number: int
+    tps: Sequence[TopicPartition]
+    connection: BlockingConnection
+    exchange: BlockingExchange[ListOffsetsResponse]
+
+
+class Lookups:
+    """Questions to a cluster, retried as long as `request_timeout_s` for what passes by itself."""
+
+    def __init__(
+        self,
+        cluster: BlockingCluster,
+        *,
+        topics: Collection[str] | None,
+        isolation_level: int = READ_UNCOMMITTED,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Take whom to ask, and about what.
+
+        Args:
+            cluster: Whose view is kept up to date on the way.
+            topics: Of which metadata is asked; None for all there are.
+            isolation_level: `READ_COMMITTED` makes the latest offset the last stable one.
+            clock: Tells the time in seconds.
+            sleep: Waits for so many seconds.
+        """
+        self._cluster = cluster
+        self._topics = topics
+        self._isolation_level = isolation_level
+        self._clock = clock
+        self._sleep = sleep
+        self._timeout_s = cluster.config.request_timeout_s
+
+    @property
+    def view(self) -> ClusterView:
+        """What is known of the cluster; its topics are those of `topics`."""
+        return self._cluster.view
+
+    def refresh(self) -> ClusterView:
+        """Ask for metadata alone and return the new view.
+
+        Raises: as `BlockingCluster.refresh`.
+        """
+        return self._cluster.refresh(self._topics)
+
+    def offsets(self, *questions: Question, with_metadata: bool = False) -> list[Offsets]:
+        """Return the answers to several questions, all asked at once.
+
+        A partition that is gone, or that no metadata know, is left out of the answers; one
+        without a record that late has `NO_OFFSET`.
+
+        Args:
+            questions: What is asked.
+            with_metadata: Whether to refresh the view in the same round trip. Partitions that
+                this brings are not asked; topics that were made anew are asked again.
+
+        Raises:
+            KafkaTimeoutError: Leaders did not answer in time; says which, and why.
+            KafkaError: No broker can be used, or one refuses for a reason that lasts.
+        """
+        found: list[Offsets] = [{} for _ in questions]
+        missing = [dict(question) for question in questions]
+        backoff = self._backoff()
+        give_up_at = self._clock() + self._timeout_s
+        while True:
+            failures = self._ask(missing, found, with_metadata=with_metadata)
+            missing = [
+                {tp: at for tp, at in question.items() if tp not in answered and self._is_known(tp)}
+                for question, answered in zip(missing, found, strict=True)
+            ]
+            if not any(missing):
+                return found
+            _raise_for_what_lasts(failures)
+            delay_s = backoff.next_delay_s()
+            if self._clock() + delay_s >= give_up_at:
+                raise _not_answered(missing, failures)
+            self._sleep(delay_s)
+            self.refresh()
+            with_metadata = False
+
+    def _backoff(self) -> Backoff:
+        config = self._cluster.config
+        return Backoff(config.retry_backoff_s, config.retry_backoff_max_s, random.Random())
+
+    def _is_known(self, tp: TopicPartition) -> bool:
+        return self.view.partition(tp) is not None
+
+    # --- One round trip ----------------------------------------------------------------------
+    def _ask(
+        self, questions: Sequence[Question], found: Sequence[Offsets], *, with_metadata: bool
+    ) -> dict[TopicPartition, KafkaError]:
+        """Ask once, adding to `found`; returns why partitions were not."""
+        failures: dict[TopicPartition, KafkaError] = {}
+        before = self.view
+        shares = [self._by_leader(question, failures) for question in questions]
+        # All are open before anything is sent: what is sent has its time running.
+        connections = self._connections({node for share in shares for node in share})
+        metadata = self._send_metadata(connections.values()) if with_metadata else None
+        sent = self._send(questions, shares, connections, failures)
+        if with_metadata:
+            self._receive_metadata(metadata)
+        renewed = _renewed_topics(before, self.view) if with_metadata else frozenset[str]()
+        for number, tps, connection, exchange in sent:
+            try:
+                response = connection.receive(exchange)
+            except KafkaError as error:
+                failures.update(dict.fromkeys(tps, error))
+            else:
+                _take(response, questions[number], found[number], failures, renewed)
+        return failures
+
+    def _by_leader(
+        self, question: Question, failures: dict[TopicPartition, KafkaError]
+    ) -> dict[int, list[TopicPartition]]:
+        shares: dict[int, list[TopicPartition]] = {}
+        for tp in question:
+            partition = self.view.leader(tp)
+            if partition is None:
+                failures[tp] = LeaderNotAvailableError("it has no leader").at(tp)
+            else:
+                shares.setdefault(partition.leader, []).append(tp)
+        return shares
+
+    def _connections(self, nodes: Iterable[int]) -> dict[int, BlockingConnection | KafkaError]:
+        connections: dict[int, BlockingConnection | KafkaError] = {}
+        for node in sorted(nodes):
+            try:
+                connections[node] = self._cluster.connection(node)
+            except KafkaError as error:
+                connections[node] = error
+        return connections
+
+    def _send(
+        self,
+        questions: Sequence[Question],
+        shares: Sequence[Mapping[int, Sequence[TopicPartition]]],
+        connections: Mapping[int, BlockingConnection | KafkaError],
+        failures: dict[TopicPartition, KafkaError],
+    ) -> list[_Sent]:
+        sent: list[_Sent] = []
+        for number, share in enumerate(shares):
+            for node, tps in share.items():
+                connection = connections[node]
+                if isinstance(connection, KafkaError):
+                    failures.update(dict.fromkeys(tps, connection))
+                    continue
+                request = self._request(questions[number], tps)
+                try:
+                    exchange = connection.send(request, timeout_s=self._timeout_s)
+                except KafkaError as error:
+                    failures.update(dict.fromkeys(tps, error))
+                else:
+                    sent.append(_Sent(number, tps, connection, exchange))
+        return sent
+
+    def _request(self, question: Question, tps: Iterable[TopicPartition]) -> ListOffsetsRequest:
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        views = self.view.topics
+        for tp in tps:
+            name, index = tp
+            topics.setdefault(name, []).append(
+                ListOffsetsPartition(
+                    partition_index=index,
+                    # A leader that is none any more, or of a topic that was made anew, refuses.
+                    current_leader_epoch=views[name].partitions[index].leader_epoch,
+                    timestamp=question[tp],
+                )
+            )
+        return ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=self._isolation_level,
+            topics=[
+                ListOffsetsTopic(name=name, partitions=partitions)
+                for name, partitions in topics.items()
+            ],
+            timeout_ms=round(self._timeout_s * 1000),
+        )
+
+    def _send_metadata(
+        self, connections: Iterable[BlockingConnection | KafkaError]
+    ) -> tuple[BlockingConnection, BlockingExchange[MetadataResponse]] | None:
+        """Ask the first leader that can be asked; None when there is none."""
+        for connection in connections:
+            if isinstance(connection, BlockingConnection):
+                request = metadata_request(self._topics, may_create=False)
+                try:
+                    return connection, connection.send(request, timeout_s=self._timeout_s)
+                except KafkaError:
+                    continue
+        return None
+
+    def _receive_metadata(
+        self, metadata: tuple[BlockingConnection, BlockingExchange[MetadataResponse]] | None
+    ) -> None:
+        """Update the view, asking others where this answer is of no use."""
+        if metadata is not None:
+            connection, exchange = metadata
+            try:
+                response = connection.receive(exchange)
+                raise_for_rebootstrap(response)
+                raise_for_metadata(response)
+            except KafkaError as error:
+                log.info("metadata are asked again: %s", error)
+            else:
+                self._cluster.apply_metadata(response, is_of_all=self._topics is None)
+                return
+        self.refresh()
+
+
+def _renewed_topics(before: ClusterView, after: ClusterView) -> frozenset[str]:
+    """Return the topics that are others than they were: deleted and made anew."""
+    return frozenset(
+        name
+        for name, topic in after.topics.items()
+        if (known := before.topics.get(name)) is not None and known.topic_id != topic.topic_id
+    )
+
+
+def _take(
+    response: ListOffsetsResponse,
+    question: Question,
+    found: Offsets,
+    failures: dict[TopicPartition, KafkaError],
+    renewed: Collection[str],
+) -> None:
+    """Add one answer to what was found, and its errors to the failures."""
+    for topic in response.topics:
+        name, is_renewed = topic.name, topic.name in renewed
+        for answer in topic.partitions:
+            tp = TopicPartition(name, answer.partition_index)
+            if answer.error_code:
+                error_class = for_code(answer.error_code)
+                failures[tp] = error_class(f"its offset cannot be looked up: {error_class.message}")
+            elif tp not in question:
+                continue
+            elif is_renewed:
+                failures[tp] = LeaderNotAvailableError("its topic was made anew meanwhile")
+            elif answer.offset < 0 and question[tp] < 0:  # which cannot be: a log has ends
+                failures[tp] = LeaderNotAvailableError("its leader gave no offset")
+            else:
+                found[tp] = answer.offset
+
+
+def _raise_for_what_lasts(failures: Mapping[TopicPartition, KafkaError]) -> None:
+    """Raise the first failure that asking again would not mend."""
+    for tp, error in failures.items():
+        if not (error.retriable or error.invalid_metadata):
+            reason = f"offsets of topic {tp.topic}, partition {tp.partition}, cannot be had: "
+            raise type(error)(reason + str(error.args[0])).at(tp) from error
+
+
+def _not_answered(
+    missing: Iterable[Question], failures: Mapping[TopicPartition, KafkaError]
+) -> KafkaTimeoutError:
+    tps = sorted({tp for question in missing for tp in question})
+    first = tps[0]
+    reason = failures.get(first)
+    error = KafkaTimeoutError(
+        f"offsets of {len(tps)} partitions were not found in time, of topic {first.topic}, "
+        f"partition {first.partition}, because: {reason.args[0] if reason else 'no answer'}"
+    )
+    error.__cause__ = reason
+    return error

@@ -1,0 +1,106 @@
+"""What becomes of records that are gone before they were read: an error, or a warning.
+
+Without asking anybody: what there was to read, what there is, and the option failOnDataLoss make
+the outcome. Warnings go to the log `aiokafka_lite.spark`; with no handler installed, as in Spark's
+Python workers, Python writes them to stderr, which Spark passes on to its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from aiokafka_lite.spark.errors import DataLossError
+from aiokafka_lite.spark.offsets import Offsets
+from aiokafka_lite.structs import TopicPartition
+
+log = logging.getLogger("aiokafka_lite.spark")
+
+SHOWN: Final = 5  # of many partitions
+
+
+class Losses:
+    """Raises for lost records, or warns of them."""
+
+    def __init__(self, *, are_fatal: bool) -> None:
+        """Take what the option failOnDataLoss says."""
+        self.are_fatal = are_fatal
+
+    def report(
+        self, loss: str, tp: TopicPartition | None = None, offset: int | None = None
+    ) -> None:
+        """Tell of records that may be lost; returns only if reading is to go on without them.
+
+        Args:
+            loss: What was found, naming topics, partitions and offsets.
+            tp: The partition, if it is about one.
+            offset: The first offset that is missing, if it is known.
+
+        Raises:
+            DataLossError: The option failOnDataLoss is true.
+        """
+        if not self.are_fatal:
+            log.warning("%s: reading goes on without, as failOnDataLoss is false", loss)
+            return
+        error = DataLossError(
+            f"{loss}: records may be lost, because they were deleted by age or size, or their "
+            "topic was deleted, maybe made anew. To read what is left, set the option "
+            "failOnDataLoss to false"
+        )
+        raise error if tp is None else error.at(tp, offset)
+
+
+def begins_of_added(
+    added: Collection[TopicPartition], earliest: Offsets, losses: Losses
+) -> Offsets:
+    """Return where partitions begin that were not there in the batch before.
+
+    A partition that was never read and does not begin at 0 any more has lost records.
+
+    Args:
+        added: The partitions.
+        earliest: Their first offsets; lacks those that are gone again.
+        losses: Told of what is lost.
+
+    Raises:
+        DataLossError: As `losses` decides.
+    """
+    if gone := [tp for tp in added if tp not in earliest]:
+        losses.report(f"{named(gone)} were added and are gone again", min(gone))
+    for tp in sorted(added):
+        if earliest.get(tp, 0):
+            losses.report(
+                f"topic {tp.topic}, partition {tp.partition} was added, and begins at offset "
+                f"{earliest[tp]} instead of 0",
+                tp,
+                0,
+            )
+    return {tp: earliest[tp] for tp in added if tp in earliest}
+
+
+def check_continuation(begins: Offsets, ends: Offsets, losses: Losses) -> None:
+    """Compare where a batch is to begin with where it is to end.
+
+    Raises:
+        DataLossError: Partitions are gone, or end before they begin, and `losses` does not want
+            to go on.
+    """
+    if gone := [tp for tp in begins if tp not in ends]:
+        losses.report(f"{named(gone)} are gone", min(gone), begins[min(gone)])
+    for tp, end in ends.items():
+        if tp in begins and end < begins[tp]:
+            losses.report(
+                f"topic {tp.topic}, partition {tp.partition} was read to offset {begins[tp]}, and "
+                f"ends at {end} now",
+                tp,
+                end,
+            )
+
+
+def named(tps: Iterable[TopicPartition]) -> str:
+    """Return partitions for a message; of many, the first ones and how many there are."""
+    names = [f"{tp.topic}/{tp.partition}" for tp in sorted(tps)]
+    if len(names) > SHOWN:
+        names[SHOWN:] = [f"... ({len(names)} partitions in all)"]
+    return ", ".join(names)

@@ -1,0 +1,312 @@
+"""Which offsets a query reads: the driver's questions to Kafka, and the rules for the answers.
+
+The rules are those of Spark's own Kafka source (`KafkaOffsetReaderAdmin`, `KafkaMicroBatchStream`);
+what differs is said where it does. A planner belongs to one query and is used by one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, TypeVar
+
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.view import NO_EPOCH, ClusterView
+from aiokafka_lite.errors import (
+    KafkaConnectionError,
+    KafkaTimeoutError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.spark.errors import DataLossError
+from aiokafka_lite.spark.lookups import READ_COMMITTED, READ_UNCOMMITTED, Lookups
+from aiokafka_lite.spark.losses import Losses, begins_of_added, check_continuation, named
+from aiokafka_lite.spark.offsets import EARLIEST, LATEST, Offsets
+from aiokafka_lite.spark.options import SourceOptions
+from aiokafka_lite.spark.ranges import OffsetRange
+from aiokafka_lite.spark.resolution import Bounds, End, Start
+from aiokafka_lite.spark.splitting import Task, split
+from aiokafka_lite.spark.subscribed import Subscribed
+from aiokafka_lite.structs import TopicPartition
+
+log = logging.getLogger("aiokafka_lite.spark")
+
+T = TypeVar("T")
+
+ATTEMPTS_AT_LEAST: Final = 1
+
+
+class Planner:
+    """Finds the partitions of a query, and where batches of it begin and end."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        cluster: BlockingCluster,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Take what to read, and of whom to ask where it is.
+
+        Args:
+            options: The query's.
+            cluster: The planner's own: its view holds the query's topics.
+            clock: Tells the time in seconds.
+            sleep: Waits for so many seconds.
+        """
+        self._options = options
+        self._subscribed = Subscribed(options.subscription)
+        self._losses = Losses(are_fatal=options.fail_on_data_loss)
+        self._attempts = max(options.fetch_retries, ATTEMPTS_AT_LEAST)
+        self._sleep = sleep
+        self._lookups = Lookups(
+            cluster,
+            topics=self._subscribed.topics,
+            isolation_level=(
+                READ_COMMITTED if options.isolation_level == "read_committed" else READ_UNCOMMITTED
+            ),
+            clock=clock,
+            sleep=sleep,
+        )
+        self._is_known = False
+        self._missed: set[str] = set()  # topics that were waited for already
+
+    # --- Partitions --------------------------------------------------------------------------
+    def partitions(self) -> list[TopicPartition]:
+        """Return the partitions that the subscription means now, in order.
+
+        A subscribed topic that does not exist is waited for, `fetchOffset.numRetries` times.
+
+        Raises:
+            UnknownTopicOrPartitionError: A subscribed topic does not exist.
+            KafkaError: No broker can be used, or one refuses metadata.
+        """
+        tps = self._retried(self._all_present)
+        for text in self._subscribed.left_out(self.view):
+            log.warning("%s", text)
+        return tps
+
+    def _all_present(self) -> list[TopicPartition]:
+        self._refresh()
+        return self._present(None)
+
+    def _refresh(self) -> None:
+        self._lookups.refresh()
+        self._is_known = True
+
+    def _retried(self, ask: Callable[[], T]) -> T:
+        """Ask again what failed for a reason that may pass, `fetchOffset.numRetries` times in all.
+
+        Each time lasts up to `kafka.request.timeout.ms`, as what passes soon is retried inside.
+        """
+        for _ in range(1, self._attempts):
+            try:
+                return ask()
+            except (KafkaConnectionError, KafkaTimeoutError) as error:
+                if not error.retriable:
+                    raise
+                log.warning("offsets are asked for again: %s", error)
+            self._sleep(self._options.fetch_retry_interval_s)
+        return ask()
+
+    def _present(self, known: Collection[TopicPartition] | None) -> list[TopicPartition]:
+        """Return the subscription's partitions in the view, having waited for missing topics.
+
+        Args:
+            known: What was read before, None when nothing was. Topics of it may be gone by now:
+                that is a loss, which is reported with the batch.
+        """
+        for attempt in range(1, self._attempts + 1):
+            missing = self._subscribed.missing(self.view)
+            may_come = any(
+                error.retriable for topic, error in missing.items() if topic not in self._missed
+            )
+            if not may_come or attempt == self._attempts:
+                break
+            self._sleep(self._options.fetch_retry_interval_s)
+            self._refresh()
+        self._missed &= missing.keys()  # those that are back may be missed again
+        read_before = {tp.topic for tp in known or ()}
+        for topic, error in missing.items():
+            if topic in self._missed:
+                continue
+            if known is None or (topic not in read_before and self._losses.are_fatal):
+                raise error
+            self._missed.add(topic)
+        return self._subscribed.partitions(self.view)
+
+    @property
+    def view(self) -> ClusterView:
+        """What is known of the cluster: of its topics, those that the query needs."""
+        return self._lookups.view
+
+    # --- Where queries begin and end -----------------------------------------------------------
+    def starting_offsets(self) -> Offsets:
+        """Return where a query begins that has no checkpoint yet.
+
+        Offsets the log does not have any more, or not yet, are lost records: with failOnDataLoss
+        false the query begins with the next one there is.
+
+        Raises:
+            OptionError: The option names other partitions than there are, or a partition has no
+                record as late as the timestamp.
+            DataLossError: The log does not have an offset that the option names.
+            KafkaError: As `partitions`, or leaders did not answer.
+        """
+        start = Start(self._options.starting, self._options.timestamp_strategy)
+        tps = self.partitions()
+        question = start.question(tps)
+        bounds, (times,) = self._bounds(tps, question)
+        return start.within(start.resolve(bounds, times), bounds, self._losses)
+
+    def batch_ranges(self) -> list[OffsetRange]:
+        """Return what a batch query reads, in order; empty ranges are left out.
+
+        Raises:
+            OptionError: See `starting_offsets`; or a partition's start is behind its end.
+            DataLossError: The log does not have offsets that the options name.
+            KafkaError: As `partitions`, or leaders did not answer.
+        """
+        start = Start(self._options.starting, self._options.timestamp_strategy)
+        end = End(self._options.ending)
+        tps = self.partitions()
+        questions = start.question(tps), end.question(tps)
+        bounds, (start_times, end_times) = self._bounds(tps, *questions)
+        begins = start.resolve(bounds, start_times)
+        ends = end.resolve(bounds, end_times)
+        start.check_order(begins, ends, end)
+        return self._ranges(
+            start.within(begins, bounds, self._losses), end.within(ends, bounds, self._losses)
+        )
+
+    def _bounds(
+        self, tps: Collection[TopicPartition], *questions: Mapping[TopicPartition, int]
+    ) -> tuple[Bounds, list[Offsets]]:
+        """Ask for both ends of partitions and for offsets by time, all in one round trip."""
+        ends = dict.fromkeys(tps, EARLIEST), dict.fromkeys(tps, LATEST)
+        earliest, latest, *times = self._retried(lambda: self._lookups.offsets(*ends, *questions))
+        if gone := [tp for tp in tps if tp not in earliest or tp not in latest]:
+            raise UnknownTopicOrPartitionError(f"{named(gone)} were deleted while planning")
+        return Bounds(earliest, latest), times
+
+    # --- Micro-batches -------------------------------------------------------------------------
+    def latest(self, known: Offsets | None = None) -> Offsets:
+        """Return the ends of all partitions there are, new ones included, in one round trip.
+
+        An end below what is known is most likely that of a broker that lags behind: it is asked
+        for again, `fetchOffset.numRetries` times, and then returned.
+
+        Args:
+            known: Where the query is; None when it has not begun. Topics of it that are gone are
+                left out, and so is everything when all of them are.
+
+        Raises:
+            UnknownTopicOrPartitionError: A subscribed topic does not exist, and did not.
+            KafkaError: No broker can be used, or leaders did not answer.
+        """
+        for attempt in range(1, self._attempts + 1):
+            ends = self._retried(lambda: self._latest(known))
+            if known is None or all(end >= known.get(tp, 0) for tp, end in ends.items()):
+                break
+            if attempt < self._attempts:
+                self._sleep(self._options.fetch_retry_interval_s)
+        return ends
+
+    def _latest(self, known: Collection[TopicPartition] | None) -> Offsets:
+        is_fresh = not self._is_known
+        if is_fresh:
+            self._refresh()
+        ends: Offsets = {}
+        while True:
+            tps = self._present(known) if is_fresh else self._subscribed.partitions(self.view)
+            question = {tp: LATEST for tp in tps if tp not in ends}
+            if is_fresh and not question:
+                return {tp: ends[tp] for tp in tps}
+            ends.update(self._lookups.offsets(question, with_metadata=not is_fresh)[0])
+            is_fresh = True
+
+    def earliest(self, tps: Collection[TopicPartition]) -> Offsets:
+        """Return where partitions begin; those that are gone are left out.
+
+        Raises:
+            KafkaError: No broker can be used, or leaders did not answer.
+        """
+        return self._retried(lambda: self._earliest(tps)) if tps else {}
+
+    def _earliest(self, tps: Collection[TopicPartition]) -> Offsets:
+        if not self._is_known or any(self.view.partition(tp) is None for tp in tps):
+            self._refresh()
+        question = {tp: EARLIEST for tp in tps if self.view.partition(tp) is not None}
+        return self._lookups.offsets(question)[0]
+
+    def stream_ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
+        """Return what a micro-batch reads, in order; empty ranges are left out.
+
+        Partitions that `start` does not have are read from their beginning, which is offset 0
+        unless records are lost.
+
+        Raises:
+            DataLossError: Partitions are gone or end before they begin, new ones do not begin at
+                0, and failOnDataLoss is true.
+            KafkaError: No broker can be used, or leaders did not answer.
+        """
+        if not self._is_known:
+            self._retried(self._refresh)
+        added = end.keys() - start.keys()
+        begins = dict(start)
+        if added:
+            begins.update(begins_of_added(added, self.earliest(added), self._losses))
+        check_continuation(start, end, self._losses)
+        return self._ranges(begins, end)
+
+    def check_target(self, end: Offsets) -> None:
+        """Make sure that partitions still have what a trigger availableNow has set out to read.
+
+        Raises:
+            DataLossError: Partitions are gone, or shorter than that, whatever failOnDataLoss
+                says: the query would end without having read what it was to read.
+            KafkaError: No broker can be used, or leaders did not answer.
+        """
+        latest = self.latest(end)
+        if gone := [tp for tp in end if tp not in latest]:
+            raise DataLossError(
+                f"{named(gone)} are gone, which a query with the trigger availableNow was to read "
+                f"to the end: run it again"
+            ).at(min(gone))
+        for tp, offset in end.items():
+            if latest[tp] < offset:
+                raise DataLossError(
+                    f"topic {tp.topic}, partition {tp.partition} ends at offset {latest[tp]} now, "
+                    f"and a query with the trigger availableNow was to read it to {offset}: "
+                    "its topic was made anew"
+                ).at(tp, latest[tp])
+
+    def _ranges(self, begins: Offsets, ends: Offsets) -> list[OffsetRange]:
+        """Return what lies between, with what is known of each partition's leader."""
+        nodes, topics = self.view.nodes, self.view.topics
+        ranges: list[OffsetRange] = []
+        for tp in sorted(ends):
+            start, end = begins.get(tp, ends[tp]), ends[tp]
+            if start >= end:
+                continue
+            topic = topics.get(tp.topic)
+            partition = None if topic is None else topic.partitions.get(tp.partition)
+            if topic is None or partition is None:  # it is gone: its task will say so
+                ranges.append(OffsetRange(tp.topic, tp.partition, start, end))
+                continue
+            leader = nodes.get(partition.leader)
+            epoch = NO_EPOCH if leader is None else partition.leader_epoch
+            ranges.append(
+                OffsetRange(tp.topic, tp.partition, start, end, topic.topic_id, leader, epoch)
+            )
+        return ranges
+
+    def tasks(self, ranges: Iterable[OffsetRange]) -> list[Task]:
+        """Return which task reads which ranges, as the options about tasks say."""
+        return split(
+            ranges,
+            min_partitions=self._options.min_partitions,
+            max_records_per_partition=self._options.max_records_per_partition,
+            min_records_per_task=self._options.min_records_per_task,
+        )

@@ -1,0 +1,179 @@
+"""From where a query begins or ends, as its options say it, to an offset of each partition.
+
+Without asking anybody: a position says what is to be asked, and makes offsets of the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from aiokafka_lite.errors import OptionError
+from aiokafka_lite.spark.lookups import NO_OFFSET, Question
+from aiokafka_lite.spark.losses import Losses, named
+from aiokafka_lite.spark.offsets import EARLIEST, LATEST, Offsets
+from aiokafka_lite.spark.options import TimestampStrategy
+from aiokafka_lite.spark.positions import (
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    Earliest,
+    Latest,
+    Position,
+)
+from aiokafka_lite.structs import TopicPartition
+
+
+class Bounds(NamedTuple):
+    """What partitions have, from the earliest offset up to and without the latest."""
+
+    earliest: Offsets
+    latest: Offsets
+
+
+class _Edge:
+    """One end of what a query reads."""
+
+    name: str
+
+    def __init__(self, position: Position) -> None:
+        self._position = position
+
+    @property
+    def option(self) -> str:
+        """The option that said it, for messages."""
+        match self._position:
+            case AtTimestamp():
+                return f"{self.name}Timestamp"
+            case AtTimestamps():
+                return f"{self.name}OffsetsByTimestamp"
+        return f"{self.name}Offsets"
+
+    def question(self, tps: Collection[TopicPartition]) -> Question:
+        """Return the times that offsets are to be looked up by, besides both ends of the log.
+
+        Raises:
+            OptionError: The option names other partitions than these.
+        """
+        match self._position:
+            case AtTimestamp(timestamp_ms):
+                return dict.fromkeys(tps, timestamp_ms)
+            case AtTimestamps(timestamps_ms):
+                self._check_partitions(timestamps_ms.keys(), tps)
+                return timestamps_ms
+            case AtOffsets(offsets):
+                self._check_partitions(offsets.keys(), tps)
+        return {}
+
+    def _check_partitions(
+        self, given: Collection[TopicPartition], tps: Collection[TopicPartition]
+    ) -> None:
+        problems = []
+        if absent := set(tps) - set(given):
+            problems.append(f"leaves out {named(absent)}")
+        if unknown := set(given) - set(tps):
+            problems.append(f"names {named(unknown)}, not subscribed to or not there")
+        if problems:
+            text = "; with -1 for the latest offset and -2 for the earliest"
+            raise OptionError(
+                f"option {self.option} {' and '.join(problems)}: it must name each partition of "
+                f"the subscription{text if isinstance(self._position, AtOffsets) else ''}"
+            )
+
+    def resolve(self, bounds: Bounds, times: Offsets) -> Offsets:
+        """Return an offset for each partition.
+
+        Args:
+            bounds: What each partition has.
+            times: The answers to `question`.
+
+        Raises:
+            OptionError: See `_unmatched`.
+        """
+        match self._position:
+            case Earliest():
+                return dict(bounds.earliest)
+            case Latest():
+                return dict(bounds.latest)
+            case AtOffsets(offsets):
+                special = {EARLIEST: bounds.earliest, LATEST: bounds.latest}
+                return {
+                    tp: special[offset][tp] if offset in special else offset
+                    for tp, offset in offsets.items()
+                }
+        return {
+            tp: self._unmatched(tp, bounds) if offset == NO_OFFSET else offset
+            for tp, offset in times.items()
+        }
+
+    def _unmatched(self, tp: TopicPartition, bounds: Bounds) -> int:
+        """Return the offset of a partition that has no record as late as the timestamp."""
+        return bounds.latest[tp]
+
+    def within(self, offsets: Offsets, bounds: Bounds, losses: Losses) -> Offsets:
+        """Return offsets that the log has, or the nearest ones where `losses` goes on without.
+
+        Raises:
+            DataLossError: The option names an offset the log does not have, and that is fatal.
+        """
+        if not isinstance(self._position, AtOffsets):
+            return offsets
+        nearest = dict(offsets)
+        for tp, offset in offsets.items():
+            first, last = bounds.earliest[tp], bounds.latest[tp]
+            if not first <= offset <= last:
+                losses.report(
+                    f"option {self.option} has offset {offset} for topic {tp.topic}, partition "
+                    f"{tp.partition}, whose offsets are {first} to {last}",
+                    tp,
+                    min(offset, last),
+                )
+                nearest[tp] = min(max(offset, first), last)
+        return nearest
+
+
+class Start(_Edge):
+    """Where a query begins."""
+
+    name = "starting"
+
+    def __init__(self, position: Position, strategy: TimestampStrategy) -> None:
+        super().__init__(position)
+        self._strategy = strategy
+
+    def _unmatched(self, tp: TopicPartition, bounds: Bounds) -> int:
+        if self._strategy == "error":
+            position = self._position
+            at_ms = (
+                position.timestamps_ms[tp]
+                if isinstance(position, AtTimestamps)
+                else position.timestamp_ms
+                if isinstance(position, AtTimestamp)
+                else None
+            )
+            raise OptionError(
+                f"option {self.option}: topic {tp.topic}, partition {tp.partition} has no record "
+                f"at or after {at_ms} (ms since the epoch); to begin with the next one to come, "
+                "set startingOffsetsByTimestampStrategy to latest"
+            )
+        return bounds.latest[tp]
+
+    def check_order(self, begins: Offsets, ends: Offsets, end: End) -> None:
+        """Refuse a batch that would end before it begins.
+
+        Raises:
+            OptionError: In one partition it would.
+        """
+        for tp, begin in begins.items():
+            if ends[tp] < begin:
+                raise OptionError(
+                    f"topic {tp.topic}, partition {tp.partition} would be read from offset {begin} "
+                    f"({self.option}) to {ends[tp]} ({end.option}): the end must not be before "
+                    "the start"
+                )
+
+
+class End(_Edge):
+    """Where a batch query ends."""
+
+    name = "ending"

@@ -1,0 +1,417 @@
+"""What a query reads, found by asking a cluster: the embedded one and a real Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from aiokafka_lite.errors import KafkaError, OptionError, UnknownTopicOrPartitionError
+from aiokafka_lite.spark.errors import DataLossError
+from aiokafka_lite.spark.offsets import EARLIEST, LATEST, Offsets
+from aiokafka_lite.spark.positions import (
+    Assign,
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    Latest,
+    Position,
+    Subscribe,
+    SubscribePattern,
+)
+from aiokafka_lite.spark.ranges import OffsetRange
+from aiokafka_lite.structs import TopicPartition
+from tests.spark.planning.conftest import Planners, wait
+from tests.support.cluster import KafkaHandle, unique
+
+pytestmark = pytest.mark.one_loop_each
+
+
+async def filled(kafka: KafkaHandle, *sizes: int, name: str | None = None) -> str:
+    """Create a topic whose partitions have so many records each, and return its name."""
+    topic = await kafka.create_topic(name, partitions=len(sizes))
+    for partition, size in enumerate(sizes):
+        await fill(kafka, topic, partition, size)
+    return topic
+
+
+async def fill(kafka: KafkaHandle, topic: str, partition: int, size: int) -> None:
+    if size:
+        await kafka.produce(topic, partition, [(None, b"value")] * size)
+
+
+def bounds_of(ranges: list[OffsetRange]) -> dict[int, tuple[int, int]]:
+    return {each.partition: (each.start, each.end) for each in ranges}
+
+
+def offsets(topic: str, *each: int) -> Offsets:
+    return {TopicPartition(topic, partition): offset for partition, offset in enumerate(each)}
+
+
+# --- Partitions ------------------------------------------------------------------------------
+async def test_topics_and_assigned_partitions_are_found(
+    kafka: KafkaHandle, new_planner: Planners
+) -> None:
+    topic = await kafka.create_topic(partitions=3)
+    all_three = [TopicPartition(topic, partition) for partition in range(3)]
+    planner = new_planner(kafka.bootstrap_servers, topic)
+    assert await wait(planner.partitions) == all_three
+    planner = new_planner(kafka.bootstrap_servers, Assign((all_three[2], all_three[0])))
+    assert await wait(planner.partitions) == [all_three[0], all_three[2]]
+
+
+async def test_pattern_finds_topics_anywhere_in_their_names_but_no_internal_ones(
+    kafka: KafkaHandle, new_planner: Planners
+) -> None:
+    stem = unique("pattern")
+    for name in (f"a-{stem}-1", f"b-{stem}-2"):
+        await kafka.create_topic(name, partitions=2)
+    planner = new_planner(kafka.bootstrap_servers, SubscribePattern(f"{stem}-[12]"))
+    assert {tp.topic for tp in await wait(planner.partitions)} == {f"a-{stem}-1", f"b-{stem}-2"}
+    planner = new_planner(kafka.bootstrap_servers, SubscribePattern("^__consumer_offsets$"))
+    assert await wait(planner.partitions) == []
+    assert await wait(planner.batch_ranges) == []
+
+
+async def test_pattern_without_topics_reads_those_that_come(
+    kafka: KafkaHandle, new_planner: Planners
+) -> None:
+    stem = unique("none-yet")
+    planner = new_planner(kafka.bootstrap_servers, SubscribePattern(stem), is_streaming=True)
+    assert await wait(planner.starting_offsets) == {}
+    assert await wait(planner.latest, {}) == {}
+    topic = await filled(kafka, 4, name=f"{stem}-1")
+    latest = await wait(planner.latest, {})
+    assert latest == offsets(topic, 4)
+    assert bounds_of(await wait(planner.stream_ranges, {}, latest)) == {0: (0, 4)}
+
+
+async def test_missing_topic_is_an_error_that_names_it_after_some_attempts(
+    kafka: KafkaHandle, new_planner: Planners
+) -> None:
+    topic, missing = await kafka.create_topic(), unique("missing")
+    slept: list[float] = []
+    for subscription in (missing, Assign((TopicPartition(topic, 0), TopicPartition(missing, 0)))):
+        planner = new_planner(
+            kafka.bootstrap_servers,
+            subscription,
+            fetch_retries=4,
+            fetch_retry_interval_s=7.0,
+            sleep=slept.append,
+        )
+        with pytest.raises(UnknownTopicOrPartitionError, match=missing):
+            await wait(planner.batch_ranges)
+        assert slept.count(7.0) == 3
+        slept.clear()
+
+
+async def test_topic_that_comes_late_is_read(kafka: KafkaHandle, new_planner: Planners) -> None:
+    topic = unique("late")
+    planner = new_planner(kafka.bootstrap_servers, topic, fetch_retries=500)
+    planning = asyncio.create_task(wait(planner.batch_ranges))
+    await kafka.create_topic(topic)
+    assert await planning == []
+
+
+async def test_assigned_partition_that_is_not_there_is_left_out_with_a_warning(
+    kafka: KafkaHandle, new_planner: Planners, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = await filled(kafka, 5)
+    assigned = Assign((TopicPartition(topic, 0), TopicPartition(topic, 9)))
+    planner = new_planner(kafka.bootstrap_servers, assigned)
+    with caplog.at_level(logging.WARNING, "aiokafka_lite.spark"):
+        assert bounds_of(await wait(planner.batch_ranges)) == {0: (0, 5)}
+    assert "partition 9" in caplog.text
+
+
+# --- Batches ---------------------------------------------------------------------------------
+async def test_batch_reads_all_there_is_and_knows_the_leaders(
+    kafka: KafkaHandle, new_planner: Planners
+) -> None:
+    topic = await filled(kafka, 3, 0, 7)
+    planner = new_planner(kafka.bootstrap_servers, topic)
+    ranges = await wait(planner.batch_ranges)
+    assert bounds_of(ranges) == {0: (0, 3), 2: (0, 7)}
+    for each in ranges:
+        assert each.leader is not None
+        assert each.leader_epoch >= 0
+        assert each.topic_id == planner.view.topic_id(topic)
+    tasks = await wait(planner.tasks, ranges)
+    assert tasks == [tuple(ranges)]
+
+
+async def test_batch_begins_where_records_are_left(
+    kafka: KafkaHandle, new_planner: Planners
+) -> None:
+    topic = await filled(kafka, 10)
+    await kafka.delete_records(topic, 0, 4)
+    planner = new_planner(kafka.bootstrap_servers, topic)
+    assert bounds_of(await wait(planner.batch_ranges)) == {0: (4, 10)}
+
+
+async def test_batch_reads_between_offsets_that_are_given(
+    kafka: KafkaHandle, new_planner: Planners
+) -> None:
+    topic = await filled(kafka, 10, 10, 10)
+    planner = new_planner(
+        kafka.bootstrap_servers,
+        topic,
+        starting=AtOffsets(offsets(topic, 3, EARLIEST, 5)),
+        ending=AtOffsets(offsets(topic, 9, LATEST, 5)),
+    )
+    assert bounds_of(await wait(planner.batch_ranges)) == {0: (3, 9), 1: (0, 10)}
+
+
+@pytest.mark.parametrize("edge", ["starting", "ending"])
+@pytest.mark.parametrize("given", [(0,), (0, 0, 0)], ids=["too few", "too many"])
+async def test_offsets_must_name_each_partition_and_no_other(
+    kafka: KafkaHandle, new_planner: Planners, edge: str, given: tuple[int, ...]
+) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    for position, option in (
+        (AtOffsets(offsets(topic, *given)), f"{edge}Offsets"),
+        (AtTimestamps(offsets(topic, *given)), f"{edge}OffsetsByTimestamp"),
+    ):
+        planner = new_planner(
+            kafka.bootstrap_servers,
+            topic,
+            starting=position if edge == "starting" else None,
+            ending=position if edge == "ending" else Latest(),
+        )
+        odd_one = "/1" if len(given) == 1 else "/2"
+        with pytest.raises(OptionError, match=rf"{option} .*{topic}{odd_one}"):
+            await wait(planner.batch_ranges)
+
+
+async def test_batch_reads_between_timestamps(kafka: KafkaHandle, new_planner: Planners) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    for timestamp_ms in (1000, 2000, 3000):
+        for partition in range(2):
+            await kafka.produce(topic, partition, [(None, b"")], timestamp_ms=timestamp_ms)
+    edges: list[tuple[Position, Position, dict[int, tuple[int, int]]]] = [
+        (AtTimestamp(2000), AtTimestamp(3000), {0: (1, 2), 1: (1, 2)}),
+        (AtTimestamp(1001), Latest(), {0: (1, 3), 1: (1, 3)}),
+        # No record as late as the end: the end is the latest.
+        (AtTimestamp(0), AtTimestamp(9000), {0: (0, 3), 1: (0, 3)}),
+        (
+            AtTimestamps(offsets(topic, 0, 3000)),
+            AtTimestamps(offsets(topic, 1500, 9000)),
+            {0: (0, 1), 1: (2, 3)},
+        ),
+    ]
+    for starting, ending, expected in edges:
+        planner = new_planner(kafka.bootstrap_servers, topic, starting=starting, ending=ending)
+        assert bounds_of(await wait(planner.batch_ranges)) == expected
+
+
+async def test_timestamp_behind_all_records_is_an_error_or_the_latest_offset(
+    kafka: KafkaHandle, new_planner: Planners
+) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    await kafka.produce(topic, 0, [(None, b"")], timestamp_ms=5000)
+    at_4000 = AtTimestamp(4000)
+    planner = new_planner(kafka.bootstrap_servers, topic, starting=at_4000)
+    with pytest.raises(OptionError, match=r"startingTimestamp.*partition 1.*4000"):
+        await wait(planner.starting_offsets)
+    planner = new_planner(
+        kafka.bootstrap_servers, topic, starting=at_4000, timestamp_strategy="latest"
+    )
+    assert await wait(planner.starting_offsets) == offsets(topic, 0, 0)
+    assert bounds_of(await wait(planner.batch_ranges)) == {0: (0, 1)}
+
+
+async def test_batch_that_would_end_before_it_begins_is_refused(
+    kafka: KafkaHandle, new_planner: Planners
+) -> None:
+    topic = await filled(kafka, 10)
+    for starting, ending in (
+        (AtOffsets(offsets(topic, 6)), AtOffsets(offsets(topic, 5))),
+        (AtOffsets(offsets(topic, 11)), Latest()),  # beyond the log, as the connector has it
+    ):
+        planner = new_planner(
+            kafka.bootstrap_servers,
+            topic,
+            starting=starting,
+            ending=ending,
+            fail_on_data_loss=False,
+        )
+        with pytest.raises(OptionError, match=r"startingOffsets.*endingOffsets"):
+            await wait(planner.batch_ranges)
+
+
+async def test_offsets_that_the_log_has_not_are_lost_records(
+    kafka: KafkaHandle, new_planner: Planners, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = await filled(kafka, 10)
+    await kafka.delete_records(topic, 0, 4)
+    tp = TopicPartition(topic, 0)
+    cases = (
+        (AtOffsets({tp: 2}), Latest(), "startingOffsets", 2, (4, 10)),
+        (AtOffsets({tp: 5}), AtOffsets({tp: 12}), "endingOffsets", 10, (5, 10)),
+    )
+    for starting, ending, option, first_missing, readable in cases:
+        planner = new_planner(kafka.bootstrap_servers, topic, starting=starting, ending=ending)
+        with pytest.raises(DataLossError, match=rf"{option}.*{topic}.*failOnDataLoss") as caught:
+            await wait(planner.batch_ranges)
+        assert (caught.value.tp, caught.value.offset) == (tp, first_missing)
+        planner = new_planner(
+            kafka.bootstrap_servers,
+            topic,
+            starting=starting,
+            ending=ending,
+            fail_on_data_loss=False,
+        )
+        with caplog.at_level(logging.WARNING, "aiokafka_lite.spark"):
+            assert bounds_of(await wait(planner.batch_ranges)) == {0: readable}
+        assert option in caplog.text
+        caplog.clear()
+
+
+# --- Streams ---------------------------------------------------------------------------------
+async def test_stream_begins_where_it_was_told(kafka: KafkaHandle, new_planner: Planners) -> None:
+    topic = await filled(kafka, 10, 20)
+    cases: tuple[tuple[Position | None, Offsets], ...] = (
+        (None, offsets(topic, 0, 0)),
+        (Latest(), offsets(topic, 10, 20)),
+        (AtOffsets(offsets(topic, 3, LATEST)), offsets(topic, 3, 20)),
+    )
+    for starting, expected in cases:
+        planner = new_planner(kafka.bootstrap_servers, topic, starting=starting, is_streaming=True)
+        assert await wait(planner.starting_offsets) == expected
+
+
+async def test_stream_that_would_begin_beyond_the_log_begins_at_its_end_or_fails(
+    kafka: KafkaHandle, new_planner: Planners
+) -> None:
+    topic = await filled(kafka, 10)
+    beyond = AtOffsets(offsets(topic, 500))
+    planner = new_planner(kafka.bootstrap_servers, topic, starting=beyond, is_streaming=True)
+    with pytest.raises(DataLossError, match=r"startingOffsets.*500.*0 to 10"):
+        await wait(planner.starting_offsets)
+    planner = new_planner(
+        kafka.bootstrap_servers,
+        topic,
+        starting=beyond,
+        is_streaming=True,
+        fail_on_data_loss=False,
+    )
+    assert await wait(planner.starting_offsets) == offsets(topic, 10)
+
+
+async def test_new_records_and_partitions_are_in_the_next_batch(
+    kafka: KafkaHandle, new_planner: Planners
+) -> None:
+    topic = await filled(kafka, 5)
+    planner = new_planner(kafka.bootstrap_servers, topic, is_streaming=True)
+    start = await wait(planner.starting_offsets)
+    assert await wait(planner.latest, start) == offsets(topic, 5)
+    await fill(kafka, topic, 0, 2)
+    await kafka.add_partitions(topic, 3)
+    await fill(kafka, topic, 2, 4)
+    end = await wait(planner.latest, offsets(topic, 5))
+    assert end == offsets(topic, 7, 0, 4)
+    ranges = await wait(planner.stream_ranges, offsets(topic, 5), end)
+    assert bounds_of(ranges) == {0: (5, 7), 2: (0, 4)}
+    assert await wait(planner.stream_ranges, end, end) == []
+
+
+async def test_added_partition_without_its_first_records_is_a_loss(
+    kafka: KafkaHandle, new_planner: Planners
+) -> None:
+    topic = await filled(kafka, 1)
+    await kafka.add_partitions(topic, 2)
+    await fill(kafka, topic, 1, 6)
+    await kafka.delete_records(topic, 1, 2)
+    start, end = offsets(topic, 1), offsets(topic, 1, 6)
+    planner = new_planner(kafka.bootstrap_servers, topic, is_streaming=True)
+    with pytest.raises(DataLossError, match=f"{topic}, partition 1 was added.*2 instead of 0"):
+        await wait(planner.stream_ranges, start, end)
+    planner = new_planner(
+        kafka.bootstrap_servers, topic, is_streaming=True, fail_on_data_loss=False
+    )
+    assert bounds_of(await wait(planner.stream_ranges, start, end)) == {1: (2, 6)}
+
+
+async def test_topic_made_anew_is_a_loss_and_then_read_from_where_it_is(
+    kafka: KafkaHandle, new_planner: Planners
+) -> None:
+    topic = await filled(kafka, 10)
+    start = offsets(topic, 10)
+    planners = [
+        new_planner(kafka.bootstrap_servers, topic, is_streaming=True, fail_on_data_loss=is_fatal)
+        for is_fatal in (True, False)
+    ]
+    for planner in planners:
+        assert await wait(planner.latest, start) == start
+    await kafka.delete_topic(topic)
+    while True:
+        try:
+            await filled(kafka, 4, name=topic)
+            break
+        except KafkaError:  # a real one takes a moment to delete
+            await asyncio.sleep(0.05)
+    for planner in planners:
+        assert await wait(planner.latest, start) == offsets(topic, 4)
+    with pytest.raises(DataLossError, match=f"{topic}, partition 0 was read to offset 10.* 4 now"):
+        await wait(planners[0].stream_ranges, start, offsets(topic, 4))
+    assert await wait(planners[1].stream_ranges, start, offsets(topic, 4)) == []
+
+
+async def test_deleted_topic_is_a_loss_and_the_others_go_on(
+    kafka: KafkaHandle, new_planner: Planners, caplog: pytest.LogCaptureFixture
+) -> None:
+    stem = unique("going")
+    stays = await filled(kafka, 2, name=f"{stem}-stays")
+    goes = await filled(kafka, 3, name=f"{stem}-goes")
+    both = {**offsets(stays, 2), **offsets(goes, 3)}
+    failing, going_on = [
+        new_planner(
+            kafka.bootstrap_servers,
+            Subscribe((stays, goes)),
+            is_streaming=True,
+            fail_on_data_loss=is_fatal,
+        )
+        for is_fatal in (True, False)
+    ]
+    for planner in (failing, going_on):
+        assert await wait(planner.latest, both) == both
+    await kafka.delete_topic(goes)
+    await fill(kafka, stays, 0, 1)
+    for planner in (failing, going_on):
+        end = await wait(planner.latest, both)
+        while goes in {tp.topic for tp in end}:  # a real one says so a moment later
+            end = await wait(planner.latest, both)
+        assert end == offsets(stays, 3)
+    with pytest.raises(DataLossError, match=f"{goes}/0 are gone"):
+        await wait(failing.stream_ranges, both, end)
+    with caplog.at_level(logging.WARNING, "aiokafka_lite.spark"):
+        assert bounds_of(await wait(going_on.stream_ranges, both, end)) == {0: (2, 3)}
+    assert f"{goes}/0 are gone" in caplog.text
+    # From then on it is not missed any more: no error.
+    assert await wait(going_on.latest, end) == end
+
+
+async def test_target_of_available_now_must_stay_within_reach(
+    kafka: KafkaHandle, new_planner: Planners
+) -> None:
+    topic = await filled(kafka, 5, 5)
+    planner = new_planner(kafka.bootstrap_servers, topic, is_streaming=True)
+    await wait(planner.check_target, offsets(topic, 5, 5))
+    await fill(kafka, topic, 0, 1)
+    await wait(planner.check_target, offsets(topic, 5, 5))
+    with pytest.raises(DataLossError, match=r"partition 1 ends at offset 5.*made anew"):
+        await wait(planner.check_target, offsets(topic, 6, 9))
+    with pytest.raises(DataLossError, match=f"{topic}/2 are gone"):
+        await wait(planner.check_target, offsets(topic, 6, 5, 1))
+
+
+async def test_first_question_after_a_restart_is_answered(
+    kafka: KafkaHandle, new_planner: Planners
+) -> None:
+    """A batch that was logged and not committed is planned before anything else is asked."""
+    topic = await filled(kafka, 5, 5)
+    planner = new_planner(kafka.bootstrap_servers, topic, is_streaming=True)
+    ranges = await wait(planner.stream_ranges, offsets(topic, 1), offsets(topic, 4, 3))
+    assert bounds_of(ranges) == {0: (1, 4), 1: (0, 3)}
+    assert all(each.leader is not None for each in ranges)
