@@ -7,14 +7,22 @@ starts, so it imports little and takes well under a millisecond.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from aiokafka_lite._settings import Settings
-from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.errors import OptionError
-from aiokafka_lite.spark.offsets import from_spark
+from aiokafka_lite.spark.given import MAX_INT, GivenOptions, is_topic_name, nearest, trimmed
+from aiokafka_lite.spark.kafka_options import (
+    DEFAULT_MAX_BYTES,
+    DEFAULT_PARTITION_MAX_BYTES,
+    DEFAULT_RECEIVE_BUFFER_BYTES,
+    DEFAULT_SEND_BUFFER_BYTES,
+    IsolationLevel,
+    check_kafka_names,
+    parse_kafka_options,
+)
+from aiokafka_lite.spark.offsets import EARLIEST, LATEST
 from aiokafka_lite.spark.positions import (
     Assign,
     AtOffsets,
@@ -30,12 +38,51 @@ from aiokafka_lite.spark.positions import (
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
+    from aiokafka_lite.client.config import ClientConfig
     from aiokafka_lite.client.sasl import Mechanism
 
-IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 TimestampStrategy: TypeAlias = Literal["error", "latest"]
 
 DEFAULT_MIN_RECORDS_PER_TASK: Final = 1000
+DEFAULT_MAX_TRIGGER_DELAY_S: Final = 900.0
+DEFAULT_FETCH_RETRIES: Final = 3
+DEFAULT_FETCH_RETRY_INTERVAL_MS: Final = 1000
+DEFAULT_POLL_TIMEOUT_MS: Final = 120_000
+
+SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
+ENDINGS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+STREAMING_ONLY: Final = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "commitOffsetsToGroup",
+)
+NAMES: Final = {
+    name.lower(): name
+    for name in (
+        *SUBSCRIPTIONS,
+        "startingTimestamp",
+        "startingOffsetsByTimestamp",
+        "startingOffsets",
+        *ENDINGS,
+        "startingOffsetsByTimestampStrategy",
+        "failOnDataLoss",
+        "includeHeaders",
+        "minPartitions",
+        "maxRecordsPerPartition",
+        *STREAMING_ONLY,
+        "minRecordsPerTask",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        "kafkaConsumer.pollTimeoutMs",
+        "groupIdPrefix",
+        "allowPlaintextCredentials",
+    )
+}
+"""What is known besides kafka.*, as it is written, by its name in lower case."""
+
+# What Spark puts among a table's options by itself.
+SPARKS_OWN: Final = frozenset({"path", "serialization.format"})
 
 
 class SourceOptions(Settings):
@@ -55,7 +102,7 @@ class SourceOptions(Settings):
         max_offsets_per_trigger: How many offsets a micro-batch covers at most.
         min_offsets_per_trigger: How many have to be there for a micro-batch to be made ...
         max_trigger_delay_s: ... unless the last one is this long ago.
-        fetch_retries: How often offsets are asked for before a query fails.
+        fetch_retries: How often offsets are asked for, at least once, before a query fails.
         fetch_retry_interval_s: How long to wait between two of these.
         poll_timeout_s: How long a task waits for records that have to be there.
         group_id_prefix: Without effect: nothing joins a group.
@@ -90,8 +137,8 @@ class SourceOptions(Settings):
     max_records_per_partition: int | None = None
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
-    max_trigger_delay_s: float = 900.0
-    fetch_retries: int = 3
+    max_trigger_delay_s: float = DEFAULT_MAX_TRIGGER_DELAY_S
+    fetch_retries: int = DEFAULT_FETCH_RETRIES
     fetch_retry_interval_s: float = 1.0
     poll_timeout_s: float = 120.0
     group_id_prefix: str | None = None
@@ -102,11 +149,11 @@ class SourceOptions(Settings):
     client_rack: str | None = None
     max_wait_ms: int = 500
     min_bytes: int = 1
-    max_bytes: int = 64 << 20
-    partition_max_bytes: int = 8 << 20
+    max_bytes: int = DEFAULT_MAX_BYTES
+    partition_max_bytes: int = DEFAULT_PARTITION_MAX_BYTES
     check_crcs: bool = True
-    receive_buffer_bytes: int = 1 << 20
-    send_buffer_bytes: int = 128 << 10
+    receive_buffer_bytes: int = DEFAULT_RECEIVE_BUFFER_BYTES
+    send_buffer_bytes: int = DEFAULT_SEND_BUFFER_BYTES
     min_records_per_task: int = DEFAULT_MIN_RECORDS_PER_TASK
     commit_group: str | None = None
     warnings: tuple[str, ...] = ()
@@ -118,43 +165,209 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOp
     Raises:
         OptionError: An option is unknown, malformed, missing, or not possible with the others;
             the message names it, and its value unless that may be secret.
+        InsecureConfigError: Credentials would leave this machine without TLS.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    if "kafka.bootstrap.servers" not in given:
-        raise OptionError("option kafka.bootstrap.servers is missing: name a broker, 'host:9092'")
+    given = GivenOptions(options)
+    _check_names(given)
+    if is_streaming:
+        _refuse_endings(given)
+    subscription = _subscription(given)
+    starting = _position(given, "starting", Latest() if is_streaming else Earliest())
+    ending = _position(given, "ending", Latest())
+    if not is_streaming:
+        _check_batch(given, starting, ending)
+    min_offsets, max_offsets = _offsets_per_trigger(given)
+    delay_s = given.duration_s("maxTriggerDelay")
+    fetch_retries = given.number(
+        "fetchOffset.numRetries", DEFAULT_FETCH_RETRIES, at_least=0, at_most=MAX_INT
+    )
+    retry_interval_ms = given.number(
+        "fetchOffset.retryIntervalMs", DEFAULT_FETCH_RETRY_INTERVAL_MS, at_least=0
+    )
+    poll_timeout_ms = given.number(
+        "kafkaConsumer.pollTimeoutMs", DEFAULT_POLL_TIMEOUT_MS, at_least=1
+    )
+    kafka = parse_kafka_options(given)
     return SourceOptions(
         is_streaming=is_streaming,
-        subscription=_subscription(given),
-        starting=_position(given, "starting", Latest() if is_streaming else Earliest()),
-        ending=_position(given, "ending", Latest()),
-        include_headers=given.get("includeheaders", "false").lower() == "true",
-        client=ClientConfig(
-            bootstrap_servers=given["kafka.bootstrap.servers"], allow_auto_create_topics=False
+        subscription=subscription,
+        starting=starting,
+        ending=ending,
+        timestamp_strategy=_timestamp_strategy(given),
+        fail_on_data_loss=given.boolean("failOnDataLoss", default=True),
+        include_headers=given.boolean("includeHeaders", default=False),
+        min_partitions=given.integer("minPartitions", at_least=1, at_most=MAX_INT),
+        max_records_per_partition=given.integer("maxRecordsPerPartition", at_least=1),
+        max_offsets_per_trigger=max_offsets,
+        min_offsets_per_trigger=min_offsets,
+        max_trigger_delay_s=DEFAULT_MAX_TRIGGER_DELAY_S if delay_s is None else delay_s,
+        fetch_retries=max(1, fetch_retries),
+        fetch_retry_interval_s=retry_interval_ms / 1000,
+        poll_timeout_s=poll_timeout_ms / 1000,
+        group_id_prefix=given.text("groupIdPrefix"),
+        group_id=kafka.group_id,
+        isolation_level=kafka.isolation_level,
+        client=kafka.client,
+        mechanism=kafka.mechanism,
+        client_rack=kafka.client_rack,
+        max_wait_ms=kafka.max_wait_ms,
+        min_bytes=kafka.min_bytes,
+        max_bytes=kafka.max_bytes,
+        partition_max_bytes=kafka.partition_max_bytes,
+        check_crcs=kafka.check_crcs,
+        receive_buffer_bytes=kafka.receive_buffer_bytes,
+        send_buffer_bytes=kafka.send_buffer_bytes,
+        min_records_per_task=given.number(
+            "minRecordsPerTask", DEFAULT_MIN_RECORDS_PER_TASK, at_least=1
         ),
+        commit_group=_commit_group(given),
+        warnings=tuple(given.warnings),
     )
 
 
-def _subscription(given: Mapping[str, str]) -> Subscription:
-    if "assign" in given:
-        named: dict[str, list[int]] = json.loads(given["assign"])
-        return Assign(
-            tuple(TopicPartition(topic, each) for topic in named for each in named[topic])
+def _check_names(given: GivenOptions) -> None:
+    for name in given.names():
+        if name.startswith("kafka."):
+            continue
+        if name == "topic":
+            given.warnings.append("option topic is for writing: it has no effect on reading")
+        elif name not in NAMES and name not in SPARKS_OWN:
+            raise OptionError(
+                f"option {name} is not known{nearest(name, NAMES, NAMES.__getitem__)}"
+            )
+    check_kafka_names(given)
+
+
+def _refuse_endings(given: GivenOptions) -> None:
+    for name in ENDINGS:
+        if name in given:
+            raise given.refusal(
+                name, "only batch queries have an end; leave it out of streaming ones"
+            )
+
+
+def _subscription(given: GivenOptions) -> Subscription:
+    chosen = [name for name in SUBSCRIPTIONS if name in given]
+    if not chosen:
+        raise OptionError(f"one of the options {', '.join(SUBSCRIPTIONS)} is needed: which topics?")
+    if len(chosen) > 1:
+        raise OptionError(
+            f"the options {' and '.join(chosen)} are given: only one of them can be heeded"
         )
-    if "subscribepattern" in given:
-        return SubscribePattern(given["subscribepattern"].strip())
-    if "subscribe" not in given:
-        raise OptionError("one of the options subscribe, subscribePattern and assign is needed")
-    return Subscribe(tuple(filter(None, map(str.strip, given["subscribe"].split(",")))))
+    if chosen == ["assign"]:
+        return Assign(given.partitions("assign"))
+    text = trimmed(given.text(chosen[0]) or "")
+    if chosen == ["subscribe"]:
+        topics = dict.fromkeys(filter(None, map(trimmed, text.split(","))))
+        if not topics:
+            raise given.refusal(
+                "subscribe", "it is the name of a topic, or several with commas between"
+            )
+        for topic in topics:
+            if not is_topic_name(topic):
+                raise given.refusal("subscribe", f"{topic!r} is no name that a topic can have")
+        return Subscribe(tuple(topics))
+    if not text:
+        raise given.refusal("subscribePattern", "it is a regular expression for names of topics")
+    try:
+        return SubscribePattern(text)
+    except ValueError as error:
+        raise given.refusal("subscribePattern", str(error)) from error
 
 
-def _position(given: Mapping[str, str], edge: str, default: Position) -> Position:
-    if (timestamp := given.get(f"{edge}timestamp")) is not None:
-        return AtTimestamp(int(timestamp))
-    if (timestamps := given.get(f"{edge}offsetsbytimestamp")) is not None:
-        return AtTimestamps(from_spark(json.loads(timestamps)))
-    text = given.get(f"{edge}offsets")
+def _position(given: GivenOptions, edge: str, default: Position) -> Position:
+    """Read where to start or end: of several options the most precise one is heeded."""
+    if (name := f"{edge}Timestamp") in given:
+        timestamp_ms = given.number(name, 0, at_least=0, is_trimmed=True)
+        return AtTimestamp(timestamp_ms)
+    if (name := f"{edge}OffsetsByTimestamp") in given:
+        form = 'JSON like {"flights":{"0":1700000000000}}, in milliseconds since 1970'
+        return AtTimestamps(given.by_partition(name, form, at_least=0))
+    text = given.text(name := f"{edge}Offsets")
     if text is None:
         return default
-    if text.strip().lower() in ("earliest", "latest"):
-        return Earliest() if text.strip().lower() == "earliest" else Latest()
-    return AtOffsets(from_spark(json.loads(text)))
+    match trimmed(text).lower():
+        case "earliest":
+            return Earliest()
+        case "latest":
+            return Latest()
+    form = 'earliest, latest, or JSON like {"flights":{"0":23,"1":-1}}'
+    return AtOffsets(given.by_partition(name, form, at_least=EARLIEST))
+
+
+def _check_batch(given: GivenOptions, starting: Position, ending: Position) -> None:
+    if isinstance(starting, Latest):
+        raise given.refusal(
+            "startingOffsets", "a batch query that starts with the latest reads nothing"
+        )
+    if isinstance(ending, Earliest):
+        raise given.refusal(
+            "endingOffsets", "a batch query that ends with the earliest reads nothing"
+        )
+    _refuse_edge(given, "startingOffsets", starting, LATEST, "-1 (latest) is no start")
+    _refuse_edge(given, "endingOffsets", ending, EARLIEST, "-2 (earliest) is no end")
+    match starting, ending:
+        case AtOffsets(starts), AtOffsets(ends):
+            _check_order(given, "endingOffsets", starts, ends)
+        case AtTimestamps(starts), AtTimestamps(ends):
+            _check_order(given, "endingOffsetsByTimestamp", starts, ends)
+    for name in STREAMING_ONLY:
+        if name in given:
+            given.warnings.append(f"option {name} has no effect on batch queries")
+
+
+def _refuse_edge(
+    given: GivenOptions, name: str, position: Position, edge: int, reason: str
+) -> None:
+    if isinstance(position, AtOffsets):
+        for tp, offset in position.offsets.items():
+            if offset == edge:
+                raise given.refusal(
+                    name, f"{reason} of a batch query, as {tp.topic}-{tp.partition} has it"
+                )
+
+
+def _check_order(
+    given: GivenOptions,
+    name: str,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> None:
+    if odd := sorted(starts.keys() ^ ends.keys()):
+        raise OptionError(
+            f"option {name} and its starting one name different partitions: "
+            f"{odd[0].topic}-{odd[0].partition} is only in one of them"
+        )
+    for tp, start in starts.items():
+        if start > ends[tp] >= 0:
+            raise given.refusal(
+                name, f"{tp.topic}-{tp.partition} would end at {ends[tp]}, before its start {start}"
+            )
+
+
+def _timestamp_strategy(given: GivenOptions) -> TimestampStrategy:
+    name = "startingOffsetsByTimestampStrategy"
+    text = given.text(name)
+    match text if text is None else text.lower():
+        case None | "error":
+            return "error"
+        case "latest":
+            return "latest"
+    raise given.refusal(name, "it is error or latest")
+
+
+def _offsets_per_trigger(given: GivenOptions) -> tuple[int | None, int | None]:
+    fewest = given.integer("minOffsetsPerTrigger", at_least=0)
+    most = given.integer("maxOffsetsPerTrigger", at_least=1)
+    if fewest is not None and most is not None and fewest > most:
+        raise given.refusal(
+            "minOffsetsPerTrigger", f"that is more than maxOffsetsPerTrigger, {most}"
+        )
+    return fewest, most
+
+
+def _commit_group(given: GivenOptions) -> str | None:
+    group = given.text("commitOffsetsToGroup")
+    if group is not None and not trimmed(group):
+        raise given.refusal("commitOffsetsToGroup", "it is the name of a group")
+    return group

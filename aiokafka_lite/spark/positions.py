@@ -22,18 +22,19 @@ class _Value:
     """
 
     __slots__: tuple[str, ...] = ()
+    __match_args__: tuple[str, ...] = ()
 
     @override
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return all(getattr(self, name) == getattr(other, name) for name in self.__match_args__)
 
     __hash__ = None  # type: ignore[assignment] # some hold a dict
 
     @override
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
         return f"{type(self).__name__}({fields})"
 
 
@@ -103,23 +104,30 @@ class Subscribe(_Value):
 
 
 class SubscribePattern(_Value):
-    """All partitions of the topics that a pattern names; internal topics are not among them.
+    """All partitions of the topics in whose names a pattern is found, internal ones left out.
+
+    Found, as in Spark's own source, need not be all of it: ``b`` finds ``abc``, ``^b$`` does not.
 
     Attributes:
         pattern: As it was given, in Java's syntax.
+
+    Raises:
+        JavaPatternError: The pattern is wrong, or cannot be had here.
     """
 
-    __slots__ = ("pattern",)
+    __slots__ = ("_search", "pattern")
     __match_args__ = ("pattern",)
 
     def __init__(self, pattern: str) -> None:
+        # Imported where it is used: most queries name their topics.
+        from aiokafka_lite.spark.java_pattern import compile_java
+
         self.pattern = pattern
+        self._search = compile_java(pattern)
 
     def matches(self, topic: str) -> bool:
         """Say whether a topic is meant."""
-        import re
-
-        return re.search(self.pattern, topic) is not None
+        return self._search.search(topic) is not None
 
 
 Subscription: TypeAlias = Assign | Subscribe | SubscribePattern

@@ -1,0 +1,233 @@
+"""Options as they were given, read as Java and Spark read them.
+
+Names are in any case, values are text. `GivenOptions` turns values into numbers, booleans and
+durations, or says which option has which value, and what it should have been.
+
+References: Java's `Integer.parseInt`, Scala's `toBoolean`, Spark's `JavaUtils.timeStringAs`,
+Kafka's `ConfigDef.parseType`, and Jackson for JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NoReturn
+
+from aiokafka_lite.errors import OptionError
+from aiokafka_lite.structs import TopicPartition
+
+MAX_INT: Final = (1 << 31) - 1
+MAX_LONG: Final = (1 << 63) - 1
+MAX_SHOWN_CHARACTERS: Final = 200
+
+_SPACE: Final = "".join(map(chr, range(33)))  # what Java's trim() takes off
+_INTEGER: Final = re.compile(r"[+-]?\d+")
+_DURATION: Final = re.compile(r"(-?[0-9]+)([a-z]*)")
+_UNITS_MS: Final = {
+    "us": 0.001,
+    "ms": 1,
+    "": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+_SECRET: Final = re.compile(r"password|jaas|secret|token|certificate|\.key$")
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def trimmed(text: str) -> str:
+    """Return what Java's `trim()` leaves of a text."""
+    return text.strip(_SPACE)
+
+
+class GivenOptions:
+    """What a user gave to `.option(...)`, by lower-case names; a name is asked for in any case.
+
+    Attributes:
+        warnings: What the user should be told, although it is no error.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options: Final = {name.lower(): value for name, value in options.items()}
+        self.warnings: list[str] = []
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._options
+
+    def names(self) -> Iterable[str]:
+        """Return the names of all that was given, in lower case."""
+        return self._options.keys()
+
+    def text(self, name: str) -> str | None:
+        """Return a value as it was given, None if it was not."""
+        return self._options.get(name.lower())
+
+    def refusal(self, name: str, rule: str) -> OptionError:
+        """Return the error that names an option and, unless it may be secret, shows its value.
+
+        Args:
+            rule: What goes on after "option x is 'y': ".
+        """
+        if _SECRET.search(name):
+            return OptionError(f"option {name} (not shown here): {rule}")
+        value = self._options[name.lower()]
+        shown = repr(value[:MAX_SHOWN_CHARACTERS])
+        if len(value) > MAX_SHOWN_CHARACTERS:
+            shown += f" and {len(value) - MAX_SHOWN_CHARACTERS} more characters"
+        return OptionError(f"option {name} is {shown}: {rule}")
+
+    def integer(
+        self, name: str, *, at_least: int, at_most: int = MAX_LONG, is_trimmed: bool = False
+    ) -> int | None:
+        """Return a whole number, None if it was not given.
+
+        Args:
+            is_trimmed: Spaces around it are no mistake, as in Kafka's own settings.
+
+        Raises:
+            OptionError: It is no number, or not in this range.
+        """
+        text = self._options.get(name.lower())
+        if text is None:
+            return None
+        number = _integer(trimmed(text) if is_trimmed else text)
+        if number is None or not at_least <= number <= at_most:
+            limit = f"at least {at_least}" if number is None or number < at_least else ""
+            raise self.refusal(name, f"it is a whole number, {limit or f'at most {at_most}'}")
+        return number
+
+    def number(
+        self,
+        name: str,
+        default: int,
+        *,
+        at_least: int,
+        at_most: int = MAX_LONG,
+        is_trimmed: bool = False,
+    ) -> int:
+        """Return a whole number as `integer` does, or a default."""
+        number = self.integer(name, at_least=at_least, at_most=at_most, is_trimmed=is_trimmed)
+        return default if number is None else number
+
+    def boolean(self, name: str, *, default: bool, is_trimmed: bool = False) -> bool:
+        """Return whether an option is "true", in any case.
+
+        Raises:
+            OptionError: It is neither that nor "false".
+        """
+        text = self._options.get(name.lower())
+        if text is None:
+            return default
+        word = (trimmed(text) if is_trimmed else text).lower()
+        if word not in ("true", "false"):
+            raise self.refusal(name, "it is true or false")
+        return word == "true"
+
+    def duration_s(self, name: str) -> float | None:
+        """Return a duration such as "15m", "1h" or "500ms" (the unit if none is given) in seconds.
+
+        Raises:
+            OptionError: It is no duration.
+        """
+        text = self._options.get(name.lower())
+        if text is None:
+            return None
+        match = _DURATION.fullmatch(trimmed(text.lower()))
+        unit_ms = _UNITS_MS.get(match[2]) if match else None
+        if match is None or unit_ms is None or abs(int(match[1])) > MAX_LONG:
+            raise self.refusal(
+                name, "it is a number with us, ms, s, m (or min), h or d, such as '15m'"
+            )
+        return int(int(match[1]) * unit_ms) / 1000
+
+    def partitions(self, name: str) -> tuple[TopicPartition, ...]:
+        """Return the partitions in JSON such as ``{"flights": [0, 1]}``.
+
+        Raises:
+            OptionError: The value is something else.
+        """
+        form = 'JSON like {"flights":[0,1]}'
+        found: dict[TopicPartition, None] = {}
+        for topic, numbers in self._json(name, form).items():
+            if not isinstance(numbers, list):
+                raise self.refusal(name, f"it is {form}; {topic!r} has no list")
+            for number in numbers:
+                found[self._partition(name, topic, number, form)] = None
+        if not found:
+            raise self.refusal(name, f"it names no partition: it is {form}")
+        return tuple(found)
+
+    def by_partition(self, name: str, form: str, *, at_least: int) -> dict[TopicPartition, int]:
+        """Return the numbers in JSON such as ``{"flights": {"0": 23, "1": 345}}``.
+
+        Args:
+            form: What it could have been, for the message.
+            at_least: The smallest number allowed.
+
+        Raises:
+            OptionError: The value is something else.
+        """
+        found: dict[TopicPartition, int] = {}
+        for topic, numbers in self._json(name, form).items():
+            if not isinstance(numbers, dict):
+                raise self.refusal(name, f"it is {form}; {topic!r} has no partitions in braces")
+            for partition, number in numbers.items():
+                tp = self._partition(name, topic, _integer(partition), form)
+                value = _json_integer(number)
+                if value is None or not at_least <= value <= MAX_LONG:
+                    raise self.refusal(
+                        name,
+                        f"partition {tp.partition} of {topic!r} has {number!r}, which is no whole "
+                        f"number of at least {at_least}",
+                    )
+                found[tp] = value
+        return found
+
+    def _json(self, name: str, form: str) -> dict[str, object]:
+        text = self._options[name.lower()]
+        try:
+            read: object = json.loads(trimmed(text), parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            raise self.refusal(name, f"it is {form} ({error})") from error
+        if not isinstance(read, dict):
+            raise self.refusal(name, f"it is {form}")
+        return read
+
+    def _partition(self, name: str, topic: str, number: object, form: str) -> TopicPartition:
+        if not is_topic_name(topic):
+            raise self.refusal(name, f"{topic!r} is no name that a topic can have")
+        partition = _json_integer(number)
+        if partition is None or not 0 <= partition <= MAX_INT:
+            raise self.refusal(name, f"{topic!r} has what is no partition's number; it is {form}")
+        return TopicPartition(topic, partition)
+
+
+def is_topic_name(name: str) -> bool:
+    """Say whether Kafka allows a topic to have that name."""
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
+
+
+def _integer(text: str) -> int | None:
+    return int(text) if _INTEGER.fullmatch(text) and len(text) < 40 else None
+
+
+def _json_integer(value: object) -> int | None:
+    """Return a whole number of JSON, which may end in ".0"."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def nearest(name: str, known: Iterable[str], spelled: Callable[[str], str] = str) -> str:
+    """Say which known name is most like one that is not known: "; did you mean x?", or nothing."""
+    import difflib  # late: whoever makes no mistakes does without
+
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {spelled(close[0])}?" if close else ""

@@ -1,0 +1,301 @@
+"""Options kafka.*: the settings of Kafka's Java consumer, as far as they mean something here.
+
+All names of the consumer are known (Kafka 4.1's `ConsumerConfig`), and its rules for their values
+hold. Some have no effect, as nothing here joins a group, polls, or measures itself; some are
+refused, as Spark's own source refuses them or as they name Java classes. librdkafka's names for
+credentials and certificates are known too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+
+from aiokafka_lite.client.config import ClientConfig, parse_bootstrap_servers
+from aiokafka_lite.errors import KafkaConfigurationError, OptionError
+from aiokafka_lite.spark.given import MAX_INT, MAX_LONG, GivenOptions, nearest, trimmed
+from aiokafka_lite.spark.security import SECURITY_NAMES, parse_security
+
+if TYPE_CHECKING:
+    import ssl
+
+    from aiokafka_lite.client.sasl import Mechanism
+
+IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
+
+# The connector's consumers have 50 MiB, 1 MiB and 64 KiB: a task here reads one partition at a
+# time and asks for the next piece before it decodes the last one.
+DEFAULT_MAX_BYTES: Final = 64 << 20
+DEFAULT_PARTITION_MAX_BYTES: Final = 8 << 20
+DEFAULT_RECEIVE_BUFFER_BYTES: Final = 1 << 20
+DEFAULT_SEND_BUFFER_BYTES: Final = 128 << 10
+
+_PREFIX: Final = "kafka."
+_SCHEME: Final = re.compile(r"[0-9A-Za-z\-%._]*://")
+
+EFFECTIVE: Final = frozenset(
+    {
+        "bootstrap.servers",
+        "check.crcs",
+        "client.id",
+        "client.rack",
+        "connections.max.idle.ms",
+        "fetch.max.bytes",
+        "fetch.max.wait.ms",
+        "fetch.min.bytes",
+        "group.id",
+        "isolation.level",
+        "max.partition.fetch.bytes",
+        "metadata.max.age.ms",
+        "receive.buffer.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "request.timeout.ms",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+        "send.buffer.bytes",
+        "socket.connection.setup.timeout.ms",
+    }
+)
+
+WITHOUT_EFFECT: Final[dict[str, tuple[int, int] | None]] = {
+    # Of groups: none is joined, and nothing is committed but by commitOffsetsToGroup.
+    "auto.commit.interval.ms": (0, MAX_INT),
+    "exclude.internal.topics": None,
+    "group.instance.id": None,
+    "group.protocol": None,
+    "group.remote.assignor": None,
+    "heartbeat.interval.ms": (-MAX_INT, MAX_INT),
+    "max.poll.interval.ms": (1, MAX_INT),
+    "partition.assignment.strategy": None,
+    "session.timeout.ms": (-MAX_INT, MAX_INT),
+    # Of polls: an Arrow batch has as many rows as are fastest.
+    "max.poll.records": (1, MAX_INT),
+    # Of metrics: Spark has its own.
+    "auto.include.jmx.reporter": None,
+    "enable.metrics.push": None,
+    "metric.reporters": None,
+    "metrics.num.samples": (1, MAX_INT),
+    "metrics.recording.level": None,
+    "metrics.sample.window.ms": (0, MAX_LONG),
+    # Of looking for brokers: all addresses are tried, and the bootstrap servers in the end.
+    "client.dns.lookup": None,
+    "metadata.recovery.rebootstrap.trigger.ms": (0, MAX_LONG),
+    "metadata.recovery.strategy": None,
+    # What a call may take in all: fetchOffset.* and kafkaConsumer.pollTimeoutMs say that.
+    "default.api.timeout.ms": (0, MAX_INT),
+    "socket.connection.setup.timeout.max.ms": (-MAX_LONG, MAX_LONG),
+    # No topic is ever made by reading.
+    "allow.auto.create.topics": None,
+}
+"""Names that change nothing here, with the range of those that are numbers."""
+
+REFUSED: Final = {
+    "auto.offset.reset": (
+        "the query keeps its own offsets: say with startingOffsets where a new one starts, and "
+        "with failOnDataLoss=false that it may go on where records are gone"
+    ),
+    "enable.auto.commit": (
+        "the query keeps its own offsets: commitOffsetsToGroup has processed ones committed"
+    ),
+    "interceptor.classes": "a Java class cannot be run here; change records with the DataFrame",
+    "key.deserializer": "keys are bytes: deserialise them with the DataFrame's functions",
+    "value.deserializer": "values are bytes: deserialise them with the DataFrame's functions",
+}
+
+WRITING: Final = frozenset(
+    {
+        "acks",
+        "batch.size",
+        "buffer.memory",
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.type",
+        "compression.zstd.level",
+        "delivery.timeout.ms",
+        "enable.idempotence",
+        "key.serializer",
+        "linger.ms",
+        "max.block.ms",
+        "max.in.flight.requests.per.connection",
+        "max.request.size",
+        "metadata.max.idle.ms",
+        "partitioner.adaptive.partitioning.enable",
+        "partitioner.availability.timeout.ms",
+        "partitioner.class",
+        "partitioner.ignore.keys",
+        "retries",
+        "transaction.timeout.ms",
+        "transactional.id",
+        "value.serializer",
+    }
+)
+"""Names of the producer, in options that a job shares between reading and writing."""
+
+
+class KafkaOptions(NamedTuple):
+    """What the options kafka.* come to; the fields are those of `SourceOptions`."""
+
+    client: ClientConfig
+    mechanism: Mechanism | None
+    client_rack: str | None
+    group_id: str | None
+    isolation_level: IsolationLevel
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    partition_max_bytes: int
+    check_crcs: bool
+    receive_buffer_bytes: int
+    send_buffer_bytes: int
+
+
+def check_kafka_names(given: GivenOptions) -> None:
+    """Refuse names of kafka.* that are not known, and those that cannot be heeded.
+
+    Raises:
+        OptionError: There is one.
+    """
+    for option in given.names():
+        if not option.startswith(_PREFIX):
+            continue
+        name = option.removeprefix(_PREFIX)
+        if name in EFFECTIVE or name in SECURITY_NAMES:
+            continue
+        if name in WITHOUT_EFFECT:
+            limits = WITHOUT_EFFECT[name]
+            if limits is not None:
+                given.integer(option, at_least=limits[0], at_most=limits[1], is_trimmed=True)
+        elif name in WRITING:
+            given.warnings.append(f"option {option} is for writing: it has no effect on reading")
+        elif name in REFUSED:
+            raise OptionError(f"option {option} cannot be used: {REFUSED[name]}")
+        else:
+            known = [*EFFECTIVE, *WITHOUT_EFFECT, *SECURITY_NAMES, *WRITING]
+            raise OptionError(
+                f"option {option} is no setting of Kafka's consumer"
+                f"{nearest(name, known, _PREFIX.__add__)}"
+            )
+
+
+def parse_kafka_options(given: GivenOptions) -> KafkaOptions:
+    """Read the options kafka.*, whose names have been checked.
+
+    Raises:
+        OptionError: A value is missing or wrong.
+        InsecureConfigError: Credentials would leave this machine without TLS.
+    """
+    servers = _bootstrap_servers(given)
+    security = parse_security(given, servers)
+    return KafkaOptions(
+        client=_client_config(given, servers, security.protocol, security.ssl_context),
+        mechanism=security.mechanism,
+        client_rack=given.text("kafka.client.rack") or None,
+        group_id=_group_id(given),
+        isolation_level=_isolation_level(given),
+        max_wait_ms=_int(given, "fetch.max.wait.ms", 500),
+        min_bytes=_int(given, "fetch.min.bytes", 1),
+        max_bytes=_int(given, "fetch.max.bytes", DEFAULT_MAX_BYTES),
+        partition_max_bytes=_int(given, "max.partition.fetch.bytes", DEFAULT_PARTITION_MAX_BYTES),
+        check_crcs=given.boolean("kafka.check.crcs", default=True, is_trimmed=True),
+        receive_buffer_bytes=_int(
+            given, "receive.buffer.bytes", DEFAULT_RECEIVE_BUFFER_BYTES, at_least=-1
+        ),
+        send_buffer_bytes=_int(given, "send.buffer.bytes", DEFAULT_SEND_BUFFER_BYTES, at_least=-1),
+    )
+
+
+def _bootstrap_servers(given: GivenOptions) -> str:
+    name = "kafka.bootstrap.servers"
+    text = given.text(name)
+    if text is None:
+        raise OptionError(f"option {name} is missing: name a broker, such as 'broker:9092'")
+    if "@" in text:  # not shown: what is before it may be a password
+        raise OptionError(
+            f"option {name} has an @: credentials have options of their own, "
+            "kafka.sasl.username and kafka.sasl.password"
+        )
+    # Java's clients take and skip what looks like a protocol's name.
+    servers = ",".join(_SCHEME.sub("", entry.strip(), count=1) for entry in text.split(","))
+    try:
+        return ",".join(map(str, parse_bootstrap_servers(servers)))
+    except KafkaConfigurationError as error:
+        raise OptionError(f"option {name}: {error}") from error
+
+
+def _client_config(
+    given: GivenOptions, servers: str, protocol: str, ssl_context: ssl.SSLContext | None
+) -> ClientConfig:
+    default = ClientConfig
+    idle_ms = given.integer("kafka.connections.max.idle.ms", at_least=-MAX_LONG, is_trimmed=True)
+    retry_s = _seconds(given, "retry.backoff.ms", default.retry_backoff_s)
+    reconnect_s = _seconds(given, "reconnect.backoff.ms", default.reconnect_backoff_s)
+    return ClientConfig(
+        bootstrap_servers=servers,
+        client_id=given.text("kafka.client.id") or default.client_id,
+        request_timeout_s=_seconds(
+            given, "request.timeout.ms", default.request_timeout_s, at_least=1, at_most=MAX_INT
+        ),
+        connect_timeout_s=_seconds(
+            given, "socket.connection.setup.timeout.ms", default.connect_timeout_s, at_least=1
+        ),
+        retry_backoff_s=retry_s,
+        retry_backoff_max_s=max(
+            retry_s, _seconds(given, "retry.backoff.max.ms", default.retry_backoff_max_s)
+        ),
+        reconnect_backoff_s=reconnect_s,
+        reconnect_backoff_max_s=max(
+            reconnect_s,
+            _seconds(given, "reconnect.backoff.max.ms", default.reconnect_backoff_max_s),
+        ),
+        metadata_max_age_s=_seconds(given, "metadata.max.age.ms", default.metadata_max_age_s),
+        connections_max_idle_s=(
+            default.connections_max_idle_s
+            if idle_ms is None
+            else (idle_ms / 1000 if idle_ms >= 0 else None)
+        ),
+        security_protocol=protocol,
+        ssl_context=ssl_context,
+        allow_plaintext_credentials=given.boolean("allowPlaintextCredentials", default=False),
+        allow_auto_create_topics=False,
+    )
+
+
+def _seconds(
+    given: GivenOptions,
+    name: str,
+    default_s: float,
+    *,
+    at_least: int = 0,
+    at_most: int = MAX_LONG,
+) -> float:
+    number_ms = given.integer(
+        f"{_PREFIX}{name}", at_least=at_least, at_most=at_most, is_trimmed=True
+    )
+    return default_s if number_ms is None else number_ms / 1000
+
+
+def _int(given: GivenOptions, name: str, default: int, *, at_least: int = 0) -> int:
+    return given.number(
+        f"{_PREFIX}{name}", default, at_least=at_least, at_most=MAX_INT, is_trimmed=True
+    )
+
+
+def _group_id(given: GivenOptions) -> str | None:
+    group_id = given.text("kafka.group.id")
+    if group_id is not None:
+        given.warnings.append(
+            "option kafka.group.id has no effect: a query joins no group; commitOffsetsToGroup "
+            "has its offsets committed to one"
+        )
+    return group_id
+
+
+def _isolation_level(given: GivenOptions) -> IsolationLevel:
+    name = "kafka.isolation.level"
+    match trimmed(given.text(name) or "read_uncommitted"):
+        case "read_uncommitted":
+            return "read_uncommitted"
+        case "read_committed":
+            return "read_committed"
+    raise given.refusal(name, "it is read_uncommitted or read_committed")

@@ -1,0 +1,345 @@
+"""TLS as Kafka's Java clients are configured for it, for Python's `ssl`.
+
+Certificates and keys come as PEM (in files or inline), or in PKCS12 stores through the package
+`cryptography`. Java's own JKS stores cannot be read here; the error says how to convert them.
+Imported only where TLS is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+
+from aiokafka_lite.errors import OptionError
+from aiokafka_lite.helpers import create_ssl_context
+from aiokafka_lite.spark.given import GivenOptions, trimmed
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
+
+VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+OLD_VERSIONS: Final = ("SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1")
+TLS13_SUITES: Final = ("TLS_AES_", "TLS_CHACHA20_")
+
+_JKS: Final = b"\xfe\xed\xfe\xed"
+_JCEKS: Final = b"\xce\xce\xce\xce"
+_PEM: Final = b"-----BEGIN "
+_ONE_LINE: Final = re.compile(
+    r"(-----BEGIN [A-Z ]+-----)([A-Za-z0-9+/=\s]+)(-----END [A-Z ]+-----)"
+)
+
+
+class _Identity(NamedTuple):
+    """What a client shows of itself, in PEM: the certificates, and the key to the first."""
+
+    certificates: bytes
+    key: bytes
+    password: str | None
+
+    def __repr__(self) -> str:
+        return "_Identity(***)"
+
+
+def tls_context(given: GivenOptions) -> ssl.SSLContext:
+    """Make the context that the options kafka.ssl.* describe.
+
+    Raises:
+        OptionError: A store or a key is missing or cannot be read, or a value is wrong.
+    """
+    context = _trusting(given)
+    _load_identity(context, given)
+    _set_host_check(context, given)
+    _set_versions(context, given)
+    _set_ciphers(context, given)
+    return context
+
+
+# --- Whom we trust -------------------------------------------------------------------------
+def _trusting(given: GivenOptions) -> ssl.SSLContext:
+    name = _one_of(
+        given, "ssl.truststore.location", "ssl.truststore.certificates", "ssl.ca.location"
+    )
+    if name is None:
+        return create_ssl_context()
+    _check_type(given, "ssl.truststore.type")
+    stored = _stored(given, name)
+    if _PEM not in stored:
+        stored = _pkcs12_certificates(given, name, stored)
+    try:
+        return create_ssl_context(cadata=stored.decode("ascii", "ignore"))
+    except (ssl.SSLError, ValueError) as error:
+        raise given.refusal(
+            name, f"no certificates can be read from it ({_reason(error)})"
+        ) from error
+
+
+def _pkcs12_certificates(given: GivenOptions, name: str, stored: bytes) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    opened = _pkcs12(given, name, stored, "kafka.ssl.truststore.password", "-nokeys ")
+    found = [each.certificate for each in (*opened.additional_certs, opened.cert) if each]
+    if not found:
+        raise given.refusal(name, "it has no certificates")
+    return b"".join(each.public_bytes(Encoding.PEM) for each in found)
+
+
+# --- Who we are ----------------------------------------------------------------------------
+def _load_identity(context: ssl.SSLContext, given: GivenOptions) -> None:
+    """Give the context the client's certificate, if there is one."""
+    name = _one_of(
+        given,
+        "ssl.keystore.location",
+        "ssl.keystore.certificate.chain",
+        "ssl.certificate.location",
+    )
+    if name is None:
+        for key in ("ssl.keystore.key", "ssl.key.location"):
+            if f"kafka.{key}" in given:
+                raise OptionError(f"option kafka.{key} is given without the certificate to it")
+        return
+    _check_type(given, "ssl.keystore.type")
+    identity = _identity(given, name)
+
+    def password() -> str:
+        # Without a function of ours OpenSSL would ask for it on the terminal.
+        if identity.password is None:
+            raise OptionError(
+                f"the key of option {name} is encrypted: give option kafka.ssl.key.password"
+            )
+        return identity.password
+
+    with _file_of(identity.certificates) as certificates, _file_of(identity.key) as key:
+        try:
+            context.load_cert_chain(certificates, key, password)
+        except (ssl.SSLError, ValueError) as error:
+            raise given.refusal(
+                name,
+                "certificate and key cannot be read, or do not fit each other, or "
+                f"kafka.ssl.key.password is wrong ({_reason(error)})",
+            ) from error
+
+
+def _identity(given: GivenOptions, name: str) -> _Identity:
+    key_password = given.text("kafka.ssl.key.password")
+    stored = _stored(given, name)
+    match name:
+        case "kafka.ssl.keystore.certificate.chain":
+            return _Identity(stored, _key(given, "kafka.ssl.keystore.key", name), key_password)
+        case "kafka.ssl.certificate.location":
+            key = stored
+            if "kafka.ssl.key.location" in given:
+                key = _key(given, "kafka.ssl.key.location", name)
+            return _Identity(stored, key, key_password)
+    if _PEM in stored:
+        return _Identity(stored, stored, key_password)
+    return _pkcs12_identity(given, name, stored)
+
+
+def _key(given: GivenOptions, name: str, beside: str) -> bytes:
+    if name not in given:
+        raise OptionError(f"option {name} is missing: the key to the certificate of {beside}")
+    return _stored(given, name)
+
+
+def _pkcs12_identity(given: GivenOptions, name: str, stored: bytes) -> _Identity:
+    from cryptography.hazmat.primitives import serialization
+
+    opened = _pkcs12(given, name, stored, "kafka.ssl.keystore.password", "")
+    if opened.key is None or opened.cert is None:
+        raise given.refusal(name, "it has no key with a certificate")
+    password = os.urandom(24).hex()
+    key = opened.key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(password.encode()),
+    )
+    chain = [opened.cert, *opened.additional_certs]
+    pem = b"".join(each.certificate.public_bytes(serialization.Encoding.PEM) for each in chain)
+    return _Identity(pem, key, password)
+
+
+@contextmanager
+def _file_of(content: bytes) -> Iterator[str]:
+    """Lend a file with some content, as OpenSSL reads certificates and keys from files only.
+
+    In memory where there are such files; elsewhere one that nobody else may read.
+    """
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("aiokafka-lite")
+        try:
+            os.write(descriptor, content)
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+        return
+    descriptor, path = tempfile.mkstemp()
+    try:
+        os.write(descriptor, content)
+        yield path
+    finally:
+        os.close(descriptor)
+        os.unlink(path)
+
+
+# --- Stores --------------------------------------------------------------------------------
+def _one_of(given: GivenOptions, *names: str) -> str | None:
+    """Return the full name of the one that is given, None if none is."""
+    found = [f"kafka.{name}" for name in names if f"kafka.{name}" in given]
+    if len(found) > 1:
+        raise OptionError(f"options {' and '.join(found)} are given: only one can be heeded")
+    return found[0] if found else None
+
+
+def _check_type(given: GivenOptions, name: str) -> None:
+    kind = trimmed(given.text(f"kafka.{name}") or "PEM").upper()
+    if kind not in ("PEM", "PKCS12", "JKS"):
+        raise given.refusal(f"kafka.{name}", "it is PEM or PKCS12")
+
+
+def _stored(given: GivenOptions, name: str) -> bytes:
+    """Return what an option holds, or the file that it names."""
+    value = given.text(name) or ""
+    if not name.endswith(".location"):
+        return _ONE_LINE.sub(_in_lines, value).encode()
+    try:
+        stored = Path(trimmed(value)).read_bytes()
+    except (OSError, ValueError) as error:
+        raise given.refusal(
+            name,
+            f"the file cannot be read here ({_reason(error)}): it has to be at that path on the "
+            "driver and on every executor",
+        ) from error
+    if stored.startswith((_JKS, _JCEKS)):
+        _refuse_jks(given, name)
+    return stored
+
+
+def _in_lines(found: re.Match[str]) -> str:
+    """Write PEM in lines, as OpenSSL wants it; Java takes spaces for their ends."""
+    begin, body, end = found.groups()
+    characters = "".join(body.split())
+    lines = [characters[pos : pos + 64] for pos in range(0, len(characters), 64)]
+    return "\n".join(["", begin, *lines, end, ""])
+
+
+def _refuse_jks(given: GivenOptions, name: str) -> NoReturn:
+    path = trimmed(given.text(name) or "")
+    if "truststore" in name or "ca" in name.split("."):
+        convert = f"keytool -list -rfc -keystore '{path}' > '{path}.pem'"
+    else:
+        convert = (
+            f"keytool -importkeystore -srckeystore '{path}' -destkeystore '{path}.p12' "
+            f"-deststoretype PKCS12 && openssl pkcs12 -in '{path}.p12' -out '{path}.pem'"
+        )
+    raise given.refusal(
+        name, f"it is a JKS store, which only Java reads: convert it with {convert}"
+    )
+
+
+def _pkcs12(
+    given: GivenOptions, name: str, stored: bytes, password_name: str, openssl: str
+) -> PKCS12KeyAndCertificates:
+    path = trimmed(given.text(name) or "")
+    try:
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError as error:
+        raise given.refusal(
+            name,
+            "it is a PKCS12 store, for which the package cryptography is needed: install it, or "
+            f"convert the store with openssl pkcs12 -in '{path}' {openssl}-out '{path}.pem'",
+        ) from error
+    password = given.text(password_name)
+    try:
+        return pkcs12.load_pkcs12(stored, password.encode() if password is not None else None)
+    except ValueError as error:
+        raise given.refusal(
+            name, f"it is neither PEM nor a PKCS12 store that {password_name} opens"
+        ) from error
+
+
+# --- What is spoken ------------------------------------------------------------------------
+def _set_host_check(context: ssl.SSLContext, given: GivenOptions) -> None:
+    name = "kafka.ssl.endpoint.identification.algorithm"
+    algorithm = given.text(name)
+    if algorithm is None or trimmed(algorithm).lower() == "https":
+        return
+    if trimmed(algorithm):
+        raise given.refusal(name, "it is https, or empty for no check of the host's name")
+    context.check_hostname = False
+
+
+def _set_versions(context: ssl.SSLContext, given: GivenOptions) -> None:
+    name = "kafka.ssl.enabled.protocols"
+    text = given.text(name)
+    if text is None:
+        return
+    asked = _list(text)
+    if unknown := [one for one in asked if one not in VERSIONS and one not in OLD_VERSIONS]:
+        raise given.refusal(name, f"{unknown[0]!r} is none of {', '.join(VERSIONS)}")
+    versions = [VERSIONS[one] for one in asked if one in VERSIONS]
+    if not versions:
+        raise given.refusal(name, f"nothing older than {min(VERSIONS)} is spoken here")
+    context.minimum_version = min(versions)
+    context.maximum_version = max(versions)
+
+
+def _set_ciphers(context: ssl.SSLContext, given: GivenOptions) -> None:
+    """Restrict the cipher suites; those of TLS 1.3 can only be had all, or not at all."""
+    name = "kafka.ssl.cipher.suites"
+    suites = _list(given.text(name) or "")
+    if not suites:
+        return
+    old = [one for one in suites if not one.startswith(TLS13_SUITES)]
+    if len(old) == len(suites):
+        if context.minimum_version == ssl.TLSVersion.TLSv1_3:
+            raise given.refusal(
+                name, "none of them is for TLSv1.3, as kafka.ssl.enabled.protocols wants"
+            )
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+    if not old:
+        if context.maximum_version == ssl.TLSVersion.TLSv1_2:
+            raise given.refusal(
+                name, "none of them is for TLSv1.2, as kafka.ssl.enabled.protocols wants"
+            )
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        return
+    for one in old:
+        try:
+            context.set_ciphers(openssl_name(one))
+        except ssl.SSLError as error:
+            raise given.refusal(
+                name, f"{one!r} is no cipher suite that OpenSSL has here"
+            ) from error
+    context.set_ciphers(":".join(map(openssl_name, old)))
+
+
+def openssl_name(suite: str) -> str:
+    """Return OpenSSL's name of a cipher suite: ECDHE-RSA-AES128-GCM-SHA256.
+
+    Java and IANA call that one TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256.
+    """
+    if "_WITH_" not in suite:
+        return suite
+    exchange, cipher = suite.partition("_")[2].split("_WITH_", 1)
+    for theirs, ours in (("AES_128", "AES128"), ("AES_256", "AES256"), ("_CBC", "")):
+        cipher = cipher.replace(theirs, ours)
+    if cipher.startswith("CHACHA20_POLY1305"):
+        cipher = "CHACHA20-POLY1305"  # its hash goes without saying
+    parts = [*([] if exchange == "RSA" else exchange.split("_")), *cipher.split("_")]
+    return "-".join(parts)
+
+
+def _list(text: str) -> list[str]:
+    return [one for one in map(trimmed, text.split(",")) if one]
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "not in PEM"
+    return getattr(error, "strerror", None) or type(error).__name__
