@@ -1,0 +1,196 @@
+"""Offsets of processed micro-batches, committed to a Kafka group so that its lag can be seen.
+
+Spark goes by its checkpoint alone: what is committed here is for `kafka-consumer-groups`, Burrow
+and the like, and nothing is ever read from it. So a commit that fails is no reason to fail a
+query, nor to hold it up: it is tried for some seconds, then left to a later micro-batch, which
+commits what this one would have, and more. The log warns of it once.
+
+The group has no members (Kafka's tools show it as Empty). One that others are members of refuses.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.questions import coordinator_of, coordinator_request
+from aiokafka_lite.client.view import Node
+from aiokafka_lite.errors import (
+    GroupAuthorizationFailedError,
+    KafkaError,
+    RebalanceInProgressError,
+    TopicAuthorizationFailedError,
+    UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from aiokafka_lite.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from aiokafka_lite.spark.losses import named
+from aiokafka_lite.spark.offsets import Offsets
+from aiokafka_lite.structs import TopicPartition
+
+log = logging.getLogger("aiokafka_lite.spark")
+
+# How long a micro-batch may be held up by a commit.
+TRIED_FOR_S: Final = 5.0
+# After a failure micro-batches leave commits alone for so long, first and at most.
+LEFT_ALONE_FIRST_S: Final = 1.0
+LEFT_ALONE_LAST_S: Final = 60.0
+# Kafka forgets what was committed, seven days ago by default: a quiet topic is committed again.
+COMMITTED_AGAIN_AFTER_S: Final = 3600.0
+
+ADVICE: Final[Mapping[type[KafkaError], str]] = {
+    UnknownMemberIdError: "the group has members, so an application consumes with it: name "
+    "another group in the option commitOffsetsToGroup",
+    RebalanceInProgressError: "the group has members, so an application consumes with it: name "
+    "another group in the option commitOffsetsToGroup",
+    GroupAuthorizationFailedError: "the user must be allowed to READ the group that the option "
+    "commitOffsetsToGroup names",
+    TopicAuthorizationFailedError: "the user must be allowed to READ the topics",
+}
+
+
+class GroupCommits:
+    """Commits to one group, as nobody's member."""
+
+    def __init__(
+        self,
+        group_id: str,
+        cluster: BlockingCluster,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Take the group, and whom to ask for its coordinator.
+
+        Args:
+            group_id: What the option commitOffsetsToGroup names.
+            cluster: A view of it is not needed.
+            clock: Tells the time in seconds.
+            sleep: Waits for so many seconds.
+        """
+        self._group_id = group_id
+        self._cluster = cluster
+        self._clock = clock
+        self._sleep = sleep
+        self._coordinator: Node | None = None
+        self._committed: Offsets = {}
+        self._committed_all_at = float("-inf")
+        self._failures = Backoff(LEFT_ALONE_FIRST_S, LEFT_ALONE_LAST_S, random.Random())
+        self._next_attempt_at = float("-inf")
+        self._warned_of: type[KafkaError] | None = None
+
+    def commit(self, offsets: Offsets) -> None:
+        """Commit what has changed since the last commit; takes 5 seconds at most, or little more.
+
+        Args:
+            offsets: Of each partition, the next offset to be read.
+        """
+        now = self._clock()
+        if now < self._next_attempt_at:
+            return
+        is_time_for_all = now - self._committed_all_at >= COMMITTED_AGAIN_AFTER_S
+        left = {
+            tp: offset
+            for tp, offset in offsets.items()
+            if is_time_for_all or self._committed.get(tp) != offset
+        }
+        if not left:
+            return
+        try:
+            self._carry_through(left)
+        except KafkaError as error:
+            self._next_attempt_at = self._clock() + self._failures.next_delay_s()
+            self._warn(error, left)
+            return
+        if is_time_for_all:
+            self._committed_all_at = now
+        self._failures.reset()
+        if self._warned_of is not None:
+            self._warned_of = None
+            log.warning("group %s: offsets are committed again", self._group_id)
+
+    def _carry_through(self, left: Offsets) -> None:
+        """Commit until nothing is left, or it does not help, or time is over."""
+        config = self._cluster.config
+        backoff = Backoff(config.retry_backoff_s, config.retry_backoff_max_s, random.Random())
+        give_up_at = self._clock() + TRIED_FOR_S
+        while True:
+            try:
+                return self._attempt(left, give_up_at - self._clock())
+            except KafkaError as error:
+                # Where it is said that it is not, or that cannot be asked, it is looked for again.
+                self._coordinator = None
+                delay_s = backoff.next_delay_s()
+                if not error.retriable or self._clock() + delay_s >= give_up_at:
+                    raise
+            self._sleep(delay_s)
+
+    def _attempt(self, left: Offsets, timeout_s: float) -> None:
+        """Commit once; what is committed is left no more.
+
+        Raises:
+            KafkaError: The coordinator was not found or not reached, or refuses.
+        """
+        timeout_s = min(max(timeout_s, 0.1), self._cluster.config.request_timeout_s)
+        if self._coordinator is None:
+            request = coordinator_request(self._group_id)
+            answer = self._cluster.request_any(request, timeout_s=timeout_s)
+            self._coordinator = coordinator_of(self._group_id, answer)
+        connection = self._cluster.connection(self._coordinator)
+        response = connection.request(self._request(left), timeout_s=timeout_s)
+        refusal: KafkaError | None = None
+        for topic in response.topics:
+            for outcome in topic.partitions:
+                tp = TopicPartition(topic.name, outcome.partition_index)
+                error_class = for_code(outcome.error_code) if outcome.error_code else None
+                # A deleted topic has no lag: there is nothing to try again.
+                if error_class is None or error_class is UnknownTopicOrPartitionError:
+                    if tp in left:
+                        self._committed[tp] = left.pop(tp)
+                elif refusal is None or (refusal.retriable and not error_class.retriable):
+                    refusal = error_class(error_class.description.rstrip("."))
+        if refusal is not None:
+            raise refusal
+
+    def _request(self, offsets: Offsets) -> OffsetCommitRequest:
+        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+        for (topic, partition), offset in offsets.items():
+            topics.setdefault(topic, []).append(
+                OffsetCommitRequestPartition(
+                    partition_index=partition, committed_offset=offset, committed_metadata=""
+                )
+            )
+        return OffsetCommitRequest(
+            group_id=self._group_id,
+            generation_id_or_member_epoch=-1,  # of no member
+            member_id="",
+            topics=[
+                OffsetCommitRequestTopic(name=name, partitions=partitions)
+                for name, partitions in topics.items()
+            ],
+        )
+
+    def _warn(self, error: KafkaError, left: Offsets) -> None:
+        """Warn of a failure, unless that was done and it is still the same."""
+        if type(error) is self._warned_of:
+            return
+        self._warned_of = type(error)
+        advice = ADVICE.get(type(error))
+        log.warning(
+            "group %s: offsets of %s were not committed, so lag is not up to date; the query goes "
+            "on, and commits them with later ones: %s%s",
+            self._group_id,
+            named(left),
+            error,
+            f": {advice}" if advice else "",
+        )
