@@ -1,7 +1,65 @@
 """Kafka as a data source of Spark, without a jar: batch and streaming, through PySpark.
 
+::
+
+    from aiokafka_lite.spark import KafkaDataSource
+
+    spark.dataSource.register(KafkaDataSource)
+    spark.read.format("aiokafka_lite").option("kafka.bootstrap.servers", "localhost:9092")
+
 Everything here runs in plain processes that Spark forks: no event loop. What needs pyspark or
 pyarrow imports it itself, so that options and plans can be had without them.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from aiokafka_lite.spark.source import KafkaDataSource
+
+__all__ = ["KafkaDataSource"]
+
+_OLDEST_PYSPARK: Final = (4, 0)
+_HOW_TO_INSTALL: Final = (
+    "pip install 'aiokafka-lite[spark]', in the driver's Python and in the executors'"
+)
+
+
+def __getattr__(name: str) -> object:
+    if name != "KafkaDataSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _require_spark()
+    from aiokafka_lite.spark.source import KafkaDataSource
+
+    globals()[name] = KafkaDataSource
+    return KafkaDataSource
+
+
+def _require_spark() -> None:
+    """Refuse where the source could not work.
+
+    Raises:
+        ImportError: PySpark is missing or older than 4.0, or pyarrow is missing.
+    """
+    try:
+        import pyspark
+    except ModuleNotFoundError as error:
+        if error.name != "pyspark":
+            raise
+        raise ModuleNotFoundError(
+            f"aiokafka_lite.spark needs PySpark 4.0 or newer: {_HOW_TO_INSTALL}", name="pyspark"
+        ) from None
+    release = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+    if release < _OLDEST_PYSPARK:
+        raise ImportError(
+            "aiokafka_lite.spark needs PySpark 4.0 or newer, the first with data sources in "
+            f"Python, and found {pyspark.__version__}: {_HOW_TO_INSTALL}",
+            name="pyspark",
+        )
+    from importlib.util import find_spec
+
+    if find_spec("pyarrow") is None:
+        raise ModuleNotFoundError(
+            f"aiokafka_lite.spark needs pyarrow: {_HOW_TO_INSTALL}", name="pyarrow"
+        )

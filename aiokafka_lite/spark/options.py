@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.sasl import Mechanism
 
 TimestampStrategy: TypeAlias = Literal["error", "latest"]
+AdmissionControl: TypeAlias = Literal["engine", "source"]
 
 DEFAULT_MIN_RECORDS_PER_TASK: Final = 1000
 DEFAULT_MAX_TRIGGER_DELAY_S: Final = 900.0
@@ -56,6 +57,7 @@ STREAMING_ONLY: Final = (
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "commitOffsetsToGroup",
+    "admissionControl",
 )
 NAMES: Final = {
     name.lower(): name
@@ -120,6 +122,8 @@ class SourceOptions(Settings):
         send_buffer_bytes: The socket's (SO_SNDBUF); -1 is the system's default.
         min_records_per_task: Ranges smaller than this share a task.
         commit_group: The group to which the offsets of processed micro-batches are committed.
+        admission_control: Who knows where the last micro-batch ended, which limits count from:
+            Spark, from PySpark 4.2 on, or the source, which remembers.
         warnings: What the user should be told, once, by whoever plans the query: options that
             have no effect, or not a good one.
     """
@@ -156,6 +160,7 @@ class SourceOptions(Settings):
     send_buffer_bytes: int = DEFAULT_SEND_BUFFER_BYTES
     min_records_per_task: int = DEFAULT_MIN_RECORDS_PER_TASK
     commit_group: str | None = None
+    admission_control: AdmissionControl = "engine"
     warnings: tuple[str, ...] = ()
 
 
@@ -221,6 +226,7 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOp
             "minRecordsPerTask", DEFAULT_MIN_RECORDS_PER_TASK, at_least=1
         ),
         commit_group=_commit_group(given),
+        admission_control=_admission_control(given),
         warnings=tuple(given.warnings),
     )
 
@@ -371,3 +377,13 @@ def _commit_group(given: GivenOptions) -> str | None:
     if group is not None and not trimmed(group):
         raise given.refusal("commitOffsetsToGroup", "it is the name of a group")
     return group
+
+
+def _admission_control(given: GivenOptions) -> AdmissionControl:
+    text = given.text("admissionControl")
+    match text if text is None else text.lower():
+        case None | "engine":
+            return "engine"
+        case "source":
+            return "source"
+    raise given.refusal("admissionControl", "it is engine or source")

@@ -69,8 +69,9 @@ def column_names(*, include_headers: bool) -> list[str]:
 
 def spark_ddl(*, include_headers: bool) -> str:
     """Return the schema that there is without a user's, as Spark parses it."""
+    # A plain "timestamp" may mean the type without a time zone, by a setting of the session.
     return ", ".join(
-        f"{name} {COLUMNS[name].spark_type}"
+        f"{name} {COLUMNS[name].spark_type.replace('timestamp', 'timestamp_ltz')}"
         for name in column_names(include_headers=include_headers)
     )
 

@@ -1,0 +1,81 @@
+"""What a batch query reads, planned once, and how a task reads its part.
+
+A reader is pickled into every task: it holds the options as text and the columns, and imports what
+plans only where something is planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from aiokafka_lite._compat import override
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from aiokafka_lite.spark.ranges import OffsetRange
+
+
+class KafkaInputPartition(InputPartition):
+    """What one task reads: ranges of offsets, of one partition or of several."""
+
+    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
+        self.ranges = tuple(ranges)
+
+    @override
+    def __repr__(self) -> str:
+        ranges = ", ".join(
+            f"{each.topic}-{each.partition}[{each.start}..{each.end})" for each in self.ranges
+        )
+        return f"KafkaInputPartition({ranges})"
+
+
+class TaskReader:
+    """What batch and streaming readers have in common: how a task reads its part."""
+
+    is_streaming = False
+
+    def __init__(self, raw: Mapping[str, str], schema: pa.Schema) -> None:
+        """Take the options as they were given, and the schema of the rows."""
+        self.raw = dict(raw)
+        self.schema = schema
+
+    def __reduce__(self) -> tuple[type, tuple[dict[str, str], pa.Schema]]:
+        """Pickle what a task needs, and nothing that planning has brought together."""
+        return type(self), (self.raw, self.schema)
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Read the records of a partition, in a task.
+
+        Args:
+            partition: None, or a plain InputPartition, where the plan is empty.
+
+        Raises:
+            KafkaError: See `read_ranges`.
+        """
+        if not isinstance(partition, KafkaInputPartition):
+            return iter(())
+        from aiokafka_lite.spark.reading import read_ranges
+        from aiokafka_lite.spark.worker import options_of
+
+        options = options_of(self.raw, is_streaming=self.is_streaming)
+        return read_ranges(partition.ranges, options, self.schema)
+
+
+class KafkaBatchReader(TaskReader, DataSourceReader):
+    """Plans a batch query, in a process of the driver's, and reads in tasks."""
+
+    @override
+    def partitions(self) -> Sequence[InputPartition]:
+        """Look up where the query begins and ends, and divide that among tasks.
+
+        Raises:
+            KafkaError: The options cannot be used, no broker was reached, topics or offsets are
+                not there.
+        """
+        from aiokafka_lite.spark.driver import batch_tasks
+
+        return [KafkaInputPartition(task) for task in batch_tasks(self.raw)]

@@ -1,0 +1,108 @@
+"""What the driver's processes do for a query: look offsets up, and plan what its tasks read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from aiokafka_lite.errors import OptionError
+from aiokafka_lite.spark import worker
+from aiokafka_lite.spark.admission import Admission
+from aiokafka_lite.spark.group_commits import GroupCommits
+from aiokafka_lite.spark.micro_batches import MicroBatches
+from aiokafka_lite.spark.offsets import Offsets
+from aiokafka_lite.spark.options import SourceOptions
+from aiokafka_lite.spark.planner import Planner
+from aiokafka_lite.spark.splitting import Task
+
+log = logging.getLogger("aiokafka_lite.spark")
+
+
+def batch_tasks(raw: Mapping[str, str]) -> list[Task]:
+    """Return which task of a batch query reads which ranges.
+
+    Raises:
+        OptionError: The options cannot be used.
+        KafkaError: See `Planner.batch_ranges`.
+    """
+    options = worker.options_of(raw, is_streaming=False)
+    _warn(options)
+    # Spark reuses the processes that plan as well: the next query finds the connections open.
+    with worker.borrowed_cluster(options) as cluster:
+        planner = Planner(options, cluster)
+        return planner.tasks(planner.batch_ranges())
+
+
+class StreamPlanning:
+    """The parts that plan one streaming query, from its first question to its end.
+
+    Attributes:
+        options: The query's.
+        batches: Where its micro-batches begin and end.
+    """
+
+    def __init__(self, raw: Mapping[str, str], *, has_admission_control: bool = True) -> None:
+        """Parse the options and put the parts together; nothing is connected yet.
+
+        Args:
+            raw: The options as they were given.
+            has_admission_control: Whether Spark says where each batch begins.
+
+        Raises:
+            OptionError: The options cannot be used, or not with this PySpark.
+        """
+        self.options = options = worker.options_of(raw, is_streaming=True)
+        if not has_admission_control:
+            _refuse_limit(options)
+        _warn(options)
+        self._cluster = worker.new_cluster(options)
+        self._planner = Planner(options, self._cluster)
+        admission = Admission(
+            max_offsets=options.max_offsets_per_trigger,
+            min_offsets=options.min_offsets_per_trigger,
+            max_delay_s=options.max_trigger_delay_s,
+        )
+        self.batches = MicroBatches(options, self._planner, admission)
+        self._commits = (
+            None
+            if options.commit_group is None
+            else GroupCommits(options.commit_group, self._cluster)
+        )
+
+    def tasks(self, start: Offsets, end: Offsets) -> list[Task]:
+        """Return which task reads which ranges of a batch.
+
+        Raises:
+            DataLossError, KafkaError: See `Planner.stream_ranges`.
+        """
+        return self._planner.tasks(self.batches.ranges(start, end))
+
+    def processed(self, offsets: Offsets) -> None:
+        """Take note of what was processed: commit it, if that was asked for."""
+        if self._commits is not None:
+            self._commits.commit(offsets)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._cluster.close()
+
+
+def _refuse_limit(options: SourceOptions) -> None:
+    """Refuse a limit that PySpark 4.0 and 4.1 would have a query end by.
+
+    A trigger availableNow asks such a source once where the data ends. What a limit leaves out
+    would not be read, and nobody would know.
+    """
+    if options.max_offsets_per_trigger is not None and options.admission_control == "engine":
+        raise OptionError(
+            f"option maxOffsetsPerTrigger: {options.max_offsets_per_trigger} needs PySpark 4.2 or "
+            "newer, as earlier ones do not tell a source which trigger it reads for: upgrade, or "
+            "leave it out (availableNow reads everything in one batch then), or, if the query has "
+            "a trigger processingTime, set the option admissionControl to source"
+        )
+
+
+def _warn(options: SourceOptions) -> None:
+    """Say what the user should know of his options: Spark shows it among the driver's log."""
+    for warning in options.warnings:
+        log.warning("%s", warning)
