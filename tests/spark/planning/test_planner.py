@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 import pytest
+from confluent_kafka import Producer
 
 from aiokafka_lite.errors import KafkaError, OptionError, UnknownTopicOrPartitionError
 from aiokafka_lite.spark.errors import DataLossError
@@ -266,6 +267,29 @@ async def test_offsets_that_the_log_has_not_are_lost_records(
             assert bounds_of(await wait(planner.batch_ranges)) == {0: readable}
         assert option in caplog.text
         caplog.clear()
+
+
+@pytest.mark.parametrize("isolation_level", ["read_committed", "read_uncommitted"])
+async def test_open_transaction_is_the_end_for_those_who_read_what_is_committed(
+    kafka: KafkaHandle, new_planner: Planners, isolation_level: str
+) -> None:
+    topic = await filled(kafka, 2)
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": unique("open")}
+    )
+    await wait(producer.init_transactions)
+    producer.begin_transaction()
+    producer.produce(topic, b"value", partition=0)
+    await wait(producer.flush)
+    try:
+        planner = new_planner(
+            kafka.bootstrap_servers, topic, is_streaming=True, isolation_level=isolation_level
+        )
+        end = 2 if isolation_level == "read_committed" else 3
+        assert await wait(planner.latest) == offsets(topic, end)
+    finally:
+        await wait(producer.abort_transaction)
+    assert await wait(planner.latest) == offsets(topic, 4)  # the marker has an offset
 
 
 # --- Streams ---------------------------------------------------------------------------------
