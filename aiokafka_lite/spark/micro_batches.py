@@ -57,8 +57,11 @@ class MicroBatches:
             OptionError, KafkaError: See `Planner.starting_offsets`.
         """
         if self._initial is None:
-            self._initial = self._planner.starting_offsets()
-            self._at_end = frozenset(self._beginning_at_end(self._initial))
+            initial = self._planner.starting_offsets()
+            self._at_end = frozenset(self._beginning_at_end(initial))
+            if self._target is not None:  # the query began when that was fixed
+                initial.update({tp: self._target.get(tp, initial[tp]) for tp in self._at_end})
+            self._initial = initial
         return self._initial
 
     def _beginning_at_end(self, initial: Offsets) -> Collection[TopicPartition]:
@@ -101,7 +104,7 @@ class MicroBatches:
         if is_limited and not self._admission.is_unlimited:
             may_wait = self._target is None
             end = self._admission.admit(start, latest, self._planner.earliest, may_wait=may_wait)
-        if start == self._initial:
+        if self._last_end is None and start == self._initial:
             end = {**end, **{tp: start[tp] for tp in self._at_end if tp in end}}
         self._last_end = end
         return end

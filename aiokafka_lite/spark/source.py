@@ -92,8 +92,8 @@ def parse_either(options: Mapping[str, str]) -> SourceOptions:
         try:
             return parse_options(options, is_streaming=True)
         except OptionError as stream_error:
-            if str(stream_error) == str(batch_error):
-                message = str(batch_error)
-            else:
-                message = f"{batch_error} (a streaming query: {stream_error})"
-    raise OptionError(message)
+            if stream_error.args == batch_error.args:
+                raise batch_error from None
+            raise OptionError(
+                f"{batch_error.args[0]}; of a streaming query: {stream_error.args[0]}"
+            ) from None
