@@ -142,16 +142,16 @@ class BlockingCluster:
         timeout_s = min(self.config.request_timeout_s, MAX_METADATA_WAIT_S)
         failures: list[KafkaError] = []
         for nodes in (self._known_nodes(), self._bootstrap_nodes):
+            response = self._ask_in_turn(nodes, request, timeout_s, failures)
+            if response is None:
+                continue
             try:
-                response = self._ask_in_turn(nodes, request, timeout_s, failures)
                 raise_for_rebootstrap(response)
             except RebootstrapRequiredError as error:
                 failures.append(error)
-            except KafkaConnectionError:
-                pass  # one of those that are among the failures
-            else:
-                raise_for_metadata(response)
-                return response
+                continue
+            raise_for_metadata(response)
+            return response
         raise nobody_answered(failures)
 
     def apply_leader_hint(
@@ -311,8 +311,12 @@ class BlockingCluster:
             KafkaError: See ``request``; errors that another node would not mend.
         """
         timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
+        failures: list[KafkaError] = []
         nodes = self._known_nodes() or self._bootstrap_nodes
-        return self._ask_in_turn(nodes, request, timeout_s, [])
+        response = self._ask_in_turn(nodes, request, timeout_s, failures)
+        if response is None:
+            raise nobody_answered(failures)
+        return response
 
     def coordinator(self, group_id: str) -> int:
         """Return the node id of a group's coordinator, which can be sent requests.
@@ -342,7 +346,7 @@ class BlockingCluster:
         request: AnyRequest[R],
         timeout_s: float,
         failures: list[KafkaError],
-    ) -> R:
+    ) -> R | None:
         """Ask one node after another until one answers; adds to ``failures`` why others did not."""
         for node in nodes:
             try:
@@ -351,7 +355,7 @@ class BlockingCluster:
                 raise
             except PASSING_ERRORS as error:
                 failures.append(error)
-        raise nobody_answered(failures)
+        return None
 
     def _retrying(self, ask: Callable[[], T]) -> T:
         """Ask until there is an answer, or an error that lasts, or until time is over."""
@@ -360,6 +364,8 @@ class BlockingCluster:
         while True:
             try:
                 return ask()
+            except ClientClosedError:
+                raise
             except KafkaError as error:
                 delay_s = backoff.next_delay_s()
                 if not error.retriable or self._clock() + delay_s >= give_up_at:

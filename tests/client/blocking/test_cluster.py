@@ -1,0 +1,336 @@
+"""A blocking cluster: metadata, nodes that come and go, connections used again, coordinators."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from aiokafka_lite.broker import BrokerConfig
+from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.view import Node
+from aiokafka_lite.errors import (
+    ClientClosedError,
+    GroupAuthorizationFailedError,
+    KafkaConnectionError,
+    KafkaError,
+    NodeNotReadyError,
+    RebootstrapRequiredError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.protocol.messages.list_offsets import ListOffsetsResponse
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from aiokafka_lite.structs import TopicPartition
+from tests.client.blocking.conftest import (
+    config_of,
+    end_offset_request,
+    fetch,
+    records_of,
+)
+from tests.support.cluster import KafkaHandle, unique
+
+NewCluster = Callable[..., BlockingCluster]
+
+
+@pytest.fixture
+def three() -> Iterator[BrokerThread]:
+    with BrokerThread(BrokerConfig(nodes=3)) as broker:
+        yield broker
+
+
+class Clock:
+    """Time that passes only by sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, duration_s: float) -> None:
+        self.slept.append(duration_s)
+        self.now += duration_s
+
+
+# --- On both brokers ---------------------------------------------------------------------------
+async def test_records_are_fetched_from_the_leader(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    for partition in (0, 1):
+        await kafka.produce(topic, partition, [(b"k", b"v" * 300_000)] * 3)
+
+    def read() -> None:
+        cluster = BlockingCluster(config_of(kafka.bootstrap_servers))
+        view = cluster.refresh([topic])
+        assert view.partitions_for_topic(topic) == {0, 1}
+        for partition in (0, 1):
+            tp = TopicPartition(topic, partition)
+            leader = view.leader(tp)
+            assert leader is not None
+            answer = cluster.request(leader.leader, end_offset_request(tp))
+            assert answer.topics[0].partitions[0].offset == 3
+            records = records_of(cluster.request(leader.leader, fetch(cluster, tp)))
+            assert records.count(b"v" * 300_000) == 3
+        cluster.close()
+
+    await asyncio.to_thread(read)
+
+
+async def test_all_topics_are_seen_and_none_is_created(kafka: KafkaHandle) -> None:
+    topic, missing = await kafka.create_topic(), unique("missing")
+
+    def look() -> None:
+        cluster = BlockingCluster(config_of(kafka.bootstrap_servers))
+        view = cluster.refresh(None)
+        assert topic in view.topics
+        assert view.is_of_all
+        assert missing not in view.topics
+        for _ in range(2):
+            view = cluster.refresh([missing])
+            assert view.topics[missing].error is UnknownTopicOrPartitionError
+        assert missing not in cluster.refresh(None).topics
+        cluster.close()
+
+    await asyncio.to_thread(look)
+
+
+async def test_coordinator_of_a_group_is_found_and_can_be_asked(kafka: KafkaHandle) -> None:
+    def find() -> None:
+        cluster = BlockingCluster(config_of(kafka.bootstrap_servers, request_timeout_s=30.0))
+        node_id = cluster.coordinator(unique("group"))  # nothing was refreshed before
+        assert node_id in cluster.view.nodes
+        assert cluster.request(node_id, MetadataRequest(topics=[])).brokers
+        cluster.close()
+
+    await asyncio.to_thread(find)
+
+
+# --- Several nodes -----------------------------------------------------------------------------
+def test_each_node_is_asked_before_the_first_answer_is_waited_for(
+    three: BrokerThread, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(config_of(three.bootstrap_servers))
+    nodes = cluster.refresh([]).nodes
+    three.on("Metadata").delay(0.3, times=3)
+    begun = time.monotonic()
+    outcomes = cluster.request_each({node_id: MetadataRequest(topics=[]) for node_id in nodes})
+    assert time.monotonic() - begun < 0.8  # one after another: 0.9
+    assert {node_id: type(outcome) for node_id, outcome in outcomes.items()} == dict.fromkeys(
+        nodes, MetadataResponse
+    )
+
+
+def test_node_that_fails_does_not_spoil_the_others_answers(
+    three: BrokerThread, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(config_of(three.bootstrap_servers))
+    nodes = list(cluster.refresh([]).nodes)
+    for node_id in nodes:
+        cluster.connection(node_id)
+    three.on("Metadata", node=nodes[0]).silence()
+    three.on("Metadata", node=nodes[1]).disconnect()
+    request = MetadataRequest(topics=[])
+    outcomes = cluster.request_each(dict.fromkeys([*nodes, 77], request), timeout_s=0.3)
+    assert isinstance(outcomes[nodes[0]], RequestTimedOutError)
+    assert isinstance(outcomes[nodes[1]], KafkaConnectionError)
+    assert isinstance(outcomes[nodes[2]], MetadataResponse)  # though its deadline is over by now
+    assert isinstance(outcomes[77], NodeNotReadyError)
+    outcomes = cluster.request_each(dict.fromkeys(nodes, request))
+    assert not [each for each in outcomes.values() if isinstance(each, KafkaError)]
+
+
+def test_other_nodes_are_asked_where_one_is_gone(
+    three: BrokerThread, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(config_of(three.bootstrap_servers))
+    first, *others = sorted(cluster.refresh([]).nodes)
+    three.stop_node(first)  # the only bootstrap server
+    for _ in range(5):
+        assert sorted(cluster.refresh([]).nodes) == others
+        assert cluster.request_any(MetadataRequest(topics=[])).brokers
+
+
+def test_bootstrap_servers_are_asked_again_when_no_known_node_answers(
+    broker: BrokerThread, new_cluster: NewCluster
+) -> None:
+    with BrokerThread(BrokerConfig(node_id=5)) as other:
+        cluster = new_cluster(config_of(f"{other.bootstrap_servers},{broker.bootstrap_servers}"))
+        broker.stop_node(1)
+        assert list(cluster.refresh([]).nodes) == [5]
+        broker.start_node(1)
+    assert list(cluster.refresh([]).nodes) == [1]
+
+
+def test_broker_that_does_not_know_the_cluster_any_more_has_it_bootstrapped_again(
+    broker: BrokerThread, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(config_of(broker.bootstrap_servers))
+    cluster.refresh([])
+    rebootstrap = MetadataResponse(error_code=RebootstrapRequiredError.errno)
+    with broker.on("Metadata").answer(rebootstrap) as rule:
+        assert cluster.refresh([]).nodes
+        assert rule.hits == 1
+
+
+# --- Trying again ------------------------------------------------------------------------------
+def test_refresh_waits_for_a_cluster_that_starts(
+    broker: BrokerThread, new_cluster: NewCluster
+) -> None:
+    broker.stop_node(1)
+    clock = Clock()
+
+    def sleep(duration_s: float) -> None:
+        clock.sleep(duration_s)
+        if len(clock.slept) == 6:
+            broker.start_node(1)
+
+    config = config_of(broker.bootstrap_servers)
+    cluster = new_cluster(config, clock=clock, sleep=sleep, rng=random.Random(1))
+    assert cluster.refresh([]).nodes
+    assert clock.slept[0] == pytest.approx(0.01, rel=0.21)
+    assert max(clock.slept) > 0.05
+
+
+def test_refresh_gives_up_at_its_time_and_names_who_was_asked(
+    broker: BrokerThread, new_cluster: NewCluster
+) -> None:
+    broker.stop_node(1)
+    clock = Clock()
+    config = config_of(broker.bootstrap_servers, request_timeout_s=3.0)
+    cluster = new_cluster(config, clock=clock, sleep=clock.sleep)
+    with pytest.raises(KafkaConnectionError, match=f"{broker.bootstrap_servers}.*refused"):
+        cluster.refresh([])
+    assert 1_002 < clock.now < 1_004
+    assert cluster.view.nodes == {}
+
+
+def test_refusal_is_not_asked_again(broker: BrokerThread, new_cluster: NewCluster) -> None:
+    cluster = new_cluster(config_of(broker.bootstrap_servers))
+    with broker.on("FindCoordinator").fail(GroupAuthorizationFailedError, times=None) as rule:
+        with pytest.raises(GroupAuthorizationFailedError, match="no coordinator for 'g'"):
+            cluster.coordinator("g")
+        assert rule.hits == 1
+
+
+# --- Connections -------------------------------------------------------------------------------
+def test_connection_is_used_again_and_replaced_when_idle_or_dead(
+    broker: BrokerThread, new_cluster: NewCluster
+) -> None:
+    clock = Clock()
+    config = config_of(broker.bootstrap_servers, connections_max_idle_s=60.0)
+    cluster = new_cluster(config, clock=clock, sleep=clock.sleep)
+    cluster.refresh([])
+    first = cluster.connection(1)
+    clock.now += 59
+    assert cluster.connection(1) is first
+    cluster.request(1, MetadataRequest(topics=[]))
+    clock.now += 59
+    assert cluster.connection(1) is first
+    clock.now += 2
+    second = cluster.connection(1)
+    assert second is not first
+    assert first.is_closed
+    broker.stop_node(1)
+    broker.start_node(1)
+    third = cluster.connection(1)
+    assert third is not second
+    assert second.is_closed
+    assert cluster.request(1, MetadataRequest(topics=[])).brokers
+
+
+def test_connection_that_waits_for_an_answer_is_not_idle(
+    broker: BrokerThread, new_cluster: NewCluster
+) -> None:
+    clock = Clock()
+    config = config_of(broker.bootstrap_servers, connections_max_idle_s=5.0)
+    cluster = new_cluster(config, clock=clock, sleep=clock.sleep)
+    cluster.refresh([])
+    connection = cluster.connection(1)
+    with broker.on("Metadata").hold():
+        exchange = connection.send(MetadataRequest(topics=[]), timeout_s=60.0)
+        clock.now += 30
+        assert cluster.connection(1) is connection
+    assert connection.receive(exchange).brokers
+
+
+def test_node_that_cannot_be_reached_is_left_alone_for_longer_each_time(
+    broker: BrokerThread, new_cluster: NewCluster
+) -> None:
+    clock = Clock()
+    cluster = new_cluster(config_of(broker.bootstrap_servers), clock=clock, sleep=clock.sleep)
+    cluster.refresh([])
+    broker.stop_node(1)
+    clock.now += 10  # the lost one had lived for a while
+    for _ in range(7):
+        with pytest.raises(KafkaConnectionError):
+            cluster.connection(1)
+    assert clock.slept == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.1, 0.1], rel=0.21)
+
+
+def test_connection_to_where_a_node_was_is_closed(
+    broker: BrokerThread, new_cluster: NewCluster
+) -> None:
+    with BrokerThread() as elsewhere:
+        cluster = new_cluster(config_of(broker.bootstrap_servers))
+        host, port = elsewhere.bootstrap_servers.split(":")
+        moved = Node(9, host, int(port))
+        cluster.refresh([])
+        connection = cluster.connection(moved)
+        assert cluster.connection(moved) is connection
+        cluster.refresh([])
+        assert connection.is_closed
+
+
+def test_leader_hint_is_taken_when_it_is_newer(
+    three: BrokerThread, new_cluster: NewCluster
+) -> None:
+    three.create_topic("t")
+    cluster = new_cluster(config_of(three.bootstrap_servers))
+    tp = TopicPartition("t", 0)
+    known = cluster.refresh(["t"]).leader(tp)
+    assert known is not None
+    other = next(node_id for node_id in cluster.view.nodes if node_id != known.leader)
+    assert not cluster.apply_leader_hint(tp, other, known.leader_epoch)
+    endpoint = Node(99, "127.0.0.1", 1)
+    assert cluster.apply_leader_hint(tp, 99, known.leader_epoch + 1, [endpoint])
+    leader = cluster.view.leader(tp)
+    assert leader is not None
+    assert (leader.leader, leader.leader_epoch) == (99, known.leader_epoch + 1)
+    assert cluster.view.nodes[99] == endpoint
+
+
+def test_closed_cluster_refuses_and_closes_its_connections(
+    broker: BrokerThread, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(config_of(broker.bootstrap_servers))
+    cluster.refresh([])
+    connection = cluster.connection(1)
+    cluster.close()
+    cluster.close()
+    assert connection.is_closed
+    with pytest.raises(ClientClosedError):
+        cluster.refresh([])
+    with pytest.raises(ClientClosedError):
+        cluster.request(1, MetadataRequest(topics=[]))
+
+
+async def test_every_node_of_a_mapping_answers_its_own_question(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, [(None, b"v")] * 7)
+
+    def ask() -> None:
+        cluster = BlockingCluster(config_of(kafka.bootstrap_servers))
+        tp = TopicPartition(topic, 0)
+        leader = cluster.refresh([topic]).leader(tp)
+        assert leader is not None
+        (outcome,) = cluster.request_each({leader.leader: end_offset_request(tp)}).values()
+        assert isinstance(outcome, ListOffsetsResponse)
+        assert outcome.topics[0].partitions[0].offset == 7
+        cluster.close()
+
+    await asyncio.to_thread(ask)

@@ -1,0 +1,352 @@
+"""One blocking connection: answers in any order asked for, deadlines, threads, losses."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.client.blocking import BlockingConnection
+from aiokafka_lite.client.config import Address
+from aiokafka_lite.client.limits import MAX_CORRELATION_ID, MAX_THROTTLE_S
+from aiokafka_lite.client.versions import ApiVersions
+from aiokafka_lite.errors import (
+    CorrelationIdError,
+    FrameTooLargeError,
+    IllegalArgumentError,
+    IncompatibleBrokerVersion,
+    InsecureConfigError,
+    KafkaConnectionError,
+    KafkaProtocolError,
+    RequestTimedOutError,
+)
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
+from aiokafka_lite.protocol.messages.list_offsets import ListOffsetsRequest
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from aiokafka_lite.protocol.messages.produce import ProduceRequest
+from tests.client.blocking.conftest import TIMEOUT_S, config_of
+
+
+def topic_request(name: str) -> MetadataRequest:
+    topic = MetadataRequestTopic(name=name)
+    return MetadataRequest(topics=[topic], allow_auto_topic_creation=False)
+
+
+def ask_for(connection: BlockingConnection, name: str, timeout_s: float = TIMEOUT_S) -> str | None:
+    return connection.request(topic_request(name), timeout_s=timeout_s).topics[0].name
+
+
+# --- Answers ----------------------------------------------------------------------------------
+def test_answers_are_kept_for_those_who_ask_later(connection: BlockingConnection) -> None:
+    exchanges = [
+        connection.send(topic_request(name), timeout_s=TIMEOUT_S) for name in ("a", "b", "c")
+    ]
+    assert connection.in_flight_count == 3
+    names = [connection.receive(exchange).topics[0].name for exchange in exchanges[::-1]]
+    assert names == ["c", "b", "a"]
+    assert connection.in_flight_count == 0
+    assert connection.receive(exchanges[0]).topics[0].name == "a"  # again
+
+
+def test_answer_that_nobody_asks_for_is_not_taken_for_the_next(
+    connection: BlockingConnection,
+) -> None:
+    connection.send(topic_request("a"), timeout_s=TIMEOUT_S)
+    assert ask_for(connection, "b") == "b"
+
+
+def test_correlation_ids_start_over_and_pass_those_in_flight(
+    broker: BrokerThread, connection: BlockingConnection
+) -> None:
+    with broker.on("ListOffsets").hold() as rule:
+        first = connection.send(ListOffsetsRequest(), timeout_s=TIMEOUT_S)
+        connection._last_correlation_id = MAX_CORRELATION_ID - 1
+        exchanges = [
+            connection.send(topic_request(name), timeout_s=TIMEOUT_S) for name in ("a", "b", "c")
+        ]
+        rule.release()
+    connection.receive(first)
+    assert [connection.receive(each).topics[0].name for each in exchanges] == ["a", "b", "c"]
+    assert connection._last_correlation_id < 10
+
+
+def test_what_gets_no_answer_is_refused_before_it_is_sent(connection: BlockingConnection) -> None:
+    with pytest.raises(IllegalArgumentError, match="acks"):
+        connection.send(ProduceRequest(acks=0), timeout_s=TIMEOUT_S)
+    connection.api_versions = ApiVersions({MetadataRequest.api_key: (4, 9)}, connection.peer)
+    with pytest.raises(IncompatibleBrokerVersion, match="does not offer HeartbeatRequest"):
+        connection.send(HeartbeatRequest(), timeout_s=TIMEOUT_S)
+    assert ask_for(connection, "a") == "a"
+
+
+def test_malformed_answer_costs_the_request_and_not_the_connection(
+    broker: BrokerThread, connection: BlockingConnection
+) -> None:
+    broker.on("ListOffsets").on_frame(lambda _, frame: frame[:3] + b"\5" + frame[4:8] + b"\xff")
+    with pytest.raises(KafkaProtocolError, match=r"bad answer from .* to ListOffsets"):
+        connection.request(ListOffsetsRequest(), timeout_s=TIMEOUT_S)
+    assert ask_for(connection, "a") == "a"
+
+
+def test_answer_to_a_question_not_asked_closes_the_connection(
+    broker: BrokerThread, connection: BlockingConnection
+) -> None:
+    broker.on("Metadata").wrong_correlation_id()
+    with pytest.raises(CorrelationIdError, match="out of step"):
+        ask_for(connection, "a")
+    assert connection.is_closed
+
+
+def test_small_question_gets_no_huge_answer(
+    broker: BrokerThread, connection: BlockingConnection
+) -> None:
+    broker.on("ListOffsets").on_frame(lambda _, frame: (17 << 20).to_bytes(4, "big") + frame[4:])
+    with pytest.raises(FrameTooLargeError, match=r"17825792 bytes, the limit is 16777216"):
+        connection.request(ListOffsetsRequest(), timeout_s=TIMEOUT_S)
+    assert connection.is_closed
+
+
+# --- Deadlines --------------------------------------------------------------------------------
+def test_silent_broker_is_given_up_at_the_deadline(
+    broker: BrokerThread, connection: BlockingConnection
+) -> None:
+    broker.on("ListOffsets").silence()
+    other = connection.send(topic_request("a"), timeout_s=TIMEOUT_S)
+    begun = time.monotonic()
+    with pytest.raises(RequestTimedOutError, match=r"ListOffsets v\d+ in 0\.2 s"):
+        connection.request(ListOffsetsRequest(), timeout_s=0.2)
+    assert 0.19 < time.monotonic() - begun < 5
+    assert connection.receive(other).topics[0].name == "a"  # it was answered before
+    with pytest.raises(KafkaConnectionError, match="stopped answering"):
+        ask_for(connection, "a")
+
+
+def test_bytes_that_trickle_in_do_not_prolong_the_deadline(
+    broker: BrokerThread, connection: BlockingConnection
+) -> None:
+    broker.on("Metadata").trickle(20)
+    begun = time.monotonic()
+    with pytest.raises(RequestTimedOutError):
+        ask_for(connection, "a" * 200, timeout_s=0.4)
+    assert time.monotonic() - begun < 2
+
+
+def test_large_answer_that_stalls_half_way_is_given_up_at_the_deadline(
+    broker: BrokerThread, connection: BlockingConnection
+) -> None:
+    # Larger than what is read where a frame may begin: the rest is waited for with one call.
+    broker.on("Metadata").on_frame(lambda _, frame: (1 << 20).to_bytes(4, "big") + bytes(200_000))
+    begun = time.monotonic()
+    with pytest.raises(RequestTimedOutError):
+        ask_for(connection, "a", timeout_s=0.4)
+    assert time.monotonic() - begun < 2
+
+
+def test_answer_that_came_in_time_is_taken_after_its_deadline(
+    broker: BrokerThread, connection: BlockingConnection
+) -> None:
+    exchange = connection.send(topic_request("a"), timeout_s=0.2)
+    time.sleep(0.3)
+    assert connection.receive(exchange).topics[0].name == "a"
+
+
+def test_peer_that_takes_nothing_is_given_up(
+    broker: BrokerThread, connection: BlockingConnection
+) -> None:
+    broker.on("ListOffsets").silence()  # nothing more is read from the connection
+    connection.send(ListOffsetsRequest(), timeout_s=TIMEOUT_S)
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="a" * 30_000)] * 100)
+    begun = time.monotonic()
+
+    def flood() -> None:
+        for _ in range(100):
+            connection.send(request, timeout_s=0.2)
+
+    with pytest.raises(KafkaConnectionError, match=r"not taken MetadataRequest within 0\.2 s"):
+        flood()
+    assert time.monotonic() - begun < 20
+    assert connection.is_closed
+
+
+# --- Losses -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("after_bytes", [0, 2, 6, 10])
+def test_lost_connection_fails_all_that_have_no_answer(
+    broker: BrokerThread, connection: BlockingConnection, after_bytes: int, *, reset: bool
+) -> None:
+    broker.on("Metadata").delay(0.1)
+    broker.on("ListOffsets").disconnect(after_bytes=after_bytes, reset=reset)
+    answered = connection.send(topic_request("a"), timeout_s=TIMEOUT_S)
+    exchanges = [
+        connection.send(ListOffsetsRequest(), timeout_s=TIMEOUT_S),
+        connection.send(ListOffsetsRequest(), timeout_s=TIMEOUT_S),
+    ]
+    if not reset:  # which would take the answer that came before
+        assert connection.receive(answered).topics[0].name == "a"
+    for exchange in exchanges[::-1]:
+        with pytest.raises(KafkaConnectionError, match="lost the connection to 127"):
+            connection.receive(exchange)
+    with pytest.raises(KafkaConnectionError, match="lost the connection"):
+        ask_for(connection, "a")
+    assert connection.is_closed
+    assert connection.in_flight_count == 0
+
+
+def test_connection_that_the_peer_closed_at_rest_is_found_out(
+    broker: BrokerThread, connection: BlockingConnection
+) -> None:
+    assert connection.is_usable()
+    broker.stop_node(1)
+    assert not connection.is_usable()
+    assert connection.is_closed
+
+
+def test_connection_with_an_answer_on_its_way_is_usable(connection: BlockingConnection) -> None:
+    exchange = connection.send(topic_request("a"), timeout_s=TIMEOUT_S)
+    time.sleep(0.05)
+    assert connection.is_usable()
+    connection.receive(exchange)
+    assert connection.is_usable()
+
+
+def test_nothing_listens_says_so_for_every_address(broker: BrokerThread, address: Address) -> None:
+    broker.stop_node(1)
+    config = config_of(broker.bootstrap_servers)
+    with pytest.raises(KafkaConnectionError, match=r"cannot connect to 127.*connection refused"):
+        BlockingConnection.open(address, config)
+    with pytest.raises(
+        KafkaConnectionError, match=r"cannot connect to localhost.*127\.0\.0\.1: conn"
+    ):
+        BlockingConnection.open(address._replace(host="localhost"), config)
+    with pytest.raises(KafkaConnectionError, match=r"cannot resolve .*\.invalid.*advertised"):
+        BlockingConnection.open(address._replace(host="kafka.invalid"), config)
+
+
+def test_name_with_several_addresses_is_tried_at_each(
+    broker: BrokerThread, address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve = socket.getaddrinfo
+
+    def resolve_both(host: object, port: object, **settings: object) -> list[tuple[object, ...]]:
+        if host != b"kafka.test" or settings.get("flags"):
+            return resolve(host, port, **settings)  # type: ignore[arg-type, return-value]
+        kind = socket.AF_INET, socket.SOCK_STREAM, 6, ""
+        return [(*kind, ("127.0.0.2", port)), (*kind, ("127.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_both)
+    named = address._replace(host="kafka.test")
+    connection = BlockingConnection.open(named, config_of(broker.bootstrap_servers))
+    assert ask_for(connection, "a") == "a"
+    connection.close()
+    broker.stop_node(1)
+    with pytest.raises(KafkaConnectionError, match=r"127\.0\.0\.2: .*; 127\.0\.0\.1: conn"):
+        BlockingConnection.open(named, config_of(broker.bootstrap_servers))
+
+
+def test_peer_that_says_nothing_is_no_kafka_listener(
+    broker: BrokerThread, address: Address
+) -> None:
+    broker.on_connect().silence()
+    config = config_of(broker.bootstrap_servers, connect_timeout_s=0.2)
+    with pytest.raises(KafkaConnectionError, match="while versions were negotiated"):
+        BlockingConnection.open(address, config)
+
+
+def test_stranger_is_told_by_its_first_bytes() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = Address("127.0.0.1", server.getsockname()[1])
+
+        def greet() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                peer.recv(1000)
+
+        with ThreadPoolExecutor(1) as executor:
+            greeting = executor.submit(greet)
+            with pytest.raises(FrameTooLargeError, match="looks like an HTTP server"):
+                BlockingConnection.open(address, config_of("unused"))
+            greeting.result()
+
+
+def test_credentials_are_not_sent_elsewhere_in_the_clear() -> None:
+    config = config_of("unused", security_protocol="SASL_PLAINTEXT")
+    with pytest.raises(InsecureConfigError, match=r"kafka\.test:9092"):
+        BlockingConnection.open(Address("kafka.test", 9092), config)
+
+
+# --- Throttles --------------------------------------------------------------------------------
+def test_throttle_is_waited_out_before_the_next_request(
+    broker: BrokerThread, address: Address
+) -> None:
+    now, slept = [1_000.0], list[float]()
+
+    def sleep(duration_s: float) -> None:
+        slept.append(duration_s)
+        now[0] += duration_s
+
+    connection = BlockingConnection.open(
+        address, config_of(broker.bootstrap_servers), clock=lambda: now[0], sleep=sleep
+    )
+    for throttle_s, expected_s in ((3.0, 3.0), (1e6, MAX_THROTTLE_S)):
+        broker.on("Metadata").throttle(throttle_s)
+        ask_for(connection, "a")
+        ask_for(connection, "a")
+        ask_for(connection, "a")
+        assert slept == [pytest.approx(expected_s)]
+        slept.clear()
+    connection.close()
+
+
+# --- Threads ----------------------------------------------------------------------------------
+def test_one_thread_receives_while_others_send(connection: BlockingConnection) -> None:
+    """Threads that ask at once get each its own answers."""
+
+    def ask(thread: int) -> list[str | None]:
+        return [ask_for(connection, f"t{thread}-{n}") for n in range(30)]
+
+    with ThreadPoolExecutor(4) as executor:
+        answers = list(executor.map(ask, range(4)))
+    assert answers == [[f"t{thread}-{n}" for n in range(30)] for thread in range(4)]
+    assert connection.in_flight_count == 0
+
+
+def test_closing_wakes_up_who_waits_in_another_thread(
+    broker: BrokerThread, connection: BlockingConnection
+) -> None:
+    broker.on("ListOffsets").silence()
+    exchange = connection.send(ListOffsetsRequest(), timeout_s=TIMEOUT_S)
+    is_waiting = threading.Event()
+
+    def wait() -> float:
+        is_waiting.set()
+        with pytest.raises(KafkaConnectionError, match="closed by this client"):
+            connection.receive(exchange)
+        return time.monotonic()
+
+    with ThreadPoolExecutor(1) as executor:
+        waiting = executor.submit(wait)
+        is_waiting.wait()
+        time.sleep(0.05)
+        begun = time.monotonic()
+        connection.close()
+        assert waiting.result() - begun < TIMEOUT_S / 2
+    connection.close()  # idempotent
+
+
+def test_requests_can_be_sent_while_another_thread_waits(
+    broker: BrokerThread, connection: BlockingConnection
+) -> None:
+    with broker.on("ListOffsets").hold() as rule, ThreadPoolExecutor(1) as executor:
+        exchange = connection.send(ListOffsetsRequest(), timeout_s=TIMEOUT_S)
+        waiting = executor.submit(connection.receive, exchange)
+        time.sleep(0.05)
+        later = connection.send(topic_request("a"), timeout_s=TIMEOUT_S)
+        assert not waiting.done()
+        rule.release()
+        assert connection.receive(later).topics[0].name == "a"
+        waiting.result(TIMEOUT_S)
