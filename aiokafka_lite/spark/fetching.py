@@ -21,7 +21,7 @@ from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError, NoError, StaleMetadata, for_code
 from aiokafka_lite.records.record_set import end_offset
 from aiokafka_lite.spark.progress import Progress, Share
-from aiokafka_lite.spark.setbacks import Setbacks
+from aiokafka_lite.spark.setbacks import LogEndsError, Setbacks
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.blocking import BlockingConnection, BlockingExchange
@@ -249,8 +249,7 @@ class Fetching:
             reachable = answer.last_stable_offset
         progress.empty_answers += 1
         if reachable < progress.end:
-            # Was it in a newer leader's metadata? If not it has to become visible.
-            error = StaleMetadata(f"its records end at offset {reachable} for now")
+            error = LogEndsError(f"its records end at offset {reachable} for now")
             self._setbacks.note([progress], error)
         elif progress.empty_answers >= EMPTY_ANSWERS:
             progress.position = progress.end

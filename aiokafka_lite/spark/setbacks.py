@@ -19,6 +19,7 @@ from aiokafka_lite.client.view import GONE_AFTER_S, NO_EPOCH, TopicView
 from aiokafka_lite.errors import (
     KafkaError,
     OffsetOutOfRangeError,
+    StaleMetadata,
     UnknownTopicOrPartitionError,
     for_code,
 )
@@ -42,6 +43,10 @@ WHAT_TO_DO: Final = (
 )
 
 
+class LogEndsError(StaleMetadata):
+    """A log seems to end before the range does: true, or a new leader that is not up to date."""
+
+
 class Setbacks:
     """Deals with the failures of one task's ranges."""
 
@@ -61,6 +66,7 @@ class Setbacks:
         self._timeout_s: Final = options.poll_timeout_s
         self._first_delay_s: Final = options.client.retry_backoff_s
         self._last_delay_s: Final = options.client.retry_backoff_max_s
+        self._isolation_level: Final = int(options.isolation_level == "read_committed")
         self._is_loss_an_error: Final = options.fail_on_data_loss
 
     # --- Failures that pass ----------------------------------------------------------------
@@ -130,8 +136,8 @@ class Setbacks:
         for progress in asked:
             if not self._find(progress, is_fresh=True):
                 self._not_found(progress)
-            elif isinstance(progress.error, OffsetOutOfRangeError):
-                self._out_of_range(progress)
+            elif isinstance(progress.error, (OffsetOutOfRangeError, LogEndsError)):
+                self._look_for_offsets(progress)
 
     def _find(self, progress: Progress, *, is_fresh: bool) -> bool:
         """Take the leader from the metadata at hand; whether there is one."""
@@ -166,8 +172,12 @@ class Setbacks:
         self._lost(progress, progress.position, "the topic was deleted and made anew")
         progress.leader_epoch = NO_EPOCH
 
-    def _out_of_range(self, progress: Progress) -> None:
-        """Find out what of a range is left."""
+    def _look_for_offsets(self, progress: Progress) -> None:
+        """Find out what of a range is left.
+
+        A leader that does not know yet what its followers have does not say where its log ends
+        (KIP-207), so that what is said can be believed.
+        """
         try:
             earliest, latest = (self._offset(progress, at) for at in (EARLIEST, LATEST))
         except KafkaError as error:
@@ -176,10 +186,12 @@ class Setbacks:
         if earliest > progress.position:
             why = f"records before offset {earliest} were deleted, by age or size"
             self._lost(progress, min(earliest, progress.end), why)
-        elif latest <= progress.position:
+        elif latest <= progress.position or (
+            latest < progress.end and isinstance(progress.error, LogEndsError)
+        ):
             why = f"the log ends at offset {latest}: the topic was made anew or truncated"
             self._lost(progress, progress.end, why)
-        # Otherwise it was a leader that lagged behind.
+        # Otherwise it was a leader that had lagged behind.
 
     def _offset(self, progress: Progress, at: int) -> int:
         from aiokafka_lite.protocol.messages.list_offsets import (  # seldom needed
@@ -196,7 +208,9 @@ class Setbacks:
             timestamp=at,
         )
         topic = ListOffsetsTopic(name=progress.topic, partitions=[partition])
-        request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic])
+        request = ListOffsetsRequest(
+            replica_id=-1, isolation_level=self._isolation_level, topics=[topic]
+        )
         response = self._cluster.request(progress.node.id, request)
         found = response.topics[0].partitions[0]
         if found.error_code:
