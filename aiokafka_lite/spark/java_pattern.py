@@ -348,6 +348,8 @@ class _Translation:
         found: frozenset[str] | None = None
         while True:
             operand = self._operand()
+            if operand is None:
+                self._refuse("a class, or a side of &&, is empty")
             found = operand if found is None else found & operand
             if self._take("&&"):
                 continue
@@ -355,8 +357,8 @@ class _Translation:
                 self._refuse("a [ has no ]")
             return ASCII - found if is_negated else found
 
-    def _operand(self) -> frozenset[str]:
-        """Read the union of what stands in a class up to its end, or to &&."""
+    def _operand(self) -> frozenset[str] | None:
+        """Read the union of what a class holds up to its end, or to &&; None if that is nothing."""
         found: set[str] = set()
         is_first = True
         while (character := self._peek()) and (character != "]" or is_first):
@@ -368,7 +370,7 @@ class _Translation:
                 found |= self._class()
             else:
                 found |= self._members()
-        return frozenset(found)
+        return None if is_first else frozenset(found)
 
     def _members(self) -> frozenset[str]:
         first = self._member()

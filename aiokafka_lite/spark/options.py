@@ -232,6 +232,11 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOp
 
 
 def _check_names(given: GivenOptions) -> None:
+    if "provider" in given and any(name.startswith("option.") for name in given.names()):
+        raise OptionError(
+            "CREATE TABLE ... USING cannot be used: Spark (4.3) hands a Python source none of a "
+            "table's options when it is read; use CREATE TEMPORARY VIEW ... USING"
+        )
     for name in given.names():
         if name.startswith("kafka."):
             continue

@@ -94,12 +94,15 @@ PATTERNS: Final = [
     r"a\+b",
     "]|flights",
     "[+]",
+    r"[\d-f]",
+    "[[:alpha:]]b",
+    "[a&b]b",
+    "x{1}+",
 ]
 
 BROKEN: Final = [
     "*a",
     "a{",
-    "{1}",
     "a{2,1}",
     "(a",
     "a)",
@@ -117,6 +120,12 @@ BROKEN: Final = [
     r"\k<n>",
     "a+++",
     "[a&&",
+    "[]",
+    "[^]",
+    "a{,2}",
+    r"[a-\d]",
+    r"\08",
+    r"\Ea",
 ]
 """What Java refuses as well."""
 
@@ -125,6 +134,11 @@ NOT_HERE: Final = [
     r"\X",
     r"\Ga",
     "(?<=a{1,2})b",
+    "(?<=a+)b",
+    "{1}",
+    "a{2}{3}",
+    r"\b{g}",
+    "[&&a]",
     r"\1(a)",
     r"\N{LATIN SMALL LETTER A}",
 ]

@@ -194,6 +194,13 @@ def test_name_like_no_other_is_told_alone() -> None:
         batch(zzzz="1")
 
 
+def test_table_of_a_catalog_is_refused_as_spark_forgets_its_options() -> None:
+    # What pyspark 4.3 hands over for CREATE TABLE t USING ... OPTIONS (subscribe 'flights').
+    given = {**BROKER, **TOPIC, "option.subscribe": "flights", "owner": "me", "provider": "x"}
+    with pytest.raises(OptionError, match="CREATE TEMPORARY VIEW"):
+        parse_options(given, is_streaming=False)
+
+
 def test_value_in_an_error_is_cut() -> None:
     with pytest.raises(OptionError, match="and 4800 more characters") as caught:
         batch(startingOffsets="x" * 5000)
