@@ -12,8 +12,9 @@ loop and no consumer; it is the only module of the core that imports pyarrow.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -160,7 +161,7 @@ class ArrowColumns:
             byte_limit=byte_limit,
         )
         self._missing_timestamp_ms: Final = missing_timestamp_ms
-        self._topics = pa.array([], pa.string())
+        self._topics = _strings([])
         self._topic_numbers: dict[str, int] = {}
         self._kept: dict[tuple[str, object], pa.Array] = {}
 
@@ -222,7 +223,7 @@ class ArrowColumns:
         for topic, _ in runs:
             if topic not in self._topic_numbers:
                 self._topic_numbers[topic] = len(self._topic_numbers)
-                self._topics = pa.array(list(self._topic_numbers), pa.string())
+                self._topics = _strings(list(self._topic_numbers))
                 self._kept.clear()  # as it has the dictionary that was
         return self._repeated(field, runs)
 
@@ -230,7 +231,7 @@ class ArrowColumns:
         """Return each value as often as it says."""
         pieces = [self._constant(field, value, rows) for value, rows in _merged(runs)]
         if not pieces:
-            return pa.array([], field.type)
+            return pa.nulls(0, field.type)
         return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
     def _constant(self, field: pa.Field, value: object, rows: int) -> pa.Array:
@@ -244,10 +245,13 @@ class ArrowColumns:
         return kept.slice(0, rows)
 
     def _new_constant(self, kind: pa.DataType, value: object, rows: int) -> pa.Array:
-        if kind != TOPIC_NAMES:
-            return pa.repeat(pa.scalar(value, kind), rows)
-        numbers = pa.repeat(pa.scalar(self._topic_numbers[str(value)], pa.int32()), rows)
-        return pa.DictionaryArray.from_arrays(numbers, self._topics)
+        if value is None:
+            return pa.nulls(rows, kind)
+        if kind == TOPIC_NAMES:
+            numbers = pa.repeat(_int32(self._topic_numbers[str(value)])[0], rows)
+            return pa.DictionaryArray.from_arrays(numbers, self._topics)
+        one = _int32(value) if isinstance(value, int) else _strings([str(value)])
+        return pa.repeat(one[0], rows)
 
     def _array_of_records(
         self, field: pa.Field, records: Sequence[ConsumerRecord[bytes, bytes]]
@@ -283,6 +287,20 @@ def _merged(runs: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
     return [
         (value, sum(rows for _, rows in same)) for value, same in groupby(runs, key=itemgetter(0))
     ]
+
+
+# pa.array and pa.scalar would import pandas where it is installed: a process that only hands
+# columns on is ready some 0.2 s later for that.
+
+
+def _int32(value: int) -> pa.Array:
+    return _from_memory(pa.int32(), 1, None, array("i", [value]))
+
+
+def _strings(texts: Sequence[str]) -> pa.Array:
+    encoded = [text.encode() for text in texts]
+    bounds = array("i", accumulate(map(len, encoded), initial=0))
+    return _from_memory(pa.string(), len(encoded), None, bounds, b"".join(encoded))
 
 
 def _from_memory(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from contextlib import ExitStack
 
 import pytest
@@ -83,3 +85,28 @@ def test_forked_child_reads_by_connections_of_its_own(kafka_broker: BrokerThread
             os._exit(0 if is_right else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert len(read(options, wanted)) == 1
+
+
+def test_reading_imports_neither_pandas_nor_asyncio(kafka_broker: BrokerThread) -> None:
+    kafka_broker.produce("t", b"v", key=b"k", headers=[("h", b"1")], partition=0)
+    script = f"""
+import sys
+import pyarrow
+before = set(sys.modules)
+from aiokafka_lite.spark import worker
+from aiokafka_lite.spark.ranges import OffsetRange
+from aiokafka_lite.spark.reading import read_ranges
+from aiokafka_lite.spark.schema import default_schema
+raw = {{"kafka.bootstrap.servers": {kafka_broker.bootstrap_servers!r}, "subscribe": "t"}}
+options = worker.options_of(raw, is_streaming=False)
+schema = default_schema(include_headers=True)
+(batch,) = read_ranges([OffsetRange("t", 0, 0, 1)], options, schema)
+assert batch.num_rows == 1
+print(*sorted(name for name in set(sys.modules) - before if "." not in name))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    imported = set(done.stdout.split())
+    assert "aiokafka_lite" in imported
+    assert not imported & {"pandas", "numpy", "asyncio", "ssl", "cramjam", "argparse", "email"}
