@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it has no types
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import max as largest_of
