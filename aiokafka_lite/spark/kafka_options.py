@@ -27,7 +27,9 @@ IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 # time and asks for the next piece before it decodes the last one.
 DEFAULT_MAX_BYTES: Final = 64 << 20
 DEFAULT_PARTITION_MAX_BYTES: Final = 8 << 20
-DEFAULT_RECEIVE_BUFFER_BYTES: Final = 1 << 20
+# The system makes it larger as it is needed, mostly up to 6 MiB; a size given stays, and is at most
+# what net.core.rmem_max says, mostly 208 KiB.
+DEFAULT_RECEIVE_BUFFER_BYTES: Final = -1
 DEFAULT_SEND_BUFFER_BYTES: Final = 128 << 10
 
 _PREFIX: Final = "kafka."

@@ -74,7 +74,7 @@ def test_fetches_are_large_unless_told_otherwise() -> None:
     options = parse({})
     assert options.max_bytes == 64 << 20
     assert options.partition_max_bytes == 8 << 20
-    assert options.receive_buffer_bytes == 1 << 20
+    assert options.receive_buffer_bytes == -1
 
 
 def test_largest_backoff_is_never_below_the_first() -> None:
