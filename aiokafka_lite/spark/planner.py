@@ -131,7 +131,10 @@ class Planner:
         for topic, error in missing.items():
             if topic in self._missed:
                 continue
-            if known is None or (topic not in read_before and self._losses.are_fatal):
+            is_gone = isinstance(error, UnknownTopicOrPartitionError)
+            if known is None or not is_gone:
+                raise error
+            if self._losses.are_fatal and topic not in read_before:
                 raise error
             self._missed.add(topic)
         return self._subscribed.partitions(self.view)

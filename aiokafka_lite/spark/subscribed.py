@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from aiokafka_lite.client.view import ClusterView, TopicView
-from aiokafka_lite.errors import KafkaError, UnknownTopicOrPartitionError
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    KafkaError,
+    UnknownTopicOrPartitionError,
+)
 from aiokafka_lite.spark.positions import Assign, Subscribe, Subscription
 from aiokafka_lite.structs import TopicPartition
 
@@ -81,5 +85,11 @@ class Subscribed:
     def _error(self, name: str, topic: TopicView | None) -> KafkaError:
         error_class = (topic.error if topic is not None else None) or UnknownTopicOrPartitionError
         if error_class is UnknownTopicOrPartitionError:
-            return error_class(f"topic {name}, which the option {self._option} names, is not there")
-        return error_class(f"topic {name}, which the option {self._option} names, cannot be read")
+            return error_class(
+                f"topic {name}, which the option {self._option} names, does not exist: create it, "
+                "or check its name"
+            )
+        text = f"topic {name}, which the option {self._option} names, cannot be read"
+        if issubclass(error_class, BrokerResponseError):
+            text += f": {error_class.description.rstrip('.')}"
+        return error_class(text)

@@ -285,3 +285,14 @@ def test_cluster_that_refuses_metadata_is_not_asked_again(
     with pytest.raises(ClusterAuthorizationFailedError):
         planner.batch_ranges()
     assert not slept
+
+
+def test_topic_that_may_not_be_read_any_more_is_no_lost_topic(
+    broker: BrokerThread, new_planner: Planners
+) -> None:
+    planner = running(broker, new_planner)
+    broker.on(MetadataRequest, topic="t").fail(
+        TopicAuthorizationFailedError, times=None, at="topic"
+    )
+    with pytest.raises(TopicAuthorizationFailedError, match=r"topic t, .*subscribe"):
+        planner.latest(all_at(10))
