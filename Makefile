@@ -21,7 +21,7 @@ export BOOTSTRAP
 SOURCES := pyproject.toml setup.py $(shell find aiokafka_lite -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fmt docs bench bench-quick profile kafka clean
+.PHONY: help run test test-all check fmt docs bench bench-quick bench-spark profile kafka clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -69,6 +69,9 @@ bench: $(VENV)/.installed-dev ## compare with the peers on a real Kafka
 
 bench-quick: $(VENV)/.installed-dev ## the same in under 3 minutes
 	$(BIN)/python -m benchmarks --quick $(ARGS)
+
+bench-spark: $(VENV)/.installed-dev ## compare the Spark source with Spark's own, the JVM connector (ARGS=--quick)
+	$(BIN)/python -m benchmarks.spark $(ARGS)
 
 profile: $(VENV)/.installed-dev ## flame graph of a benchmark (SCENARIO=trickle CONTESTANT='lite poll'), annotated Cython
 	$(BIN)/python -m benchmarks.profiling --scenario $(SCENARIO) $(if $(CONTESTANT),--contestant '$(CONTESTANT)') $(ARGS)

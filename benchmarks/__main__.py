@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +21,8 @@ from benchmarks.report import show
 from benchmarks.results import Failure, Sample, Verdict, summarize, write_json
 from benchmarks.runner import Plan, run
 from benchmarks.scenarios import Scenario
-from tests.support.real_kafka import KafkaUnavailableError, RealKafka
+from benchmarks.servers import kafka_at
+from tests.support.real_kafka import KafkaUnavailableError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failures: list[Failure] = []
     try:
         needs_kafka = any(not each.course for each in chosen)
-        with _kafka(options.bootstrap) if needs_kafka else nullcontext("") as bootstrap_servers:
+        with kafka_at(options.bootstrap) if needs_kafka else nullcontext("") as bootstrap_servers:
             topics = list(dict.fromkeys(topic for each in chosen for topic in each.topics))
             if topics:
                 ensure_topics(bootstrap_servers, topics)
@@ -158,16 +159,6 @@ def _present(
             yield contestant
         else:
             missing[contestant.name] = reason
-
-
-@contextmanager
-def _kafka(bootstrap_servers: str | None) -> Iterator[str]:
-    """Give the address of a real Kafka, started for this run unless one was named."""
-    if bootstrap_servers:
-        yield bootstrap_servers
-        return
-    with RealKafka() as kafka:
-        yield kafka.bootstrap_servers
 
 
 def _list(chosen: Sequence[Scenario]) -> None:

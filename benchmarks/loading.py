@@ -21,7 +21,6 @@ _CONNECT_TIMEOUT_S: Final = 10.0
 # librdkafka writes each lost connection to stderr, and there will be some when Kafka is stopped.
 QUIET: Final = {"log_level": 2}
 _PAUSE_S: Final = 0.1
-_BATCH_BYTES: Final = 128 * 1024
 _LARGEST_BATCH_BYTES: Final = 1_000_000
 # The records stay as long as the topic; and a broker that holds thousands of partitions reserves
 # no megabytes of index for each.
@@ -122,7 +121,9 @@ def _load(bootstrap_servers: str, topic: Topic) -> None:
             "bootstrap.servers": bootstrap_servers,
             **QUIET,
             "compression.type": topic.codec,
-            "batch.size": _BATCH_BYTES if topic.batch_records is None else _LARGEST_BATCH_BYTES,
+            "batch.size": topic.batch_bytes
+            if topic.batch_records is None
+            else _LARGEST_BATCH_BYTES,
             "batch.num.messages": topic.batch_records or 1_000_000,
             # Long enough to fill every batch: the end is flushed.
             "linger.ms": 2000,

@@ -26,10 +26,7 @@ def show(
     console: Console | None = None,
 ) -> None:
     """Print a table per family of scenarios, the goals beside what was reached, and failures."""
-    if console is None:
-        console = Console(highlight=False)
-        if not console.is_terminal:
-            console = Console(highlight=False, width=WIDTH)
+    console = console or wide_console()
     console.print(str(machine), markup=False)
     for _, family in groupby(scenarios, lambda scenario: scenario.family):
         members = list(family)
@@ -37,12 +34,18 @@ def show(
         if any(name in names for name, _ in summaries):
             console.print(_family_table(members, summaries))
     if verdicts:
-        console.print(_goal_table(verdicts))
+        console.print(goal_table(verdicts))
     console.print("Versions: " + "; ".join(_versions(scenarios, summaries)), markup=False)
     for failure in failures:
         console.print(
             f"FAILED {failure.scenario}, {failure.contestant}: {failure.reason}", markup=False
         )
+
+
+def wide_console() -> Console:
+    """Return a console for tables, which are as wide in a file as on a large screen."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
 
 
 def _family_table(scenarios: Sequence[Scenario], summaries: Summaries) -> Table:
@@ -104,7 +107,8 @@ def _ratio(figure: Figure, row: Summary, ours: Summary | None) -> str:
     return f"{row.figures[figure.key].best / ours.figures[figure.key].best:.2f}"
 
 
-def _goal_table(verdicts: Sequence[Verdict]) -> Table:
+def goal_table(verdicts: Sequence[Verdict]) -> Table:
+    """Build the table of goals, with what was reached."""
     table = Table(title="Goals, and the best round", title_justify="left")
     for heading in ("scenario", "ours", "figure", "goal"):
         table.add_column(heading)

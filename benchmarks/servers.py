@@ -12,8 +12,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,10 +21,11 @@ from typing import Final
 
 from benchmarks.measure import RunError
 from benchmarks.topics import Topic
+from tests.support.real_kafka import RealKafka
 
 _STOP_TIMEOUT_S: Final = 20.0
 _LISTENING: Final = re.compile(r"listening on (\S+:\d+)")
-_TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
+TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _LISTEN: Final = "0A"  # a socket's state in /proc/net/tcp
 
 
@@ -50,6 +51,20 @@ MEMORY: Final = Server("memory")
 MEMORY_ASYNCIO: Final = Server("memory, asyncio", loop="asyncio")
 DIRECTORY: Final = Server("directory", has_directory=True)
 SERVERS: Final = {each.name: each for each in (KAFKA, MEMORY, MEMORY_ASYNCIO, DIRECTORY)}
+
+
+@contextmanager
+def kafka_at(bootstrap_servers: str | None) -> Iterator[str]:
+    """Give the address of a real Kafka, started for this run unless one was named.
+
+    Raises:
+        KafkaUnavailableError: None was named, and none can be started.
+    """
+    if bootstrap_servers:
+        yield bootstrap_servers
+        return
+    with RealKafka() as kafka:
+        yield kafka.bootstrap_servers
 
 
 class EmbeddedBroker:
@@ -172,7 +187,7 @@ class ServerMeter:
 def process_cpu_seconds(pid: int) -> float:
     """Return the user and system time of a process, in steps of 10 ms."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND
+    return (int(fields[11]) + int(fields[12])) / TICKS_A_SECOND
 
 
 def process_resident_bytes(pid: int) -> int:

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Final
 
 KEY_BYTES: Final = 8
+DEFAULT_BATCH_BYTES: Final = 128 * 1024
 
 _PREFIX: Final = "aiokafka-lite-bench"
 _WORDS: Final = (
@@ -29,7 +30,8 @@ class Topic:
         value_bytes: Length of each value.
         records: How many there are; 0 if that does not matter, as they are written later.
         partition_count: Records go round all partitions, one after the other.
-        batch_records: Records in each batch; None for batches of about 128 KiB.
+        batch_records: Records in each batch; None for batches of about `batch_bytes`.
+        batch_bytes: How large a batch may be before compression.
         use: Tells apart topics of the same shape.
     """
 
@@ -38,6 +40,7 @@ class Topic:
     records: int = 0
     partition_count: int = 4
     batch_records: int | None = None
+    batch_bytes: int = DEFAULT_BATCH_BYTES
     use: str = "read"
 
     @property
@@ -46,6 +49,8 @@ class Topic:
         if not self.records:
             return f"{_PREFIX}-{self.use}-{self.partition_count}"
         batch = "" if self.batch_records is None else f"-by-{self.batch_records}"
+        if self.batch_bytes != DEFAULT_BATCH_BYTES:
+            batch += f"-of-{self.batch_bytes}"
         shape = f"{self.codec}-{self.value_bytes}-{self.records}-{self.partition_count}{batch}"
         return f"{_PREFIX}-{self.use}-{shape}"
 

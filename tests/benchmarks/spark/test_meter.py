@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measure import cpu_seconds
+from benchmarks.spark.meter import (
+    CpuTimes,
+    Meter,
+    ProcessTimes,
+    cpu_times,
+    descendants,
+    read_processes,
+)
+
+PROCESSES = {
+    1: ProcessTimes(0, 50, 500),
+    10: ProcessTimes(1, 7, 1000),  # this one, the driver
+    20: ProcessTimes(10, 100, 3),  # the JVM, which has reaped a planner
+    30: ProcessTimes(20, 1, 4),  # the daemon, which has reaped a worker
+    31: ProcessTimes(30, 10, 0),
+    32: ProcessTimes(30, 20, 0),
+    40: ProcessTimes(1, 9, 2),  # the broker
+    41: ProcessTimes(1, 77, 0),
+}
+
+
+def test_time_is_that_of_jvm_of_its_python_processes_and_of_the_broker() -> None:
+    times = cpu_times(PROCESSES, jvm_pid=20, broker_pid=40, driver_s=7)
+    assert times == CpuTimes(jvm=100, python=7 + 3 + (1 + 4) + 10 + 20, broker=9)
+    assert times.spark == 145
+
+
+def test_nothing_is_lost_nor_counted_twice_when_a_worker_ends() -> None:
+    before = cpu_times(PROCESSES, 20, 40, 7)
+    after = dict(PROCESSES)
+    worker = after.pop(32)
+    after[30] = ProcessTimes(20, 1, 4 + worker.own + worker.reaped)
+    assert cpu_times(after, 20, 40, 7) == before
+    daemon, other = after.pop(30), after.pop(31)
+    after[20] = ProcessTimes(10, 100, 3 + daemon.own + daemon.reaped + other.own)
+    assert cpu_times(after, 20, 40, 7) == before
+
+
+def test_broker_of_another_machine_takes_no_time_here() -> None:
+    assert cpu_times(PROCESSES, 20, None, 0).broker == 0
+
+
+def test_descendants_are_those_of_all_generations_and_no_others() -> None:
+    assert sorted(descendants(PROCESSES, 20)) == [30, 31, 32]
+    assert sorted(descendants(PROCESSES, 10)) == [20, 30, 31, 32]
+
+
+def test_difference_is_taken_for_each() -> None:
+    assert CpuTimes(5, 3, 2).since(CpuTimes(1, 1, 1)) == CpuTimes(4, 2, 1)
+
+
+def test_stat_is_read_whatever_a_process_is_called(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    fields = ["S", "3", *["0"] * 9, "100", "50", "20", "30", *["0"] * 30]
+    (tmp_path / "7" / "stat").write_text(f"7 (a ) b) {' '.join(fields)}\n")
+    (tmp_path / "8").mkdir()  # has ended meanwhile
+    tick = 1 / os.sysconf("SC_CLK_TCK")
+    (pid, times), *others = read_processes(tmp_path).items()
+    assert (pid, times.parent, others) == (7, 3, [])
+    assert (times.own, times.reaped) == pytest.approx((150 * tick, 50 * tick))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_meter_sees_what_children_of_children_take() -> None:
+    burn = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
+    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])\ninput()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as process:
+        meter = Meter(process.pid, "127.0.0.1:1")
+        own_s = cpu_seconds()
+        while not any(each.reaped for each in [read_processes()[process.pid]]):
+            pass
+        wall_s, cpu = meter.read()
+        driver_s = cpu_seconds() - own_s
+        process.communicate(b"\n")
+    assert wall_s > 0.19
+    assert cpu.python - driver_s == pytest.approx(0.25, abs=0.1)
+    assert cpu.broker == 0
