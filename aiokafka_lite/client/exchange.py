@@ -134,7 +134,9 @@ class Pending(Generic[R_co]):
 class Exchange(Pending[R_co]):
     """A request on the wire and the answer that an event loop waits for."""
 
-    __slots__ = ("_on_done", "_owner", "_waiter")
+    __slots__ = ("_on_done", "_waiter")
+
+    _connection: Connection
 
     def __init__(
         self,
@@ -146,15 +148,22 @@ class Exchange(Pending[R_co]):
         deadline: float,
         on_done: Callable[[Exchange[R_co]], None] | None,
     ) -> None:
-        super().__init__(connection, request_class, version, decode, timeout_s, deadline)
-        self._owner = connection
+        # All of it here, without a call: there is one for each request.
+        self._connection = connection
+        self._decode = decode
+        self.request_class = request_class
+        self.version = version
+        self.timeout_s = timeout_s
+        self.deadline = deadline
+        self.frame = None
+        self.error = None
         self._on_done = on_done
         self._waiter: asyncio.Future[None] | None = None
 
     def __await__(self) -> Generator[object, None, R_co]:
         if not self.is_done:
             if self._waiter is None:
-                self._waiter = self._owner.loop.create_future()
+                self._waiter = self._connection.loop.create_future()
             yield from self._waiter.__await__()
         return self.result()
 
@@ -181,7 +190,7 @@ class Exchange(Pending[R_co]):
             return
         self.error = error
         if self._on_done is not None:
-            self._owner.loop.call_soon(self._tell)
+            self._connection.loop.call_soon(self._tell)
         self._wake()
 
     def _tell(self) -> None:
@@ -189,7 +198,7 @@ class Exchange(Pending[R_co]):
             try:
                 self._on_done(self)
             except Exception as error:  # noqa: BLE001 -- the connection tells whoever has to know
-                self._owner.callback_failed(error)
+                self._connection.callback_failed(error)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():  # else it was cancelled
