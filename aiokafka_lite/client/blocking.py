@@ -72,6 +72,7 @@ class BlockingConnection(ForkAware):
         node_id: None where it is not known.
         api_versions: What the broker offers.
         error: Why it was closed, None while it is open.
+        is_lost: Whether the network or the peer brought that about, and not this process.
         last_used: Time of the clock of the latest request.
         muted_until: Time until which the broker asks us to hold back (KIP-219).
     """
@@ -91,6 +92,7 @@ class BlockingConnection(ForkAware):
         self.node_id = node_id
         self.api_versions = ApiVersions({}, self.peer)
         self.error: KafkaError | None = None
+        self.is_lost = False
         self.last_used = clock()
         self.muted_until = 0.0
         self._config = config
@@ -253,13 +255,15 @@ class BlockingConnection(ForkAware):
 
     def close(self) -> None:
         """Close now; requests without an answer get KafkaConnectionError. Idempotent."""
-        self._fail(KafkaConnectionError(f"the connection to {self.peer} was closed by this client"))
+        text = f"the connection to {self.peer} was closed by this client"
+        self._fail(KafkaConnectionError(text), is_lost=False)
         self._release()
 
-    def _fail(self, error: KafkaError) -> None:
+    def _fail(self, error: KafkaError, *, is_lost: bool = True) -> None:
         """Refuse all use: the first error stays, every request without an answer gets it."""
         if self.error is None:
             self.error = error
+            self.is_lost = is_lost
         exchanges, self._in_flight = self._in_flight, {}
         for exchange in exchanges.values():
             exchange.fail(self.error)

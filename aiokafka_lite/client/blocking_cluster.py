@@ -4,8 +4,9 @@ It is asked by one thread at a time. What it hands out, connections, may be used
 (blocking.py says how): one that is waited on, or sent on, in another thread is not taken for idle.
 
 The view changes when ``refresh`` is called, and by what brokers say in passing
-(``apply_leader_hint``, ``coordinator``). The nodes it knows are asked first, in random order, then
-the bootstrap servers (KIP-899): a cluster that was replaced behind the same names is found.
+(``apply_leader_hint``, ``coordinator``). The nodes it knows are asked first, those that answer
+before others, then the bootstrap servers (KIP-899): a cluster that was replaced behind the same
+names is found.
 
 A node that could not be reached is left alone for a while, which doubles: whoever wants it sooner
 waits. Credentials that were refused are not shown again at once.
@@ -67,11 +68,12 @@ PASSING_ERRORS: Final = (
 class _NodeState:
     """What is known of an address: its connection, and when it may be tried again."""
 
-    __slots__ = ("backoff", "connection", "next_attempt_at", "node", "opened_at")
+    __slots__ = ("backoff", "connection", "is_doubtful", "next_attempt_at", "opened_at")
 
-    def __init__(self, node: Node, backoff: Backoff) -> None:
-        self.node = node
+    def __init__(self, backoff: Backoff) -> None:
         self.backoff = backoff
+        # It did not answer what any other could as well: it is asked that last.
+        self.is_doubtful = False
         self.connection: BlockingConnection | None = None
         self.next_attempt_at = 0.0
         self.opened_at = 0.0
@@ -225,7 +227,7 @@ class BlockingCluster:
             backoff = Backoff(
                 self.config.reconnect_backoff_s, self.config.reconnect_backoff_max_s, self._rng
             )
-            state = self._states[address] = _NodeState(node, backoff)
+            state = self._states[address] = _NodeState(backoff)
         return state
 
     def _usable(self, state: _NodeState) -> BlockingConnection | None:
@@ -245,7 +247,7 @@ class BlockingCluster:
             state.connection = None
             if now - state.opened_at >= self.config.reconnect_backoff_max_s:
                 state.backoff.reset()  # it has lived: what comes now is another story
-            else:
+            elif connection.is_lost:
                 self._failed(state, connection.error)
         return None
 
@@ -334,11 +336,20 @@ class BlockingCluster:
         return node.id
 
     def _known_nodes(self) -> list[Node]:
-        """Return the view's nodes in the order in which to ask them: those that answer first."""
+        """Return the view's nodes in the order in which to ask them.
+
+        Those that answer come first, of them the connected ones, then those that may be tried soon.
+        """
         nodes = list(self.view.nodes.values())
         self._rng.shuffle(nodes)
         now = self._clock()
-        return sorted(nodes, key=lambda node: max(now, self._state(node).next_attempt_at))
+
+        def doubts(node: Node) -> tuple[bool, bool, float]:
+            state = self._state(node)
+            is_unconnected = state.connection is None
+            return state.is_doubtful, is_unconnected, max(now, state.next_attempt_at)
+
+        return sorted(nodes, key=doubts)
 
     def _ask_in_turn(
         self,
@@ -350,11 +361,15 @@ class BlockingCluster:
         """Ask one node after another until one answers; adds to ``failures`` why others did not."""
         for node in nodes:
             try:
-                return self.connection(node).request(request, timeout_s=timeout_s)
+                answer = self.connection(node).request(request, timeout_s=timeout_s)
             except ClientClosedError:
                 raise
             except PASSING_ERRORS as error:
+                self._state(node).is_doubtful = True
                 failures.append(error)
+            else:
+                self._state(node).is_doubtful = False
+                return answer
         return None
 
     def _retrying(self, ask: Callable[[], T]) -> T:

@@ -86,17 +86,10 @@ def connect(
     """
     attempts = Attempts(address, timeout_s=connect_timeout_s, uses_tls=ssl_context is not None)
     for host in _resolve(address):
-        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         try:
-            return _connect(
-                sock, host, address, ssl_context, connect_timeout_s, receive_buffer_bytes
-            )
+            return _connect(host, address, ssl_context, connect_timeout_s, receive_buffer_bytes)
         except OSError as error:
-            sock.close()
             attempts.failed(host, error)
-        except BaseException:
-            sock.close()
-            raise
     raise attempts.error()
 
 
@@ -113,7 +106,6 @@ def _resolve(address: Address) -> list[str]:
 
 
 def _connect(
-    sock: socket.socket,
     host: str,
     address: Address,
     ssl_context: ssl.SSLContext | None,
@@ -121,18 +113,23 @@ def _connect(
     receive_buffer_bytes: int | None,
 ) -> BlockingSocket:
     deadline = time.monotonic() + timeout_s
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if receive_buffer_bytes is not None:  # before connecting: the window's scale depends on it
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-    sock.settimeout(timeout_s)
-    sock.connect((host, address.port))
-    if ssl_context is None:
-        return PlainSocket(sock)
-    sock.settimeout(max(LEAST_WAIT_S, deadline - time.monotonic()))
-    # SNI has no trailing dot (RFC 6066), fully qualified names may have one.
-    name = address.host.rstrip(".")
-    return TlsSocket(ssl_context.wrap_socket(sock, server_hostname=name))
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if receive_buffer_bytes is not None:  # before connecting: the window's scale needs it
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        sock.settimeout(timeout_s)
+        sock.connect((host, address.port))
+        if ssl_context is None:
+            return PlainSocket(sock)
+        sock.settimeout(max(LEAST_WAIT_S, deadline - time.monotonic()))
+        # SNI has no trailing dot (RFC 6066), fully qualified names may have one.
+        name = address.host.rstrip(".")
+        return TlsSocket(ssl_context.wrap_socket(sock, server_hostname=name))
+    except BaseException:
+        sock.close()
+        raise
 
 
 class PlainSocket:

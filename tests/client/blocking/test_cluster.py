@@ -155,6 +155,17 @@ def test_other_nodes_are_asked_where_one_is_gone(
         assert cluster.request_any(MetadataRequest(topics=[])).brokers
 
 
+def test_node_that_does_not_answer_is_asked_last_from_then_on(
+    three: BrokerThread, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(config_of(three.bootstrap_servers, request_timeout_s=0.3))
+    silent = min(cluster.refresh([]).nodes)  # the bootstrap server, which is connected to
+    with three.on("Metadata", node=silent).silence(times=None) as rule:
+        for _ in range(10):
+            assert len(cluster.refresh([]).nodes) == 3
+        assert rule.hits == 1
+
+
 def test_bootstrap_servers_are_asked_again_when_no_known_node_answers(
     broker: BrokerThread, new_cluster: NewCluster
 ) -> None:
@@ -241,6 +252,18 @@ def test_connection_is_used_again_and_replaced_when_idle_or_dead(
     assert third is not second
     assert second.is_closed
     assert cluster.request(1, MetadataRequest(topics=[])).brokers
+
+
+def test_connection_that_its_user_closed_is_replaced_at_once(
+    broker: BrokerThread, new_cluster: NewCluster
+) -> None:
+    clock = Clock()
+    cluster = new_cluster(config_of(broker.bootstrap_servers), clock=clock, sleep=clock.sleep)
+    cluster.refresh([])
+    for _ in range(5):
+        cluster.connection(1).close()
+        assert cluster.request(1, MetadataRequest(topics=[])).brokers
+    assert clock.slept == []
 
 
 def test_connection_that_waits_for_an_answer_is_not_idle(

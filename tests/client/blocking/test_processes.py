@@ -60,7 +60,8 @@ def test_forked_child_opens_connections_of_its_own_and_the_parent_goes_on(
         config = config_of(
             broker.bootstrap_servers, security_protocol=protocol, ssl_context=context
         )
-        cluster = new_cluster(config)
+        slept: list[float] = []
+        cluster = new_cluster(config, sleep=slept.append)
         cluster.refresh([])
         connection = cluster.connection(1)
         request = MetadataRequest(topics=[])
@@ -72,6 +73,7 @@ def test_forked_child_opens_connections_of_its_own_and_the_parent_goes_on(
             except ForkedError as error:
                 own = cluster.connection(1)
                 assert own is not connection
+                assert slept == []  # nothing has failed
                 assert own.request(request, timeout_s=TIMEOUT_S).brokers
                 connection.close()
                 cluster.close()
