@@ -56,6 +56,8 @@ _PROPERTIES: Final = {
     "inbasiclatin": ASCII,
     "inbasic_latin": ASCII,
 }
+_ANCHORS: Final = ("^", r"\A", r"\Z", r"\b", r"\B")
+_CASED: Final = (LOWER, UPPER)
 _CATEGORIES: Final = re.compile(r"(?:Is|gc=|general_category=)?([LMNPSZC][a-z]?)")
 _COUNT: Final = re.compile(r"\{(\d+)(?:(,)(\d*))?\}")
 _GROUP_NAME: Final = re.compile(r"([A-Za-z][A-Za-z0-9]*)>")
@@ -241,6 +243,8 @@ class _Translation:
             return atom
         if not atom:
             self._refuse(f"{quantifier} has nothing to repeat")
+        if atom in _ANCHORS:  # which only Java repeats
+            atom = f"(?:{atom})"
         if self._peek() == "+":
             self._pos += 1
             return self._once(atom + quantifier)
@@ -255,7 +259,7 @@ class _Translation:
         if "1" <= character <= "9":
             return self._reference()
         match character:
-            case "A" | "B" | "b" if self._text[self._pos + 1 : self._pos + 2] != "{":
+            case "A" | "B" | "b" if not self._text.startswith("b{", self._pos):
                 self._pos += 1
                 return f"\\{character}"
             case "Z" | "z":
@@ -334,11 +338,13 @@ class _Translation:
             name = self._text[self._pos : self._pos + 1]
             self._pos += 1
         if (found := _PROPERTIES.get(name.lower())) is not None:
-            return found
+            return LETTERS if self._ignores_case and found in _CASED else found
         if (category := _CATEGORIES.fullmatch(name)) is None:
             self._refuse(f"the property {name!r} is not known here")
         import unicodedata  # late: hardly any pattern asks for categories
 
+        if self._ignores_case and category[1] in ("Lu", "Ll", "Lt"):
+            return LETTERS
         return frozenset(c for c in ASCII if unicodedata.category(c).startswith(category[1]))
 
     # --- Classes -----------------------------------------------------------------------------
@@ -347,7 +353,7 @@ class _Translation:
         is_negated = self._take("^")
         found: frozenset[str] | None = None
         while True:
-            operand = self._operand()
+            operand = self._operand(is_first=found is None)
             if operand is None:
                 self._refuse("a class, or a side of &&, is empty")
             found = operand if found is None else found & operand
@@ -357,20 +363,20 @@ class _Translation:
                 self._refuse("a [ has no ]")
             return ASCII - found if is_negated else found
 
-    def _operand(self) -> frozenset[str] | None:
+    def _operand(self, *, is_first: bool) -> frozenset[str] | None:
         """Read the union of what a class holds up to its end, or to &&; None if that is nothing."""
-        found: set[str] = set()
-        is_first = True
+        found: set[str] | None = None
         while (character := self._peek()) and (character != "]" or is_first):
             if character == "&" and self._text.startswith("&&", self._pos):
                 break
             is_first = False
             if character == "[":
                 self._pos += 1
-                found |= self._class()
+                members = self._class()
             else:
-                found |= self._members()
-        return None if is_first else frozenset(found)
+                members = self._members()
+            found = {*(found or ()), *members}
+        return None if found is None else frozenset(found)
 
     def _members(self) -> frozenset[str]:
         first = self._member()

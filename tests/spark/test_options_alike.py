@@ -8,6 +8,7 @@ Java's `Pattern` is asked as themselves.
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 from py4j.java_gateway import JVMView
@@ -16,11 +17,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from aiokafka_lite.broker.thread import BrokerThread
-from aiokafka_lite.spark.java_pattern import compile_java
+from aiokafka_lite.spark.java_pattern import JavaPatternError, compile_java
 from aiokafka_lite.spark.positions import SubscribePattern
 from tests.spark.options.cases import ACCEPTED, BROKER, REFUSED, STRICTER, Case
 from tests.spark.options.kafka_cases import KAFKA_ACCEPTED, KAFKA_REFUSED, KAFKA_STRICTER
-from tests.spark.options.patterns import BROKEN, NAMES, NOT_HERE, PATTERNS
+from tests.spark.options.patterns import BROKEN, NAMES, NOT_HERE, PATTERNS, random_pattern
 
 pytestmark = pytest.mark.java
 
@@ -111,6 +112,25 @@ def test_patterns_find_in_java_what_they_find_here(spark_with_connector: SparkSe
             found(pattern)
     for pattern in NOT_HERE:
         found(pattern)
+
+
+@pytest.mark.slow
+def test_made_up_patterns_find_in_java_what_they_find_here(
+    spark_with_connector: SparkSession,
+) -> None:
+    compiler = jvm_of(spark_with_connector).java.util.regex.Pattern
+    random = Random(1)
+    alike = 0
+    for pattern in {random_pattern(random) for _ in range(800)}:
+        try:
+            ours = compile_java(pattern)
+        except JavaPatternError:
+            continue  # some of these Java takes
+        theirs = compiler.compile(pattern)
+        found = [name for name in NAMES if theirs.matcher(name).find()]
+        assert found == [name for name in NAMES if ours.search(name)], pattern
+        alike += 1
+    assert alike > 300
 
 
 def test_pattern_chooses_the_topics_that_spark_chooses(

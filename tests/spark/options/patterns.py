@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Final
 
 NAMES: Final = [
@@ -98,6 +99,9 @@ PATTERNS: Final = [
     "[[:alpha:]]b",
     "[a&b]b",
     "x{1}+",
+    r"(?i)^\P{Upper}",
+    r"(?i)^\p{Lu}+$",
+    "^*a$+",
 ]
 
 BROKEN: Final = [
@@ -139,7 +143,47 @@ NOT_HERE: Final = [
     "a{2}{3}",
     r"\b{g}",
     "[&&a]",
+    "[a&&]",
     r"\1(a)",
     r"\N{LATIN SMALL LETTER A}",
 ]
 """What Java takes, and Python's `re` has no equal for."""
+
+_ATOMS: Final = r"""
+a b A . - _ 1 ^ $ # ] }
+\. \d \w \W \D \s \S \h \b \B \A \z \Z \- \x61 \u0062 \0141 \Qa.\E \1
+[ab] [^a] [a-b&&[^b]] [^a&&b] [a-c[x-z]] [.-] [-a] [a-] [a&b] [^[ab]] [a[^b]]
+[\w&&[^\d]] [\p{L}&&[^A-Z]] [^\d_] [[^a]&&[^b]] [a-z&&b-y&&[^c]] [\Qa]\E]
+\p{Lower} \P{Upper} \p{Alnum} (?i) (?-i) (?x) (?s)
+"""
+_OPENINGS: Final = [
+    "(",
+    "(?:",
+    "(?>",
+    "(?=",
+    "(?!",
+    "(?<=",
+    "(?<!",
+    "(?i:",
+    "(?-i:",
+    "(?<n>",
+    "(?x:",
+]
+_QUANTIFIERS: Final = ["*", "+", "?", "{2}", "{1,2}", "{0,}"]
+
+
+def random_pattern(random: Random, depth: int = 0) -> str:
+    """Make up a pattern, most of which mean something."""
+    parts: list[str] = []
+    for _ in range(random.choice([1, 1, 2, 2, 3])):
+        choice = random.random() if depth < 3 else 1.0
+        if choice < 0.22:
+            part = f"{random.choice(_OPENINGS)}{random_pattern(random, depth + 1)})"
+        elif choice < 0.3:
+            part = "|".join(random_pattern(random, depth + 1) for _ in range(2))
+        else:
+            part = random.choice(_ATOMS.split())
+        if random.random() < 0.3:
+            part += random.choice(_QUANTIFIERS) + random.choice(["", "", "?", "+"])
+        parts.append(part)
+    return "".join(parts)

@@ -43,6 +43,9 @@ def test_what_is_broken_or_cannot_be_had_is_an_error(pattern: str) -> None:
         (r"(?x) a\ b", "ab", False),
         (r"\x66\u006c\x{69}\0147", "flig", True),
         (r"^[\w&&\D]+\z", "flights_", True),
+        (r"(?i)^\p{Upper}+\p{Lu}$", "flights", True),  # any letter then, as from Java 15 on
+        (r"(?i)\P{Upper}", "flights", False),
+        (r"^*\b?flights$+", "flights", True),  # Java repeats anchors
     ],
 )
 def test_pattern_of_java_means_what_it_means_in_java(
