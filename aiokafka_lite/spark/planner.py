@@ -70,6 +70,7 @@ class Planner:
             sleep=sleep,
         )
         self._is_known = False
+        self._topic_ids: dict[str, bytes] = {}  # of the topics that batches were made of
         self._missed: set[str] = set()  # topics that were waited for already
 
     # --- Partitions --------------------------------------------------------------------------
@@ -261,7 +262,24 @@ class Planner:
         if added:
             begins.update(begins_of_added(added, self.earliest(added), self._losses))
         check_continuation(start, end, self._losses)
+        self._check_topic_ids(start, end)
         return self._ranges(begins, end)
+
+    def _check_topic_ids(self, start: Offsets, end: Offsets) -> None:
+        """Report topics that are others than in the batch before, however long they are by now.
+
+        Spark's own source goes by offsets alone; so does this one after a restart, as a checkpoint
+        has no room for ids.
+        """
+        read_before = {tp.topic for tp in start}
+        for topic in sorted({tp.topic for tp in end}):
+            topic_id = self.view.topic_id(topic)
+            if topic_id is None:
+                continue
+            known_id = self._topic_ids.get(topic, topic_id)
+            self._topic_ids[topic] = topic_id
+            if topic_id != known_id and topic in read_before:
+                self._losses.report(f"topic {topic} was deleted and made anew")
 
     def check_target(self, end: Offsets) -> None:
         """Make sure that partitions still have what a trigger availableNow has set out to read.

@@ -357,6 +357,19 @@ async def test_added_partition_without_its_first_records_is_a_loss(
     assert bounds_of(await wait(planner.stream_ranges, start, end)) == {1: (2, 6)}
 
 
+async def made_anew(kafka: KafkaHandle, topic: str, *sizes: int) -> None:
+    """Delete a topic and create it again, with so many records in its partitions."""
+    await kafka.delete_topic(topic)
+    while True:
+        try:
+            await kafka.create_topic(topic, partitions=len(sizes))
+            break
+        except KafkaError:  # a real one takes a moment to delete
+            await asyncio.sleep(0.05)
+    for partition, size in enumerate(sizes):
+        await fill(kafka, topic, partition, size)
+
+
 async def test_topic_made_anew_is_a_loss_and_then_read_from_where_it_is(
     kafka: KafkaHandle, new_planner: Planners
 ) -> None:
@@ -368,18 +381,34 @@ async def test_topic_made_anew_is_a_loss_and_then_read_from_where_it_is(
     ]
     for planner in planners:
         assert await wait(planner.latest, start) == start
-    await kafka.delete_topic(topic)
-    while True:
-        try:
-            await filled(kafka, 4, name=topic)
-            break
-        except KafkaError:  # a real one takes a moment to delete
-            await asyncio.sleep(0.05)
+    await made_anew(kafka, topic, 4)
     for planner in planners:
         assert await wait(planner.latest, start) == offsets(topic, 4)
     with pytest.raises(DataLossError, match=f"{topic}, partition 0 was read to offset 10.* 4 now"):
         await wait(planners[0].stream_ranges, start, offsets(topic, 4))
     assert await wait(planners[1].stream_ranges, start, offsets(topic, 4)) == []
+
+
+async def test_topic_made_anew_is_a_loss_even_if_it_is_longer_than_before(
+    kafka: KafkaHandle, new_planner: Planners, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = await filled(kafka, 3)
+    failing, going_on = [
+        new_planner(kafka.bootstrap_servers, topic, is_streaming=True, fail_on_data_loss=is_fatal)
+        for is_fatal in (True, False)
+    ]
+    for planner in (failing, going_on):
+        end = await wait(planner.latest, offsets(topic, 0))
+        await wait(planner.stream_ranges, offsets(topic, 0), end)
+    await made_anew(kafka, topic, 7)
+    for planner in (failing, going_on):
+        assert await wait(planner.latest, end) == offsets(topic, 7)
+    with pytest.raises(DataLossError, match=f"{topic} was deleted and made anew"):
+        await wait(failing.stream_ranges, end, offsets(topic, 7))
+    with caplog.at_level(logging.WARNING, "aiokafka_lite.spark"):
+        ranges = await wait(going_on.stream_ranges, end, offsets(topic, 7))
+    assert bounds_of(ranges) == {0: (3, 7)}
+    assert f"{topic} was deleted and made anew" in caplog.text
 
 
 async def test_deleted_topic_is_a_loss_and_the_others_go_on(
