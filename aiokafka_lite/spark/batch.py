@@ -58,9 +58,11 @@ class TaskReader:
         """
         if not isinstance(partition, KafkaInputPartition):
             return iter(())
+        from aiokafka_lite.spark.no_delay import send_at_once
         from aiokafka_lite.spark.reading import read_ranges
         from aiokafka_lite.spark.worker import options_of
 
+        send_at_once()
         options = options_of(self.raw, is_streaming=self.is_streaming)
         return read_ranges(partition.ranges, options, self.schema)
 

@@ -115,7 +115,8 @@ class Checks:
         path = self.folder / name
         if not (path / "_spark_metadata").exists():
             return 0
-        return self.spark.read.parquet(str(path)).select("partition", "offset").distinct().count()
+        table = self.spark.read.schema("partition int, offset long").parquet(str(path))
+        return table.distinct().count()
 
     def available_now(self, topic: str) -> None:
         reader = self.stream(topic, startingOffsets="earliest")
