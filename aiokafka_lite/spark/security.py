@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
+from aiokafka_lite._loopback import is_loopback
 from aiokafka_lite.client.config import SECURITY_PROTOCOLS, parse_bootstrap_servers
 from aiokafka_lite.errors import InsecureConfigError, KafkaConfigurationError, OptionError
-from aiokafka_lite.spark.given import GivenOptions, trimmed
+from aiokafka_lite.spark.given import MAX_INT, GivenOptions, trimmed
 
 if TYPE_CHECKING:
     import ssl
@@ -18,12 +19,18 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.sasl import Mechanism
 
 PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS: Final = (*PASSWORD_MECHANISMS, "OAUTHBEARER")
+DEFAULT_TOKEN_TIMEOUT_MS: Final = 10_000
 
 _EFFECTIVE: Final = frozenset(
     {
         "sasl.jaas.config",
         "sasl.mechanism",
+        "sasl.login.connect.timeout.ms",
+        "sasl.login.read.timeout.ms",
         "sasl.mechanisms",  # librdkafka's name
+        "sasl.oauthbearer.header.urlencode",
+        "sasl.oauthbearer.token.endpoint.url",
         "sasl.password",  # librdkafka's
         "sasl.username",  # librdkafka's
         "security.protocol",
@@ -65,8 +72,6 @@ _WITHOUT_EFFECT: Final = frozenset(
         "sasl.kerberos.service.name",
         "sasl.kerberos.ticket.renew.jitter",
         "sasl.kerberos.ticket.renew.window.factor",
-        "sasl.login.connect.timeout.ms",
-        "sasl.login.read.timeout.ms",
         "sasl.login.refresh.buffer.seconds",
         "sasl.login.refresh.min.period.seconds",
         "sasl.login.refresh.window.factor",
@@ -76,7 +81,6 @@ _WITHOUT_EFFECT: Final = frozenset(
         "sasl.oauthbearer.clock.skew.seconds",
         "sasl.oauthbearer.expected.audience",
         "sasl.oauthbearer.expected.issuer",
-        "sasl.oauthbearer.header.urlencode",
         "sasl.oauthbearer.jwks.endpoint.refresh.ms",
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
@@ -85,7 +89,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         "sasl.oauthbearer.sub.claim.name",
     }
 )
-"""Details of mechanisms that are refused themselves, or that only brokers heed."""
+"""Details of mechanisms that are refused themselves, of when tokens are renewed, or for brokers."""
 
 _CLASSES: Final = frozenset(
     {
@@ -96,9 +100,13 @@ _CLASSES: Final = frozenset(
     }
 )
 
-SECURITY_NAMES: Final = (
-    _EFFECTIVE | _JAVA_ONLY | _WITHOUT_EFFECT | _CLASSES | {"sasl.oauthbearer.token.endpoint.url"}
+# What gets tokens by client credentials, in Kafka 3 and 4, is done here: its name may stand.
+_TOKEN_CLASSES: Final = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
 )
+
+SECURITY_NAMES: Final = _EFFECTIVE | _JAVA_ONLY | _WITHOUT_EFFECT | _CLASSES
 """All names of kafka.* that are about security, without the prefix."""
 
 _MODULES: Final = {
@@ -109,9 +117,15 @@ _MODULES: Final = {
 }
 _NOT_HERE: Final = {
     "GSSAPI": "Kerberos (GSSAPI) is not supported",
-    "OAUTHBEARER": "tokens (OAUTHBEARER) are not supported",
     "AWS_MSK_IAM": "Amazon's IAM login is not supported",
 }
+
+
+_WANTED: Final = {
+    "password": "use Kafka's PlainLoginModule or ScramLoginModule, with username and password",
+    "OAUTHBEARER": "use Kafka's OAuthBearerLoginModule, with clientId and clientSecret",
+}
+_JAAS: Final = "option kafka.sasl.jaas.config (not shown here)"
 
 
 class Security(NamedTuple):
@@ -157,7 +171,10 @@ def _check_names(given: GivenOptions, protocol: str) -> None:
             name.startswith("sasl.") and not protocol.startswith("SASL_")
         ):
             unused.append(option)
-        elif name in _CLASSES:
+        elif name in _CLASSES and not (
+            name == "sasl.login.callback.handler.class"
+            and _class_name(given.text(option)) in _TOKEN_CLASSES
+        ):
             _refuse_class(option)
         elif name in _JAVA_ONLY and name != "ssl.protocol":
             given.warnings.append(f"option {option} has no effect: TLS is OpenSSL's here")
@@ -188,6 +205,8 @@ def _check_servers(servers: str) -> None:
 # --- Credentials ---------------------------------------------------------------------------
 def _mechanism(given: GivenOptions) -> Mechanism:
     name = _mechanism_name(given)
+    if name == "OAUTHBEARER":
+        return _oauth(given)
     username, password = _credentials(given)
     from aiokafka_lite.client.sasl import mechanism_of  # late: only where SASL is used
 
@@ -202,14 +221,14 @@ def _mechanism_name(given: GivenOptions) -> str:
     if option not in given and "kafka.sasl.mechanisms" in given:
         option = "kafka.sasl.mechanisms"
     text = given.text(option)
-    known = f"it is one of {', '.join(PASSWORD_MECHANISMS)}"
+    known = f"it is one of {', '.join(MECHANISMS)}"
     if text is None:
         raise OptionError(
             f"option {option} is missing, for which Kafka takes Kerberos (GSSAPI), which is not "
             f"supported here: {known}"
         )
     name = trimmed(text)
-    if name not in PASSWORD_MECHANISMS:
+    if name not in MECHANISMS:
         not_here = _NOT_HERE.get(name)
         raise given.refusal(option, f"{not_here} here; {known}" if not_here else known)
     return name
@@ -217,8 +236,7 @@ def _mechanism_name(given: GivenOptions) -> str:
 
 def _credentials(given: GivenOptions) -> tuple[str, str]:
     username, password = given.text("kafka.sasl.username"), given.text("kafka.sasl.password")
-    jaas = given.text("kafka.sasl.jaas.config")
-    if jaas is None:
+    if "kafka.sasl.jaas.config" not in given:
         if username is None or password is None:
             raise OptionError(
                 "credentials are missing: give options kafka.sasl.username and "
@@ -230,24 +248,97 @@ def _credentials(given: GivenOptions) -> tuple[str, str]:
             "options kafka.sasl.jaas.config and kafka.sasl.username or kafka.sasl.password are "
             "given: only one way can be heeded"
         )
-    return _from_jaas(jaas)
+    options = _login_options(given, "password")
+    if options.get("tokenauth", "").lower() == "true":
+        raise OptionError(f"{_JAAS}: delegation tokens (tokenauth) are not supported here")
+    if missing := [name for name in ("username", "password") if name not in options]:
+        raise OptionError(f"{_JAAS}: its {' and '.join(missing)} is missing")
+    return options["username"], options["password"]
 
 
-def _from_jaas(jaas: str) -> tuple[str, str]:
+def _login_options(given: GivenOptions, kind: str) -> dict[str, str]:
+    """Return the options of the login module in `sasl.jaas.config`, which has to be of one kind."""
     from aiokafka_lite.spark.jaas import JaasError, parse_jaas  # late: only where SASL is used
 
-    option = "option kafka.sasl.jaas.config (not shown here)"
+    text = given.text("kafka.sasl.jaas.config")
+    if text is None:
+        raise OptionError(f"option kafka.sasl.jaas.config is missing: {_WANTED[kind]}")
     try:
-        module = parse_jaas(jaas)
+        module = parse_jaas(text)
     except JaasError as error:
-        raise OptionError(f"{option}: {error}") from error
-    # Some platforms have Kafka's classes under a prefix of their own.
-    kind = _MODULES.get(module.name.removeprefix("kafkashaded."))
-    if kind != "password":
-        reason = _NOT_HERE.get(kind or "", "its login module is not known here")
-        raise OptionError(f"{option}: {reason}; use PlainLoginModule or ScramLoginModule")
-    if module.options.get("tokenauth", "").lower() == "true":
-        raise OptionError(f"{option}: delegation tokens (tokenauth) are not supported here")
-    if missing := [name for name in ("username", "password") if name not in module.options]:
-        raise OptionError(f"{option}: its {' and '.join(missing)} is missing")
-    return module.options["username"], module.options["password"]
+        raise OptionError(f"{_JAAS}: {error}") from error
+    found = _MODULES.get(_class_name(module.name))
+    if found != kind:
+        reason = _NOT_HERE.get(found or "", "its login module is not the one for the mechanism")
+        raise OptionError(f"{_JAAS}: {reason}; {_WANTED[kind]}")
+    return module.options
+
+
+def _class_name(name: str | None) -> str:
+    """Return a class's name; some platforms have Kafka's classes under a prefix of their own."""
+    return trimmed(name or "").removeprefix("kafkashaded.")
+
+
+# --- Tokens --------------------------------------------------------------------------------
+def _oauth(given: GivenOptions) -> Mechanism:
+    from aiokafka_lite.client.sasl import OAuthBearer  # late: only where tokens are used
+    from aiokafka_lite.sasl import Secret
+    from aiokafka_lite.spark.oauth import ClientCredentials
+
+    options = _login_options(given, "OAUTHBEARER")
+    url = _token_url(given)
+    known = {"clientId", "clientSecret", "scope"}
+    for name in options:
+        if name not in known and not name.startswith("extension_"):
+            raise OptionError(f"{_JAAS}: its option {name!r} is not supported here")
+    if missing := [name for name in ("clientId", "clientSecret") if not options.get(name)]:
+        raise OptionError(f"{_JAAS}: its {' and '.join(missing)} is missing")
+    timeouts_ms = [
+        given.number(name, DEFAULT_TOKEN_TIMEOUT_MS, at_least=1, at_most=MAX_INT, is_trimmed=True)
+        for name in ("kafka.sasl.login.connect.timeout.ms", "kafka.sasl.login.read.timeout.ms")
+    ]
+    provider = ClientCredentials(
+        url,
+        options["clientId"],
+        Secret(options["clientSecret"]),
+        scope=options.get("scope"),
+        extensions={
+            name.removeprefix("extension_"): value
+            for name, value in options.items()
+            if name.startswith("extension_")
+        },
+        is_encoded=given.boolean(
+            "kafka.sasl.oauthbearer.header.urlencode", default=False, is_trimmed=True
+        ),
+        timeout_s=max(timeouts_ms) / 1000,
+    )
+    return OAuthBearer(provider)
+
+
+def _token_url(given: GivenOptions) -> str:
+    name = "kafka.sasl.oauthbearer.token.endpoint.url"
+    text = given.text(name)
+    if text is None:
+        raise OptionError(
+            f"option {name} is missing: tokens come from an OAuth server, by client credentials; "
+            "unsecured ones are not supported here"
+        )
+    from urllib.parse import urlsplit
+
+    try:
+        url = urlsplit(trimmed(text))
+        host = url.hostname or ""
+    except ValueError as error:
+        raise OptionError(f"option {name} is no URL: {error}") from error
+    is_allowed = given.boolean("allowPlaintextCredentials", default=False)
+    if "@" in url.netloc or not host or url.scheme not in ("https", "http"):
+        raise OptionError(
+            f"option {name} (not shown here): it is a URL such as https://login.example/token, "
+            "without a name or password"
+        )
+    if url.scheme == "http" and not is_allowed and not is_loopback(host):
+        raise InsecureConfigError(
+            f"option {name} would send credentials to {host} without TLS: use https, or set "
+            "option allowPlaintextCredentials to true where the network is safe"
+        )
+    return url.geturl()

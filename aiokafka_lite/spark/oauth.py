@@ -1,0 +1,157 @@
+"""Tokens from an OAuth 2.0 server, by client credentials, as Kafka's Java clients get them.
+
+A worker keeps its token until four fifths of its life are over: a connection more, to another
+broker, costs no request. Imported only for OAUTHBEARER.
+
+References: KIP-768, RFC 6749 (section 4.4), RFC 7628.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from email.message import Message
+from http.client import HTTPException
+from typing import IO, Final
+
+from aiokafka_lite._compat import override
+from aiokafka_lite.abc import AbstractTokenProvider
+from aiokafka_lite.errors import AuthenticationFailedError
+from aiokafka_lite.sasl import Secret
+
+log = logging.getLogger(__name__)
+
+MAX_ANSWER_BYTES: Final = 1 << 20
+MAX_LOGGED_CHARACTERS: Final = 200
+RENEW_AT: Final = 0.8
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Credentials go where the user said, and nowhere else."""
+
+    @override
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: Message[str, str],
+        newurl: str,
+    ) -> None:
+        return None
+
+
+class ClientCredentials(AbstractTokenProvider):
+    """Asks a server for tokens, in the name of a client.
+
+    Args:
+        url: The server's token endpoint.
+        client_id: The client's name there.
+        client_secret: The password to it.
+        scope: What the token shall be good for; None leaves that to the server.
+        extensions: SASL extensions to send with each token (KIP-342).
+        is_encoded: Encode name and password as the RFC says; Kafka's clients do not by default.
+        timeout_s: How long connecting, or an answer, may take.
+        clock: Seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        client_id: str,
+        client_secret: Secret,
+        *,
+        scope: str | None = None,
+        extensions: Mapping[str, str] | None = None,
+        is_encoded: bool = False,
+        timeout_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._url: Final = url
+        self._client_id: Final = client_id
+        self._client_secret: Final = client_secret
+        self._scope: Final = scope
+        self._extensions: Final = dict(extensions or {})
+        self._is_encoded: Final = is_encoded
+        self._timeout_s: Final = timeout_s
+        self._clock: Final = clock
+        self._kept: Secret | None = None
+        self._kept_until = 0.0
+
+    @override
+    async def token(self) -> str:
+        """Return a token that is valid now; never waits for an event loop.
+
+        Raises:
+            AuthenticationFailedError: The server refuses, cannot be reached, or gives no token.
+        """
+        if self._kept is None or self._clock() >= self._kept_until:
+            self._kept = self._fetch()
+        return self._kept.reveal().decode()
+
+    @override
+    def extensions(self) -> dict[str, str]:
+        return self._extensions
+
+    def _fetch(self) -> Secret:
+        asked_at = self._clock()
+        opener = urllib.request.build_opener(_NoRedirects)
+        try:
+            with opener.open(self._request(), timeout=self._timeout_s) as response:
+                answer: object = json.loads(response.read(MAX_ANSWER_BYTES))
+        except urllib.error.HTTPError as error:
+            with error:
+                raise self._failure(f"answers {error.code}{_reason(error)}") from None
+        except (OSError, HTTPException) as error:
+            cause = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise self._failure(f"cannot be reached: {cause}") from None
+        except ValueError:
+            raise self._failure("answers something else than JSON") from None
+        token = answer.get("access_token") if isinstance(answer, dict) else None
+        if not isinstance(answer, dict) or not isinstance(token, str) or not token:
+            raise self._failure("answers without an access_token")
+        lifetime_s = answer.get("expires_in")
+        self._kept_until = asked_at
+        if isinstance(lifetime_s, (int, float)):
+            self._kept_until += lifetime_s * RENEW_AT
+        return Secret(token)
+
+    def _request(self) -> urllib.request.Request:
+        pair = [self._client_id, self._client_secret.reveal().decode()]
+        if self._is_encoded:
+            pair = [urllib.parse.quote_plus(each) for each in pair]
+        form = {"grant_type": "client_credentials"}
+        if self._scope:
+            form["scope"] = self._scope
+        return urllib.request.Request(  # noqa: S310 -- the options allow http and https only
+            self._url,
+            data=urllib.parse.urlencode(form).encode(),
+            headers={
+                "Accept": "application/json",
+                "Authorization": f"Basic {base64.b64encode(':'.join(pair).encode()).decode()}",
+            },
+        )
+
+    def _failure(self, what: str) -> AuthenticationFailedError:
+        # Logged, as what a provider raises is told by its class only.
+        host = urllib.parse.urlsplit(self._url).hostname
+        text = f"the token endpoint at {host} {what}"
+        log.warning("%s", text)
+        return AuthenticationFailedError(text)
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    """Return the error code of RFC 6749 that an answer has, such as invalid_client."""
+    try:
+        answer: object = json.loads(error.read(MAX_ANSWER_BYTES))
+    except (ValueError, OSError, HTTPException):
+        return ""
+    code = answer.get("error") if isinstance(answer, dict) else None
+    return f" ({code[:MAX_LOGGED_CHARACTERS]!r})" if isinstance(code, str) else ""

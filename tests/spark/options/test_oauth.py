@@ -1,0 +1,231 @@
+"""Tokens by client credentials: asked of a server over HTTP, shown to a broker."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+from urllib.parse import parse_qs
+
+import pytest
+
+from aiokafka_lite.broker import BrokerConfig
+from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.client import unsuspended
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.errors import AuthenticationFailedError, InsecureConfigError, OptionError
+from aiokafka_lite.sasl import Secret
+from aiokafka_lite.spark.oauth import ClientCredentials
+from aiokafka_lite.spark.options import SourceOptions, parse_options
+
+LOGIN = "org.apache.kafka.common.security.oauthbearer"
+CREDENTIALS = 'clientId="reader" clientSecret="hunter2/="'
+
+
+class Asked(NamedTuple):
+    """What a client sent."""
+
+    form: dict[str, list[str]]
+    login: str
+
+
+class TokenServer:
+    """Answers as it is told to, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.answer: Callable[[], tuple[int, bytes]] = lambda: (200, b"{}")
+        self.location: str | None = None
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+                kind, _, encoded = self.headers["Authorization"].partition(" ")
+                assert kind == "Basic"
+                outer.asked.append(Asked(form, base64.b64decode(encoded).decode()))
+                status, body = outer.answer()
+                self.send_response(status)
+                if outer.location is not None:
+                    self.send_header("Location", outer.location)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing."""
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}/token"
+
+    def give(self, token: str, **others: object) -> None:
+        body = json.dumps({"access_token": token, **others}).encode()
+        self.answer = lambda: (200, body)
+
+
+@pytest.fixture
+def server() -> Iterator[TokenServer]:
+    server = TokenServer()
+    thread = threading.Thread(target=server.http.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.http.shutdown()
+    thread.join()
+    server.http.server_close()
+
+
+def provider(url: str, **settings: object) -> ClientCredentials:
+    return ClientCredentials(url, "reader", Secret("hunter2"), **settings)  # type: ignore[arg-type]
+
+
+def token_of(credentials: ClientCredentials) -> str:
+    return unsuspended.run(credentials.token())
+
+
+def parse(url: str, jaas: str = CREDENTIALS, **options: str) -> SourceOptions:
+    given = {
+        "kafka.bootstrap.servers": "127.0.0.1:1",
+        "subscribe": "flights",
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.jaas.config": f"{LOGIN}.OAuthBearerLoginModule required {jaas};",
+        "kafka.sasl.oauthbearer.token.endpoint.url": url,
+    }
+    return parse_options({**given, **options}, is_streaming=False)
+
+
+@pytest.mark.parametrize("package", [LOGIN, f"{LOGIN}.secured", f"kafkashaded.{LOGIN}"])
+def test_options_of_a_java_client_connect(server: TokenServer, package: str) -> None:
+    config = BrokerConfig(security_protocol="SASL_PLAINTEXT", sasl_mechanisms=("OAUTHBEARER",))
+    with BrokerThread(config) as broker:
+        broker.create_topic("flights", 3)
+        server.give(broker.call(lambda each: each.oauth_token("reader")), expires_in=3600)
+        handler = {
+            "kafka.sasl.login.callback.handler.class": f"{package}.OAuthBearerLoginCallbackHandler"
+        }
+        options = parse(
+            server.url,
+            f'{CREDENTIALS} scope="kafka read"',
+            **{"kafka.bootstrap.servers": broker.bootstrap_servers, **handler},
+        )
+        cluster = BlockingCluster(options.client, mechanism=options.mechanism)
+        try:
+            assert len(cluster.refresh(["flights"]).topics["flights"].partitions) == 3
+        finally:
+            cluster.close()
+    (asked,) = server.asked
+    assert asked.form == {"grant_type": ["client_credentials"], "scope": ["kafka read"]}
+    assert asked.login == "reader:hunter2/="
+
+
+def test_token_is_kept_until_four_fifths_of_its_life_are_over(server: TokenServer) -> None:
+    now = 1000.0
+    credentials = provider(server.url, clock=lambda: now)
+    server.give("first", expires_in=100)
+    assert token_of(credentials) == "first"
+    server.give("second", expires_in=100)
+    now += 79
+    assert token_of(credentials) == "first"
+    now += 1
+    assert token_of(credentials) == "second"
+
+
+def test_token_of_unknown_life_serves_once(server: TokenServer) -> None:
+    credentials = provider(server.url)
+    server.give("first")
+    assert token_of(credentials) == "first"
+    server.give("second")
+    assert token_of(credentials) == "second"
+
+
+def test_credentials_are_encoded_where_asked_for(server: TokenServer) -> None:
+    server.give("token")
+    options = parse(server.url, **{"kafka.sasl.oauthbearer.header.urlencode": "true"})
+    credentials = vars(options.mechanism)["_provider"]
+    assert token_of(credentials) == "token"
+    assert server.asked[0].login == "reader:hunter2%2F%3D"
+
+
+def test_extensions_are_sent_with_the_token(server: TokenServer) -> None:
+    options = parse(server.url, f'{CREDENTIALS} extension_logicalCluster="lkc-1"')
+    assert vars(options.mechanism)["_provider"].extensions() == {"logicalCluster": "lkc-1"}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (401, b'{"error": "invalid_client", "more": "hunter2"}', "answers 401 .'invalid_client'."),
+        (500, b"hunter2", "answers 500"),
+        (200, b"hunter2", "something else than JSON"),
+        (200, b'["hunter2"]', "without an access_token"),
+        (200, b'{"access_token": 5}', "without an access_token"),
+    ],
+)
+def test_answers_without_a_token_are_told_without_their_text(
+    server: TokenServer,
+    caplog: pytest.LogCaptureFixture,
+    status: int,
+    body: bytes,
+    message: str,
+) -> None:
+    server.answer = lambda: (status, body)
+    with pytest.raises(AuthenticationFailedError, match=message) as caught:
+        token_of(provider(server.url))
+    assert "hunter2" not in str(caught.value)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "hunter2" not in caplog.text
+
+
+def test_redirects_are_not_followed(server: TokenServer) -> None:
+    server.answer, server.location = lambda: (302, b""), server.url + "/elsewhere"
+    with pytest.raises(AuthenticationFailedError, match="answers 302"):
+        token_of(provider(server.url))
+    assert len(server.asked) == 1
+
+
+def test_server_that_is_not_there_is_told() -> None:
+    with pytest.raises(AuthenticationFailedError, match=r"127\.0\.0\.1 cannot be reached"):
+        token_of(provider("http://127.0.0.1:1/token"))
+
+
+@pytest.mark.parametrize(
+    ("url", "jaas", "message"),
+    [
+        ("ftp://login.example", CREDENTIALS, "URL such as https"),
+        ("https://me:hunter2@login.example", CREDENTIALS, "without a name or password"),
+        ("https://[::1", CREDENTIALS, "is no URL"),
+        ("https://login.example", 'clientId="a"', "its clientSecret is missing"),
+        (
+            "https://login.example",
+            f'{CREDENTIALS} ssl.truststore.type="x"',
+            "'ssl.truststore.type'",
+        ),
+        ("https://login.example", 'unsecuredLoginStringClaim_sub="a"', "'unsecuredLoginString"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(url: str, jaas: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message) as caught:
+        parse(url, jaas)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_credentials_do_not_leave_the_machine_without_tls() -> None:
+    with pytest.raises(InsecureConfigError, match=r"login\.example without TLS"):
+        parse("http://login.example/token")
+    assert parse("http://login.example/token", allowPlaintextCredentials="true").mechanism
+
+
+def test_endpoint_is_needed() -> None:
+    given = {
+        "kafka.bootstrap.servers": "127.0.0.1:1",
+        "subscribe": "flights",
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.jaas.config": f"{LOGIN}.OAuthBearerLoginModule required;",
+    }
+    with pytest.raises(OptionError, match=r"token\.endpoint\.url is missing"):
+        parse_options(given, is_streaming=False)
