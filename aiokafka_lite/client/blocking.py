@@ -40,6 +40,7 @@ from aiokafka_lite.client.unsuspended import run
 from aiokafka_lite.client.versions import ApiVersions, Choice, ask_api_versions
 from aiokafka_lite.errors import (
     IllegalArgumentError,
+    KafkaConfigurationError,
     KafkaConnectionError,
     KafkaError,
     RequestTimedOutError,
@@ -144,12 +145,18 @@ class BlockingConnection(ForkAware):
 
         Raises:
             InsecureConfigError: Credentials would be sent to another machine without TLS.
+            KafkaConfigurationError: There is a mechanism where SASL is not spoken, or none.
             KafkaConnectionError: No address of the host could be reached, or the peer hung up.
             TLSError: TLS could not be agreed on.
             KafkaProtocolError: The peer does not speak Kafka's protocol.
             AuthenticationFailedError: The broker refuses the credentials.
         """
         config.check_address(address)
+        if config.uses_sasl != (mechanism is not None):
+            raise KafkaConfigurationError(
+                f"security_protocol={config.security_protocol} "
+                + ("needs a SASL mechanism" if config.uses_sasl else "takes no SASL mechanism")
+            )
         self = cls(
             address,
             config,
@@ -246,12 +253,20 @@ class BlockingConnection(ForkAware):
         sock = self._socket
         if sock is None or self.error is not None:
             return False
-        if not self._in_flight and self._clock() >= self._session_ends_at:
-            return False
-        if not self._in_flight and not sock.is_quiet():
+        if not self._sending.acquire(blocking=False):
+            return True  # somebody is using it
+        try:  # nobody sends meanwhile, whose answer would be taken for the end
+            if self._in_flight:
+                return True
+            if self._clock() >= self._session_ends_at:
+                return False
+            if sock.is_quiet():
+                return True
             self._fail(lost(self.peer, None))
-            self._release()
-        return self.error is None
+        finally:
+            self._sending.release()
+        self._release()
+        return False
 
     def close(self) -> None:
         """Close now; requests without an answer get KafkaConnectionError. Idempotent."""

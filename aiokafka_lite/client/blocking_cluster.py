@@ -187,8 +187,7 @@ class BlockingCluster:
             KafkaConnectionError: The node cannot be reached, or the cluster is closed.
             KafkaError: See ``BlockingConnection.open``.
         """
-        if self._is_closed:
-            raise ClientClosedError("the client is closed")
+        self._raise_if_closed()
         if not isinstance(node, Node):
             node = self._node(node)
         state = self._state(node)
@@ -212,6 +211,10 @@ class BlockingCluster:
             raise
         state.opened_at = self._clock()
         return state.connection
+
+    def _raise_if_closed(self) -> None:
+        if self._is_closed:
+            raise ClientClosedError("the client is closed")
 
     def _node(self, node_id: int) -> Node:
         node = self.view.nodes.get(node_id)
@@ -283,7 +286,11 @@ class BlockingCluster:
         """Ask several nodes at once: all is sent before the first answer is waited for.
 
         Returns each node's answer, or the error in its place.
+
+        Raises:
+            ClientClosedError: The cluster is closed.
         """
+        self._raise_if_closed()
         timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
         outcomes: dict[int, R | KafkaError] = {}
         connections: dict[int, BlockingConnection] = {}

@@ -94,6 +94,10 @@ class ClientConfig(Settings):
     def uses_tls(self) -> bool:
         return self.security_protocol in ("SSL", "SASL_SSL")
 
+    @property
+    def uses_sasl(self) -> bool:
+        return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
     def check_address(self, address: Address) -> None:
         """Refuse to connect where credentials could be read on the way.
 

@@ -340,6 +340,8 @@ def test_closed_cluster_refuses_and_closes_its_connections(
         cluster.refresh([])
     with pytest.raises(ClientClosedError):
         cluster.request(1, MetadataRequest(topics=[]))
+    with pytest.raises(ClientClosedError):
+        cluster.request_each({1: MetadataRequest(topics=[])})
 
 
 async def test_every_node_of_a_mapping_answers_its_own_question(kafka: KafkaHandle) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 import time
@@ -11,7 +12,7 @@ import pytest
 
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client.blocking import BlockingConnection
-from aiokafka_lite.client.config import Address
+from aiokafka_lite.client.config import Address, parse_address
 from aiokafka_lite.client.limits import MAX_CORRELATION_ID, MAX_THROTTLE_S
 from aiokafka_lite.client.versions import ApiVersions
 from aiokafka_lite.errors import (
@@ -21,12 +22,17 @@ from aiokafka_lite.errors import (
     IncompatibleBrokerVersion,
     InsecureConfigError,
     KafkaConnectionError,
+    KafkaError,
     KafkaProtocolError,
     RequestTimedOutError,
 )
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.protocol.messages.list_offsets import ListOffsetsRequest
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from aiokafka_lite.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from tests.client.blocking.conftest import TIMEOUT_S, config_of
 
@@ -300,6 +306,57 @@ def test_throttle_is_waited_out_before_the_next_request(
         assert slept == [pytest.approx(expected_s)]
         slept.clear()
     connection.close()
+
+
+# --- Damage and interruptions ------------------------------------------------------------------
+def test_damaged_answers_are_errors_of_ours_or_answers(broker: BrokerThread) -> None:
+    address = parse_address(broker.bootstrap_servers)
+    config = config_of(broker.bootstrap_servers)
+    outcomes: set[type[MetadataResponse | KafkaProtocolError]] = set()
+    with broker.on("Metadata").corrupt("bytes", times=None, count=3):
+        # A damaged throttle is believed as any other.
+        connection = BlockingConnection.open(address, config, sleep=lambda _: None)
+        for _ in range(200):
+            try:
+                outcomes.add(type(connection.request(MetadataRequest(), timeout_s=TIMEOUT_S)))
+            except KafkaProtocolError as error:
+                outcomes.add(type(error))
+        assert not connection.is_closed  # frames carry their size: it is in step
+    assert {MetadataResponse, KafkaProtocolError} >= outcomes
+    assert len(outcomes) == 2
+    connection.close()
+
+
+@pytest.mark.parametrize("by", [-3, 3])
+def test_answer_of_another_length_than_announced_is_found_out(
+    broker: BrokerThread, connection: BlockingConnection, by: int
+) -> None:
+    broker.on("Metadata").corrupt("length", by=by)
+    with pytest.raises((KafkaProtocolError, RequestTimedOutError)):
+        ask_for(connection, "a", timeout_s=0.2)
+    with pytest.raises(KafkaError):
+        ask_for(connection, "b", timeout_s=0.2)
+    assert connection.is_closed
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers here")
+def test_interrupted_wait_closes_the_connection(
+    broker: BrokerThread, connection: BlockingConnection
+) -> None:
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    broker.on("Metadata").silence()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            ask_for(connection, "a")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert connection.is_closed
+    with pytest.raises(KafkaConnectionError, match="was interrupted"):
+        ask_for(connection, "b")
 
 
 # --- Threads ----------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from aiokafka_lite.client.sasl import Mechanism, mechanism_of
 from aiokafka_lite.errors import (
     AuthenticationFailedError,
     AuthenticationMethodNotSupported,
+    KafkaConfigurationError,
     KafkaConnectionError,
     KafkaError,
     TLSError,
@@ -167,6 +168,16 @@ def test_broker_that_falls_silent_while_authenticating_is_given_up() -> None:
             BlockingConnection.open(
                 address, config, mechanism=mechanism_for(broker, "SCRAM-SHA-256")
             )
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT"])
+def test_mechanism_and_protocol_must_agree(protocol: str) -> None:
+    mechanism = mechanism_of("PLAIN", username="alice", password=CANARY)
+    config = config_of("unused", security_protocol=protocol)
+    with pytest.raises(KafkaConfigurationError, match=f"security_protocol={protocol} "):
+        BlockingConnection.open(
+            Address("127.0.0.1", 1), config, mechanism=None if config.uses_sasl else mechanism
+        )
 
 
 def test_answers_stay_small_until_the_broker_is_trusted() -> None:
