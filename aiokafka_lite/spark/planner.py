@@ -115,8 +115,9 @@ class Planner:
         """Return the subscription's partitions in the view, having waited for missing topics.
 
         Args:
-            known: What was read before, None when nothing was. Topics of it may be gone by now:
-                that is a loss, which is reported with the batch.
+            known: What was read before, as far as that is known. Topics of it may be gone by now:
+                that is a loss, which is reported with the batch. None when a query begins: then
+                every topic has to be there.
         """
         for attempt in range(1, self._attempts + 1):
             missing = self._subscribed.missing(self.view)
@@ -130,13 +131,16 @@ class Planner:
         self._missed &= missing.keys()  # those that are back may be missed again
         read_before = {tp.topic for tp in known or ()}
         for topic, error in missing.items():
+            if known is None or not isinstance(error, UnknownTopicOrPartitionError):
+                raise error
             if topic in self._missed:
                 continue
-            is_gone = isinstance(error, UnknownTopicOrPartitionError)
-            if known is None or not is_gone:
-                raise error
-            if self._losses.are_fatal and topic not in read_before:
-                raise error
+            if topic not in read_before:
+                if self._losses.are_fatal:
+                    raise error
+                log.warning(
+                    "%s; reading goes on without, as failOnDataLoss is false", error.args[0]
+                )
             self._missed.add(topic)
         return self._subscribed.partitions(self.view)
 
@@ -202,8 +206,9 @@ class Planner:
         for again, `fetchOffset.numRetries` times, and then returned.
 
         Args:
-            known: Where the query is; None when it has not begun. Topics of it that are gone are
-                left out, and so is everything when all of them are.
+            known: Where the query is, as far as that is known. Topics of it that are gone are
+                left out, as their loss is reported with the batch; others that are not there
+                only where failOnDataLoss is false.
 
         Raises:
             UnknownTopicOrPartitionError: A subscribed topic does not exist, and did not.
@@ -223,7 +228,7 @@ class Planner:
             self._refresh()
         ends: Offsets = {}
         while True:
-            tps = self._present(known) if is_fresh else self._subscribed.partitions(self.view)
+            tps = self._present(known or ()) if is_fresh else self._subscribed.partitions(self.view)
             question = {tp: LATEST for tp in tps if tp not in ends}
             if is_fresh and not question:
                 return {tp: ends[tp] for tp in tps}

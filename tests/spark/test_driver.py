@@ -174,6 +174,18 @@ def test_available_now_fails_when_what_it_was_to_read_is_gone(queries: Queries) 
         query.tasks(at(0, 0), end)
 
 
+def test_available_now_leaves_the_batch_of_an_earlier_run_to_the_option(queries: Queries) -> None:
+    queries.produce(0, 3)
+    killed = queries.run(startingOffsets="earliest")
+    logged = killed.batches.next_end(killed.batches.initial(), is_limited=True)
+    killed.close()
+    queries.broker.recreate_topic("t")
+    queries.produce(0)
+    query = queries.run(startingOffsets="earliest", failOnDataLoss="false")
+    query.batches.fix_target()
+    assert spans(query, at(0, 0), logged) == {0: (0, 3)}
+
+
 def test_a_trigger_that_takes_everything_is_not_limited(queries: Queries) -> None:
     queries.produce(0, 5)
     batches = queries.run(startingOffsets="earliest", maxOffsetsPerTrigger="2").batches
