@@ -112,6 +112,19 @@ class GivenOptions:
         number = self.integer(name, at_least=at_least, at_most=at_most, is_trimmed=is_trimmed)
         return default if number is None else number
 
+    def seconds(
+        self,
+        name: str,
+        default_s: float,
+        *,
+        at_least: int = 0,
+        at_most: int = MAX_LONG,
+        is_trimmed: bool = False,
+    ) -> float:
+        """Return a whole number of milliseconds in seconds, or a default."""
+        number_ms = self.integer(name, at_least=at_least, at_most=at_most, is_trimmed=is_trimmed)
+        return default_s if number_ms is None else number_ms / 1000
+
     def boolean(self, name: str, *, default: bool, is_trimmed: bool = False) -> bool:
         """Return whether an option is "true", in any case.
 
@@ -126,7 +139,7 @@ class GivenOptions:
             raise self.refusal(name, "it is true or false")
         return word == "true"
 
-    def duration_s(self, name: str) -> float | None:
+    def duration_s(self, name: str, default_s: float) -> float:
         """Return a duration such as "15m", "1h" or "500ms" (the unit if none is given) in seconds.
 
         Raises:
@@ -134,7 +147,7 @@ class GivenOptions:
         """
         text = self._options.get(name.lower())
         if text is None:
-            return None
+            return default_s
         match = _DURATION.fullmatch(trimmed(text.lower()))
         unit_ms = _UNITS_MS.get(match[2]) if match else None
         if match is None or unit_ms is None or abs(int(match[1])) > MAX_LONG:

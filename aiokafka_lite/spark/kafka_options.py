@@ -271,10 +271,9 @@ def _seconds(
     at_least: int = 0,
     at_most: int = MAX_LONG,
 ) -> float:
-    number_ms = given.integer(
-        f"{_PREFIX}{name}", at_least=at_least, at_most=at_most, is_trimmed=True
+    return given.seconds(
+        f"{_PREFIX}{name}", default_s, at_least=at_least, at_most=at_most, is_trimmed=True
     )
-    return default_s if number_ms is None else number_ms / 1000
 
 
 def _int(given: GivenOptions, name: str, default: int, *, at_least: int = 0) -> int:

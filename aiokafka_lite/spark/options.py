@@ -47,8 +47,8 @@ AdmissionControl: TypeAlias = Literal["engine", "source"]
 DEFAULT_MIN_RECORDS_PER_TASK: Final = 1000
 DEFAULT_MAX_TRIGGER_DELAY_S: Final = 900.0
 DEFAULT_FETCH_RETRIES: Final = 3
-DEFAULT_FETCH_RETRY_INTERVAL_MS: Final = 1000
-DEFAULT_POLL_TIMEOUT_MS: Final = 120_000
+DEFAULT_FETCH_RETRY_INTERVAL_S: Final = 1.0
+DEFAULT_POLL_TIMEOUT_S: Final = 120.0
 
 SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 ENDINGS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
@@ -143,8 +143,8 @@ class SourceOptions(Settings):
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_s: float = DEFAULT_MAX_TRIGGER_DELAY_S
     fetch_retries: int = DEFAULT_FETCH_RETRIES
-    fetch_retry_interval_s: float = 1.0
-    poll_timeout_s: float = 120.0
+    fetch_retry_interval_s: float = DEFAULT_FETCH_RETRY_INTERVAL_S
+    poll_timeout_s: float = DEFAULT_POLL_TIMEOUT_S
     group_id_prefix: str | None = None
     group_id: str | None = None
     isolation_level: IsolationLevel = "read_uncommitted"
@@ -176,26 +176,15 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOp
     _check_names(given)
     if is_streaming:
         _refuse_endings(given)
-    subscription = _subscription(given)
     starting = _position(given, "starting", Latest() if is_streaming else Earliest())
     ending = _position(given, "ending", Latest())
     if not is_streaming:
         _check_batch(given, starting, ending)
     min_offsets, max_offsets = _offsets_per_trigger(given)
-    delay_s = given.duration_s("maxTriggerDelay")
-    fetch_retries = given.number(
-        "fetchOffset.numRetries", DEFAULT_FETCH_RETRIES, at_least=0, at_most=MAX_INT
-    )
-    retry_interval_ms = given.number(
-        "fetchOffset.retryIntervalMs", DEFAULT_FETCH_RETRY_INTERVAL_MS, at_least=0
-    )
-    poll_timeout_ms = given.number(
-        "kafkaConsumer.pollTimeoutMs", DEFAULT_POLL_TIMEOUT_MS, at_least=1
-    )
     kafka = parse_kafka_options(given)
     return SourceOptions(
         is_streaming=is_streaming,
-        subscription=subscription,
+        subscription=_subscription(given),
         starting=starting,
         ending=ending,
         timestamp_strategy=_timestamp_strategy(given),
@@ -205,10 +194,14 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOp
         max_records_per_partition=given.integer("maxRecordsPerPartition", at_least=1),
         max_offsets_per_trigger=max_offsets,
         min_offsets_per_trigger=min_offsets,
-        max_trigger_delay_s=DEFAULT_MAX_TRIGGER_DELAY_S if delay_s is None else delay_s,
-        fetch_retries=max(1, fetch_retries),
-        fetch_retry_interval_s=retry_interval_ms / 1000,
-        poll_timeout_s=poll_timeout_ms / 1000,
+        max_trigger_delay_s=given.duration_s("maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_S),
+        fetch_retries=_fetch_retries(given),
+        fetch_retry_interval_s=given.seconds(
+            "fetchOffset.retryIntervalMs", DEFAULT_FETCH_RETRY_INTERVAL_S
+        ),
+        poll_timeout_s=given.seconds(
+            "kafkaConsumer.pollTimeoutMs", DEFAULT_POLL_TIMEOUT_S, at_least=1
+        ),
         group_id_prefix=given.text("groupIdPrefix"),
         group_id=kafka.group_id,
         isolation_level=kafka.isolation_level,
@@ -375,6 +368,11 @@ def _offsets_per_trigger(given: GivenOptions) -> tuple[int | None, int | None]:
             "minOffsetsPerTrigger", f"that is more than maxOffsetsPerTrigger, {most}"
         )
     return fewest, most
+
+
+def _fetch_retries(given: GivenOptions) -> int:
+    name = "fetchOffset.numRetries"
+    return max(1, given.number(name, DEFAULT_FETCH_RETRIES, at_least=0, at_most=MAX_INT))
 
 
 def _commit_group(given: GivenOptions) -> str | None:
