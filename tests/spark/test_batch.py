@@ -19,7 +19,8 @@ from tests.support.cluster import KafkaHandle, unique
 P = ParamSpec("P")
 T = TypeVar("T")
 
-pytestmark = pytest.mark.one_loop_each
+# The first test of a worker starts the session, too.
+pytestmark = [pytest.mark.one_loop_each, pytest.mark.timeout(300)]
 
 
 async def wait(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -15,9 +15,10 @@ from aiokafka_lite.spark import KafkaDataSource
 from tests.spark.test_batch import wait
 from tests.support.cluster import KafkaHandle
 
-pytestmark = pytest.mark.one_loop_each
+# The first test of a worker starts the session, too.
+pytestmark = [pytest.mark.one_loop_each, pytest.mark.timeout(300)]
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 
 @pytest.fixture(autouse=True, scope="module")
