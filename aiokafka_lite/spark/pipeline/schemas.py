@@ -1,0 +1,109 @@
+"""How values are read: from DDL, from Spark's JSON, or inferred from the topic's first records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import DataType, NumericType, StructType, TimestampType
+
+from aiokafka_lite.errors import OptionError
+from aiokafka_lite.spark.pipeline.errors import PipelineError
+from aiokafka_lite.spark.pipeline.options import OWN_COLUMNS, PipelineOptions
+
+SAMPLED_OFFSETS: Final = 1000
+"""Of each partition, from its beginning."""
+
+
+def parse_schema(text: str) -> StructType:
+    """Return the columns that DDL ("carrier STRING, dep_delay INT") or Spark's JSON names.
+
+    Raises:
+        OptionError: It is neither.
+    """
+    try:
+        if text.lstrip().startswith("{"):
+            return StructType.fromJson(json.loads(text))
+        schema = StructType.fromDDL(text)
+    except (PySparkException, ValueError, KeyError, TypeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise OptionError(
+            "the schema is neither Spark's DDL, as in 'carrier STRING, dep_delay INT', nor its "
+            f"JSON: {reason}"
+        ) from None
+    if not isinstance(schema, StructType):
+        raise OptionError("the schema is one type, not columns: write 'name TYPE, name TYPE'")
+    return schema
+
+
+def check_columns(schema: StructType, options: PipelineOptions) -> None:
+    """See that the schema has the columns that the options name, with types that will do.
+
+    Raises:
+        OptionError: It has not.
+    """
+    types = {each.name: each.dataType for each in schema}
+    taken = sorted(name for name in types if name.lower() in OWN_COLUMNS)
+    if taken:
+        raise OptionError(
+            f"the schema's {', '.join(taken)}: the tables have columns of this name already; "
+            "leave it out of the schema"
+        )
+    if options.event_time is not None:
+        _require(types, [options.event_time], "event time")
+        if not isinstance(types[options.event_time], TimestampType):
+            found = types[options.event_time].simpleString()
+            raise OptionError(
+                f"event time {options.event_time!r} is of type {found}: it has to be a TIMESTAMP "
+                "in the schema"
+            )
+    _require(types, options.keys, "key")
+    _require(types, options.measures, "measure")
+    for name in options.measures:
+        if not isinstance(types[name], NumericType):
+            raise OptionError(
+                f"measure {name!r} is of type {types[name].simpleString()}: only numbers can be "
+                "added up"
+            )
+
+
+def _require(types: Mapping[str, DataType], names: Iterable[str], role: str) -> None:
+    for name in names:
+        if name not in types:
+            raise OptionError(f"{role} {name!r} is no column of the schema: {', '.join(types)}")
+
+
+def infer_schema(spark: SparkSession, options: PipelineOptions) -> StructType:
+    """Infer the columns from the first records of each partition; the event time is a TIMESTAMP.
+
+    Raises:
+        PipelineError: There are no records, or none that are JSON objects.
+    """
+    rows = spark.read.format(options.source_format).options(**_batch_options(options)).load()
+    texts = rows.where(rows["offset"] < SAMPLED_OFFSETS).select(rows["value"].cast("string"))
+    values = [row[0] for row in texts.collect() if row[0] is not None]
+    objects = [text for text in values if text.lstrip().startswith("{")]
+    if not objects:
+        raise PipelineError(
+            f"topic {options.topic!r} has no JSON objects to infer a schema from: give one"
+        )
+    inferred = spark.read.json(spark.sparkContext.parallelize(objects, 1), mode="DROPMALFORMED")
+    schema = StructType()
+    for each in inferred.schema:
+        is_event_time = each.name == options.event_time
+        schema.add(each.name, TimestampType() if is_event_time else each.dataType)
+    return schema
+
+
+def _batch_options(options: PipelineOptions) -> dict[str, str]:
+    """Return what a batch read of the same topic takes."""
+    streaming_only = ("startingoffsets", "maxoffsetspertrigger", "minoffsetspertrigger",
+                      "maxtriggerdelay", "commitoffsetstogroup")  # fmt: skip
+    return {
+        name: value
+        for name, value in options.source_options().items()
+        if name.lower() not in streaming_only
+    }

@@ -1,0 +1,208 @@
+"""The three tables as files, and how they are read as of a commit.
+
+    raw/event_date=2013-01-31/batch=4/*.parquet
+    quarantine/batch=4/*.parquet
+    aggregate/window_date=2013-01-31/batch=4/*.parquet
+
+Rows are added to raw and quarantine. A day of the aggregate is written anew by each batch that
+has rows for it; the latest version counts. Versions that count no more are deleted a few batches
+later, for the sake of queries under way, and all of them when a run ends in order: then every
+reader of Parquet sees the tables as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import (
+    BinaryType,
+    DateType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from aiokafka_lite.spark.pipeline.commits import CommitLog
+from aiokafka_lite.spark.pipeline.errors import PipelineError
+from aiokafka_lite.spark.pipeline.options import (
+    BATCH_COLUMN,
+    DATE_COLUMN,
+    RECORD_COLUMNS,
+    WINDOW_DATE_COLUMN,
+)
+from aiokafka_lite.spark.pipeline.settings import TableSettings, read_settings
+from aiokafka_lite.spark.pipeline.storage import Storage
+from aiokafka_lite.spark.pipeline.windows import Windows
+
+RAW: Final = "raw"
+QUARANTINE: Final = "quarantine"
+AGGREGATE: Final = "aggregate"
+KEPT_BATCHES: Final = 5
+"""For so many batches a version of a day stays that counts no more."""
+
+_RECORD_TYPES: Final = (
+    StringType(), IntegerType(), LongType(), TimestampType(), BinaryType(),
+)  # fmt: skip
+_VERSION: Final = re.compile(rf"{WINDOW_DATE_COLUMN}=([^/]+)/{BATCH_COLUMN}=(\d+)$")
+_NO_MARKER: Final = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+
+
+class TableFiles:
+    """Writes and reads the tables' files.
+
+    Args:
+        storage: The directory of all.
+        settings: What the tables are made with.
+    """
+
+    def __init__(self, storage: Storage, settings: TableSettings) -> None:
+        self._storage = storage
+        columns = settings.columns()
+        record = [
+            StructField(name, type_)
+            for name, type_ in zip(RECORD_COLUMNS, _RECORD_TYPES, strict=True)
+        ]
+        batch = StructField(BATCH_COLUMN, LongType())
+        self._raw = StructType([*record, *columns, StructField(DATE_COLUMN, DateType()), batch])
+        self._quarantine = StructType(
+            [
+                *record,
+                StructField("reason", StringType()),
+                StructField("value", BinaryType()),
+                batch,
+            ]
+        )
+        self.windows: Final = Windows(
+            settings.event_time or "kafka_timestamp",
+            settings.window_ms,
+            settings.keys,
+            settings.measures,
+            self._raw,
+        )
+        self._aggregate = StructType([*self.windows.schema(), batch])
+
+    def append_raw(self, rows: DataFrame, batch: int) -> None:
+        """Write the good rows of a batch; none of it may be there yet."""
+        self._append(rows, batch, RAW, (DATE_COLUMN, BATCH_COLUMN))
+
+    def append_quarantine(self, rows: DataFrame, batch: int) -> None:
+        """Write the bad records of a batch; none of it may be there yet."""
+        self._append(rows, batch, QUARANTINE, (BATCH_COLUMN,))
+
+    def append_aggregate(self, rows: DataFrame, batch: int) -> None:
+        """Write new versions of some days; none of the batch may be there yet."""
+        self._append(rows, batch, AGGREGATE, (WINDOW_DATE_COLUMN, BATCH_COLUMN))
+
+    def _append(self, rows: DataFrame, batch: int, table: str, partitions: tuple[str, ...]) -> None:
+        rows = rows.withColumn(BATCH_COLUMN, sf.lit(batch).cast("long"))
+        # A file per day, unless a day is large: as many as tasks times days otherwise.
+        by = [name for name in partitions if name != BATCH_COLUMN]
+        rows = rows.hint("rebalance", *by)
+        writer = rows.write.mode("append").options(**_NO_MARKER).partitionBy(*partitions)
+        writer.parquet(self._storage.path(table))
+
+    def raw(self, spark: SparkSession, *, batch: int | None = None) -> DataFrame:
+        """Return the good rows, of one batch or of all, committed or not."""
+        one = "*" if batch is None else str(batch)
+        return self._read(spark, RAW, self._raw, f"{DATE_COLUMN}=*/{BATCH_COLUMN}={one}")
+
+    def quarantine(self, spark: SparkSession, *, batch: int | None = None) -> DataFrame:
+        """Return the bad records, of one batch or of all, committed or not."""
+        one = "*" if batch is None else str(batch)
+        return self._read(spark, QUARANTINE, self._quarantine, f"{BATCH_COLUMN}={one}")
+
+    def aggregate(self, spark: SparkSession, versions: Iterable[tuple[str, int]]) -> DataFrame:
+        """Return the given versions of days."""
+        paths = [f"{WINDOW_DATE_COLUMN}={date}/{BATCH_COLUMN}={batch}" for date, batch in versions]
+        return self._read(spark, AGGREGATE, self._aggregate, *paths)
+
+    def _read(self, spark: SparkSession, table: str, schema: StructType, *paths: str) -> DataFrame:
+        found = [path for path in paths if "*" not in path or self._storage.glob(f"{table}/{path}")]
+        if not found:
+            return spark.createDataFrame([], schema)
+        reader = spark.read.schema(schema).option("basePath", self._storage.path(table))
+        return reader.parquet(*(self._storage.path(f"{table}/{path}") for path in found))
+
+    def versions(self, last_batch: int) -> tuple[dict[str, int], list[str]]:
+        """Look at the days of the aggregate.
+
+        Returns:
+            The version of each day that counts as of a batch, and the paths of earlier ones.
+        """
+        current: dict[str, tuple[int, str]] = {}
+        outdated = []
+        for path in self._storage.glob(f"{AGGREGATE}/{WINDOW_DATE_COLUMN}=*/{BATCH_COLUMN}=*"):
+            match = _VERSION.search(path)
+            if match is None or int(match[2]) > last_batch:
+                continue
+            date, batch = match[1], int(match[2])
+            other = current.get(date)
+            if other is not None:
+                outdated.append(min(other, (batch, path))[1])
+            current[date] = max(other or (batch, path), (batch, path))
+        return {date: batch for date, (batch, _) in current.items()}, outdated
+
+    def version_path(self, date: str, batch: int) -> str:
+        """Return the full path of one version of a day."""
+        return self._storage.path(f"{AGGREGATE}/{WINDOW_DATE_COLUMN}={date}/{BATCH_COLUMN}={batch}")
+
+    def delete(self, path: str) -> None:
+        """Delete a version of a day, given by its full path."""
+        self._storage.delete(path)
+
+    def delete_leftovers(self, batch: int) -> None:
+        """Delete what a batch wrote that was not committed, and what jobs left half done."""
+        for pattern in (
+            f"{RAW}/{DATE_COLUMN}=*/{BATCH_COLUMN}={batch}",
+            f"{QUARANTINE}/{BATCH_COLUMN}={batch}",
+            f"{AGGREGATE}/{WINDOW_DATE_COLUMN}=*/{BATCH_COLUMN}={batch}",
+            "*/_temporary",
+        ):
+            for path in self._storage.glob(pattern):
+                self._storage.delete(path)
+
+
+class Tables:
+    """The tables as of one commit, however far a pipeline has got since."""
+
+    def __init__(self, spark: SparkSession, files: TableFiles, batch: int) -> None:
+        self._spark = spark
+        self._files = files
+        self.batch: Final = batch
+        """The last batch that is seen; -1 for none."""
+
+    def raw(self) -> DataFrame:
+        """Return the good rows."""
+        rows = self._files.raw(self._spark)
+        return rows.where(rows[BATCH_COLUMN] <= self.batch)
+
+    def quarantine(self) -> DataFrame:
+        """Return the bad records."""
+        rows = self._files.quarantine(self._spark)
+        return rows.where(rows[BATCH_COLUMN] <= self.batch)
+
+    def aggregate(self) -> DataFrame:
+        """Return a row per window and key, the windows that are still open among them."""
+        current, _ = self._files.versions(self.batch)
+        return self._files.aggregate(self._spark, current.items())
+
+
+def open_tables(spark: SparkSession, directory: str) -> Tables:
+    """Open the tables that a pipeline has written, or is writing, as of its last commit.
+
+    Raises:
+        PipelineError: There are none.
+    """
+    storage = Storage(spark, directory)
+    settings = read_settings(storage)
+    if settings is None:
+        raise PipelineError(f"no pipeline has written tables to {storage.root}")
+    last = CommitLog(storage).last()
+    return Tables(spark, TableFiles(storage, settings), -1 if last is None else last.batch)

@@ -1,0 +1,243 @@
+"""The pipeline on the embedded broker: its tables are exact, whatever happens to it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+from pyspark.sql import SparkSession
+
+from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.spark.pipeline import BatchMetrics, Pipeline, PipelineError, open_tables
+from aiokafka_lite.spark.pipeline.batches import Step
+from tests.spark.pipeline.topic import (
+    Event,
+    aggregate_in,
+    aggregate_of,
+    options,
+    places_in,
+    produce,
+)
+
+DAY = 24 * 60
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerThread]:
+    with BrokerThread() as broker:
+        yield broker
+
+
+class Crash(Exception):
+    """Stands for a process that ends in the middle of a batch."""
+
+
+@pytest.mark.timeout(240)  # a query of Spark for each crash
+def test_tables_are_exact_wherever_it_crashes(
+    spark: SparkSession, broker: BrokerThread, tmp_path: Path
+) -> None:
+    broker.create_topic("crashes", partitions=2)
+    events = [Event(i, "UA" if i % 3 else "AA", i % 7 or None, i % 2) for i in range(240)]
+    for event in events:
+        produce(broker, "crashes", [event])
+        if event.minute % 40 == 0:
+            broker.produce("crashes", b"nonsense", partition=0)
+    wanted = options(broker, "crashes", tmp_path, max_offsets_per_trigger=70, group="crashes")
+    metrics = tmp_path / "metrics.jsonl"
+    committed = -1
+    # One crash per batch: the batch before was committed, this one may or may not be.
+    for batch, step in enumerate(Step):
+
+        def crash(done: Step, at: int, step: Step = step, batch: int = batch) -> None:
+            if done is step and at == batch:
+                raise Crash(step.name)
+
+        with pytest.raises(Crash, match=step.name):
+            Pipeline(spark, wanted, metrics_file=metrics, on_step=crash).run_once()
+        committed = batch if step is Step.COMMITTED else batch - 1
+        # What is there is whole batches, and the aggregate is that of the raw table.
+        seen = open_tables(spark, str(tmp_path))
+        assert seen.batch == committed
+        offsets = {place: events_at(events)[place] for place in raw_places(seen)}
+        assert aggregate_in(seen) == aggregate_of(offsets.values())
+    tables = Pipeline(spark, wanted, metrics_file=metrics).run_once()
+
+    assert places_in(tables) == sorted([(0, i) for i in range(126)] + [(1, i) for i in range(120)])
+    assert tables.quarantine().count() == 6
+    assert aggregate_in(tables) == aggregate_of(events)
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    assert [line["batch"] for line in lines] == list(range(tables.batch + 1))
+    assert sum(line["rows"] for line in lines) == 246
+    assert sum(line["bad"] for line in lines) == 6
+    assert [line["behind"] for line in lines] == [176, 106, 36, 0]
+    assert {line["late"] for line in lines} == {0}
+    # Every reader of Parquet sees the same: nothing is left of crashed batches and old versions.
+    directory = pyarrow.dataset.dataset(tmp_path / "aggregate", partitioning="hive")
+    assert directory.to_table().num_rows == len(aggregate_of(events))
+    directory = pyarrow.dataset.dataset(tmp_path / "raw", partitioning="hive")
+    assert directory.to_table().num_rows == len(events)
+
+
+def events_at(events: list[Event]) -> dict[tuple[int, int], Event]:
+    """The events of the test by partition and offset; each fortieth has a bad record behind it."""
+    places: dict[tuple[int, int], Event] = {}
+    ends = [0, 0]
+    for event in events:
+        places[event.partition, ends[event.partition]] = event
+        ends[event.partition] += 1
+        if event.minute % 40 == 0:
+            ends[0] += 1
+    return places
+
+
+def raw_places(tables: object) -> list[tuple[int, int]]:
+    from aiokafka_lite.spark.pipeline import Tables
+
+    assert isinstance(tables, Tables)
+    rows = tables.raw().select("kafka_partition", "kafka_offset").collect()
+    return [(row[0], row[1]) for row in rows]
+
+
+def test_bad_records_are_put_aside_with_their_place_and_the_reason(
+    spark: SparkSession, broker: BrokerThread, tmp_path: Path
+) -> None:
+    good = Event(0).value()
+    reasons: list[tuple[bytes | None, str]] = [
+        (None, "no value"),
+        (b"", "not JSON: empty"),
+        (b"nonsense", "not JSON"),
+        (good[:-1], "not JSON"),
+        (good + b" and more", "not JSON"),
+        (good + b"}", "not JSON"),
+        (good + b"," + good, "not JSON"),
+        (b"[" + good + b"]", "JSON, but no object"),
+        (b"3", "JSON, but no object"),
+        (b"null", "JSON, but no object"),
+        (good.replace(b'"delay": 1', b'"delay": "soon"'), "type: delay is no int"),
+        (good.replace(b'"delay": 1', b'"delay": 3000000000'), "type: delay is no int"),
+        (good.replace(b"2013-", b"soon-"), "type: time is no timestamp"),
+        (b'{"carrier": "UA"}', "no event time: time"),
+        (good.replace(b"2013-01-01T00:00:00Z", b"").replace(b'""', b"null"), "no event time: time"),
+        (good.replace(b"UA", b"\xff\xfe"), "not UTF-8"),
+    ]
+    broker.create_topic("bad", partitions=1)
+    for value, _ in reasons:
+        broker.produce("bad", value, key=b"k")
+    produce(broker, "bad", [Event(0)])
+    metrics: list[BatchMetrics] = []
+    tables = Pipeline(spark, options(broker, "bad", tmp_path), on_batch=metrics.append).run_once()
+
+    rows = tables.quarantine().orderBy("kafka_offset").collect()
+    found = [
+        (row["value"] if row["value"] is None else bytes(row["value"]), row["reason"])
+        for row in rows
+    ]
+    assert found == reasons
+    assert [row["kafka_offset"] for row in rows] == list(range(len(reasons)))
+    assert {(row["kafka_topic"], row["kafka_partition"]) for row in rows} == {("bad", 0)}
+    assert {bytes(row["kafka_key"]) for row in rows} == {b"k"}
+    assert all(row["kafka_timestamp"] is not None for row in rows)
+    assert tables.raw().count() == 1
+    assert [(each.rows, each.bad) for each in metrics] == [(len(reasons) + 1, len(reasons))]
+
+
+def test_late_rows_are_counted_and_kept_out_of_the_aggregate_alone(
+    spark: SparkSession, broker: BrokerThread, tmp_path: Path
+) -> None:
+    broker.create_topic("late", partitions=2)
+    wanted = options(broker, "late", tmp_path, watermark_ms=3_600_000)
+    metrics: list[BatchMetrics] = []
+
+    def run() -> None:
+        Pipeline(spark, wanted, on_batch=metrics.append).run_once()
+
+    # Partition 1 is three days behind partition 0: it holds the watermark back.
+    first = [Event(3 * DAY, partition=0), Event(0, partition=1)]
+    produce(broker, "late", first)
+    run()
+    assert metrics[-1].watermark == "2012-12-31T23:00:00Z"
+    # So this is not late; and the window, which a run has written already, goes on.
+    second = [Event(30, delay=5, partition=1), Event(3 * DAY, partition=1)]
+    produce(broker, "late", second)
+    run()
+    assert (metrics[-1].late, metrics[-1].watermark) == (0, "2013-01-03T23:00:00Z")
+    # Now the windows up to 23:00 of the third are closed, and that of 23:00 is not.
+    third = [Event(3 * DAY - 61), Event(3 * DAY - 59), Event(3 * DAY - 1)]
+    produce(broker, "late", third)
+    run()
+    assert metrics[-1].late == 1
+
+    tables = open_tables(spark, str(tmp_path))
+    assert tables.raw().count() == 7
+    assert aggregate_in(tables) == aggregate_of([*first, *second, *third[1:]])
+
+
+def test_other_tables_than_those_that_are_there_are_refused(
+    spark: SparkSession, broker: BrokerThread, tmp_path: Path
+) -> None:
+    broker.create_topic("settings", partitions=1)
+    produce(broker, "settings", [Event(0)])
+    Pipeline(spark, options(broker, "settings", tmp_path)).run_once()
+    other = options(broker, "settings", tmp_path, window_ms=7_200_000)
+    with pytest.raises(PipelineError, match="another window: 1 hour, not 2 hours"):
+        Pipeline(spark, other).run_once()
+    # And what the tables were made with need not be said again.
+    again = options(broker, "settings", tmp_path, schema=None)
+    assert Pipeline(spark, again).run_once().raw().count() == 1
+    # Without its checkpoint a run would read all of the topic again.
+    shutil.rmtree(tmp_path / "_pipeline" / "checkpoint")
+    with pytest.raises(PipelineError, match="does not go on where the tables end"):
+        Pipeline(spark, again).run_once()
+
+
+def test_stop_ends_it_behind_the_batch_under_way(
+    spark: SparkSession, broker: BrokerThread, tmp_path: Path
+) -> None:
+    broker.create_topic("stopped", partitions=1)
+    produce(broker, "stopped", [Event(i) for i in range(30)])
+    wanted = options(broker, "stopped", tmp_path, max_offsets_per_trigger=10)
+    batches: list[int] = []
+
+    def stop(step: Step, batch: int) -> None:
+        if step is Step.RAW_WRITTEN and batch == 1:
+            pipeline.stop()
+
+    pipeline = Pipeline(
+        spark, wanted, on_batch=lambda metrics: batches.append(metrics.batch), on_step=stop
+    )
+    tables = pipeline.run_continuously(trigger_s=0.1)
+    assert tables.batch == batches[-1] >= 1
+    assert (
+        tables.raw().count()
+        == 10 * len(batches)
+        == sum(records for records, _, _ in aggregate_in(tables).values())
+    )
+    # The next run reads the rest.
+    tables = Pipeline(spark, wanted).run_once()
+    assert places_in(tables) == [(0, offset) for offset in range(30)]
+
+
+def test_schema_is_inferred_where_none_is_given(
+    spark: SparkSession, broker: BrokerThread, tmp_path: Path
+) -> None:
+    broker.create_topic("inferred", partitions=2)
+    wanted = options(broker, "inferred", tmp_path, schema=None)
+    with pytest.raises(PipelineError, match="no JSON objects to infer a schema from"):
+        Pipeline(spark, wanted).run_once()
+    broker.produce("inferred", b"nonsense")
+    events = [Event(i, partition=i % 2) for i in range(10)]
+    produce(broker, "inferred", events)
+    tables = Pipeline(spark, wanted).run_once()
+    types = {name: kind for name, kind in tables.raw().dtypes if not name.startswith("kafka_")}
+    assert types == {
+        "carrier": "string",
+        "delay": "bigint",
+        "time": "timestamp",
+        "event_date": "date",
+        "batch": "bigint",
+    }
+    assert aggregate_in(tables) == aggregate_of(events)

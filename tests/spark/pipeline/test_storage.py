@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from aiokafka_lite.spark.pipeline.commits import Commit, CommitLog
+from aiokafka_lite.spark.pipeline.errors import PipelineError
+from aiokafka_lite.spark.pipeline.storage import Storage
+from aiokafka_lite.spark.pipeline.watermark import Watermark
+from aiokafka_lite.structs import TopicPartition
+
+TP = TopicPartition("t", 0)
+
+
+def test_commits_come_back_as_they_were_written(spark: SparkSession, tmp_path: Path) -> None:
+    log = CommitLog(Storage(spark, str(tmp_path)))
+    assert log.last() is None
+    log.append(Commit(0, {TP: 5}))
+    second = Commit(1, {TP: 9}, Watermark(1000, {TP: 1500}))
+    log.append(second)
+    assert log.last() == second
+
+
+def test_two_pipelines_in_one_directory_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:
+    log = CommitLog(Storage(spark, str(tmp_path)))
+    log.append(Commit(0, {TP: 5}))
+    with pytest.raises(PipelineError, match="another pipeline writes to the same directory"):
+        log.append(Commit(0, {TP: 7}))
+    assert log.read(0).offsets == {TP: 5}
+
+
+def test_commits_are_kept_for_a_hundred_batches(spark: SparkSession, tmp_path: Path) -> None:
+    log = CommitLog(Storage(spark, str(tmp_path)))
+    for batch in (0, 1, 99, 100):
+        log.append(Commit(batch, {TP: batch}))
+    assert log.batches() == [1, 99, 100]
