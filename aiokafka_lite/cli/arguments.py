@@ -47,3 +47,33 @@ def host_and_port(text: str) -> tuple[str, int]:
     if not host or "/" in host or not port_text.isdecimal() or int(port_text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not an address: write host:port")
     return host, int(port_text)
+
+
+def duration_ms(text: str) -> int:
+    """Parse a length of time above 0, as in "10s" or "1 day 12 hours"; returns milliseconds."""
+    # Only now: few commands have one.
+    from aiokafka_lite.spark.durations import parse_duration_ms
+
+    try:
+        duration = parse_duration_ms(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if duration == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return duration
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Parse names with commas between them."""
+    parts = tuple(part.strip() for part in text.split(","))
+    if not all(parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of names: write one,another")
+    return parts
+
+
+def name_and_value(text: str) -> tuple[str, str]:
+    """Parse NAME=VALUE; the value may be anything."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise argparse.ArgumentTypeError(f"{name!r} has no value: write NAME=VALUE")
+    return name.strip(), value

@@ -17,6 +17,7 @@ from aiokafka_lite.cli import broker
 from aiokafka_lite.cli.flights import command as flights
 from aiokafka_lite.cli.loops import Interrupted
 from aiokafka_lite.cli.overview import overview
+from aiokafka_lite.cli.pipeline import command as pipeline
 from aiokafka_lite.cli.problems import CommandError, plain_text
 from aiokafka_lite.errors import KafkaError
 
@@ -29,7 +30,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, dict[str, str]]:
     )
     parser.add_argument("--version", action="version", version=f"aiokafka_lite {__version__}")
     subparsers = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    for module in (flights, broker):
+    for module in (flights, pipeline, broker):
         module.add_parser(subparsers)
     # argparse keeps the summaries only in this list of pseudo-actions, which `--help` prints too.
     summaries = {each.dest: each.help or "" for each in subparsers._get_subactions()}

@@ -48,9 +48,11 @@ async def run_job(options: JobOptions, reporter: Reporter) -> bool:
     Raises:
         CommandError, KafkaError, OSError: The job could not be done; each says what to do.
     """
-    expectation = _read_data_set(options, reporter)
+    expectation = read_data_set(options.partition_count, options.limit, reporter)
     async with _kafka(options, reporter) as bootstrap_servers:
-        ranges = await _ensure_loaded(options, bootstrap_servers, expectation, reporter)
+        ranges = await ensure_loaded(
+            bootstrap_servers, options.topic, expectation, reporter, limit=options.limit
+        )
         scoreboard = Scoreboard(ranges, clock=asyncio.get_running_loop().time)
         group = Group(
             bootstrap_servers,
@@ -69,13 +71,15 @@ async def run_job(options: JobOptions, reporter: Reporter) -> bool:
     return is_right
 
 
-def _read_data_set(options: JobOptions, reporter: Reporter) -> Expectation:
-    """Compute what must come out; ahead of everything else, so nothing waits for it."""
-    goal = min(options.limit or ROW_COUNT, ROW_COUNT)
+def read_data_set(partition_count: int, limit: int | None, reporter: Reporter) -> Expectation:
+    """Compute what must come out; ahead of everything else, so nothing waits for it.
+
+    Raises:
+        DatasetError: The data set is not the one this program knows.
+    """
+    goal = min(limit or ROW_COUNT, ROW_COUNT)
     with reporter.progress("Reading the data set", goal) as bar:
-        expectation = compute_expectation(
-            options.partition_count, options.limit, on_progress=bar.move_to
-        )
+        expectation = compute_expectation(partition_count, limit, on_progress=bar.move_to)
         bar.move_to(expectation.flights)
     if expectation.flights != goal:
         raise DatasetError(
@@ -99,9 +103,19 @@ async def _kafka(options: JobOptions, reporter: Reporter) -> AsyncIterator[str]:
         yield broker.bootstrap_servers
 
 
-async def _ensure_loaded(
-    options: JobOptions, bootstrap_servers: str, expectation: Expectation, reporter: Reporter
+async def ensure_loaded(
+    bootstrap_servers: str,
+    topic: str,
+    expectation: Expectation,
+    reporter: Reporter,
+    *,
+    limit: int | None = None,
 ) -> Mapping[int, OffsetRange]:
+    """Bring a topic to hold exactly the data set, unless it does; returns its offsets.
+
+    Raises:
+        FlightsError, KafkaError, OSError: It could not be done; each says what to do.
+    """
     scope = TaskScope("flights loader")
     cluster = Cluster(
         ClientConfig(
@@ -114,14 +128,12 @@ async def _ensure_loaded(
     )
     try:
         await cluster.start()
-        loader = Loader(
-            cluster, TopicAdmin(cluster, options.topic), expectation, limit=options.limit
-        )
+        loader = Loader(cluster, TopicAdmin(cluster, topic), expectation, limit=limit)
         ranges = await loader.find_loaded()
         if ranges is not None:
-            reporter.say(f"Topic {options.topic!r} holds the data set already")
+            reporter.say(f"Topic {topic!r} holds the data set already")
             return ranges
-        with reporter.progress(f"Loading {options.topic!r}", expectation.flights) as bar:
+        with reporter.progress(f"Loading {topic!r}", expectation.flights) as bar:
             return await loader.load(bar.move_to)
     finally:
         await cluster.close()

@@ -1,0 +1,288 @@
+"""`python -m aiokafka_lite pipeline`: a topic as Parquet tables, exactly once."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite.cli.arguments import (
+    bootstrap_servers,
+    duration_ms,
+    name_and_value,
+    names,
+    positive_int,
+)
+from aiokafka_lite.cli.flights.dataset import DISTRIBUTION
+from aiokafka_lite.cli.problems import CommandError, MissingExtraError
+
+if TYPE_CHECKING:
+    from aiokafka_lite.cli.pipeline.job import JobOptions
+
+SUMMARY: Final = "write a topic to Parquet tables with Spark, exactly once"
+_DESCRIPTION: Final = """\
+Write a topic to three Parquet tables with Spark, exactly once: its records (raw), counts and
+means per window (aggregate), and what could not be read (quarantine). Stop it or kill it at any
+time; the next run goes on where the last one ended."""
+_EPILOG: Final = """\
+With --flights, the real flights of 2013 are loaded, run through the pipeline, checked against the
+data set and drawn; without --bootstrap this is done on an embedded broker."""
+HOUR_MS: Final = 3_600_000
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command `pipeline`."""
+    parser = subparsers.add_parser(
+        "pipeline",
+        help=SUMMARY,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_input(parser)
+    _add_tables(parser)
+    _add_run(parser)
+    _add_spark(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_input(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("input")
+    group.add_argument(
+        "--bootstrap", type=bootstrap_servers, metavar="HOST:PORT", help="the Kafka to read from"
+    )
+    group.add_argument("--topic", help="the topic (default with --flights: flights)")
+    group.add_argument(
+        "--flights",
+        action="store_true",
+        help="load the flights into the topic first unless it holds them, and check the tables "
+        "at the end",
+    )
+    group.add_argument(
+        "--limit", type=positive_int, metavar="N", help="with --flights: only the first N"
+    )
+    group.add_argument(
+        "--partitions",
+        type=positive_int,
+        default=4,
+        metavar="N",
+        help="with --flights: of the topic (default: 4)",
+    )
+    group.add_argument(
+        "--kafka",
+        type=name_and_value,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of Kafka's clients, without 'kafka.': security.protocol=SSL; repeatable",
+    )
+    group.add_argument(
+        "--option",
+        type=name_and_value,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another option of the source: failOnDataLoss=false, startingOffsets=latest "
+        "(default: earliest); repeatable",
+    )
+    group.add_argument(
+        "--format",
+        choices=("aiokafka_lite", "kafka"),
+        default="aiokafka_lite",
+        help="the source: this package's, or Spark's own, which needs its jars (default: "
+        "aiokafka_lite)",
+    )
+
+
+def _add_tables(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("tables")
+    group.add_argument(
+        "--out",
+        metavar="DIR",
+        help="directory of the tables: a path, or a URL that Spark can write to (default with "
+        "--flights: out/pipeline)",
+    )
+    group.add_argument(
+        "--schema",
+        type=Path,
+        metavar="FILE",
+        help="columns of the JSON values: Spark's DDL or its JSON (default: as in the tables that "
+        "are there, else inferred from the topic's first records)",
+    )
+    group.add_argument(
+        "--event-time",
+        metavar="COLUMN",
+        help="a TIMESTAMP that rows are dated by (default: the record's own timestamp)",
+    )
+    group.add_argument(
+        "--key", type=names, default=(), metavar="COLUMN,...", help="aggregate by these, too"
+    )
+    group.add_argument(
+        "--measure",
+        type=names,
+        default=(),
+        metavar="COLUMN,...",
+        help="numbers to aggregate: count, sum, min, max, mean",
+    )
+    group.add_argument(
+        "--window",
+        type=duration_ms,
+        default=HOUR_MS,
+        metavar="LENGTH",
+        help="length of the aggregate's windows (default: 1 hour)",
+    )
+    group.add_argument(
+        "--watermark",
+        type=duration_ms,
+        metavar="LENGTH",
+        help="how far event times may be behind the latest of their partition before a closed "
+        "window passes them over (default: 1 day; with --flights 365 days, as the data set has "
+        "October behind January)",
+    )
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("run")
+    how = group.add_mutually_exclusive_group()
+    how.add_argument(
+        "--once", action="store_true", help="read what the topic has now, and end (default)"
+    )
+    how.add_argument(
+        "--continuous",
+        action="store_true",
+        help="go on until Ctrl-C or SIGTERM, then end the batch",
+    )
+    group.add_argument(
+        "--trigger",
+        type=duration_ms,
+        default=10_000,
+        metavar="LENGTH",
+        help="with --continuous: time between two batches (default: 10s)",
+    )
+    group.add_argument(
+        "--max-offsets-per-trigger",
+        type=positive_int,
+        metavar="N",
+        help="how many offsets a batch covers at most (default: no limit)",
+    )
+    group.add_argument(
+        "--group", metavar="ID", help="commit the offsets of finished batches to this group"
+    )
+    group.add_argument(
+        "--metrics",
+        type=Path,
+        metavar="FILE",
+        help="one JSON object per batch, appended (default: metrics.jsonl in --out if that is a "
+        "path)",
+    )
+    group.add_argument(
+        "--no-plot",
+        action="store_true",
+        help="with --flights: draw no plot (else out/pipeline.png)",
+    )
+
+
+def _add_spark(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("Spark")
+    group.add_argument(
+        "--master", metavar="URL", help="where Spark runs (default: its own setting, or local[*])"
+    )
+    group.add_argument(
+        "--conf",
+        type=name_and_value,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of Spark: spark.driver.memory=4g; repeatable",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the pipeline; returns 0, or 1 when the flights' tables are not what they have to be."""
+    _require_extras(with_flights=options.flights, with_plot=not options.no_plot)
+    from aiokafka_lite.cli.pipeline.job import run_job
+
+    return 0 if run_job(_job_options(options)) else 1
+
+
+def _job_options(options: argparse.Namespace) -> JobOptions:
+    from aiokafka_lite.cli.pipeline.job import FlightsOptions, JobOptions
+    from aiokafka_lite.spark.pipeline import PipelineOptions
+
+    topic: str = options.topic or ("flights" if options.flights else "")
+    out: str = options.out or ("out/pipeline" if options.flights else "")
+    if not options.flights:
+        for name, value in (
+            ("--bootstrap", options.bootstrap), ("--topic", topic), ("--out", out)
+        ):  # fmt: skip
+            if not value:
+                raise CommandError(f"{name} is missing (only --flights does without)")
+    elif options.continuous:
+        raise CommandError("--flights checks tables that are complete: leave out --continuous")
+    given = {
+        "schema": None if options.schema is None else _read_schema(options.schema),
+        "event_time": options.event_time,
+        "keys": options.key,
+        "measures": options.measure,
+        "watermark_ms": options.watermark,
+        "max_offsets_per_trigger": options.max_offsets_per_trigger,
+    }
+    flights = None
+    if options.flights:
+        from aiokafka_lite.cli.pipeline.flights import FLIGHTS
+
+        for name in ("schema", "event_time", "keys", "measures"):
+            if given[name]:
+                raise CommandError(f"--flights has its own {name.replace('_', ' ')}: leave it out")
+        given = {**FLIGHTS, **{name: value for name, value in given.items() if value}}
+        flights = FlightsOptions(
+            partition_count=options.partitions,
+            limit=options.limit,
+            plot=None if options.no_plot else Path("out"),
+        )
+    is_local = "://" not in out
+    metrics = options.metrics or (Path(out, "metrics.jsonl") if is_local else None)
+    return JobOptions(
+        pipeline=lambda bootstrap: PipelineOptions(
+            bootstrap_servers=bootstrap,
+            topic=topic,
+            out=out,
+            window_ms=options.window,
+            source_format=options.format,
+            group=options.group,
+            source={
+                **{f"kafka.{name}": value for name, value in options.kafka},
+                **dict(options.option),
+            },
+            **{name: value for name, value in given.items() if value is not None},
+        ),
+        bootstrap_servers=options.bootstrap,
+        topic=topic,
+        trigger_s=options.trigger / 1000 if options.continuous else None,
+        metrics=metrics,
+        master=options.master,
+        conf=dict(options.conf),
+        flights=flights,
+    )
+
+
+def _read_schema(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"cannot read the schema {path}: {error}") from None
+
+
+def _require_extras(*, with_flights: bool, with_plot: bool) -> None:
+    needed = [("pyspark", "spark"), ("pyarrow", "spark")]
+    if with_flights:
+        try:
+            metadata.distribution(DISTRIBUTION)
+        except metadata.PackageNotFoundError:
+            raise MissingExtraError(DISTRIBUTION, extra="demo") from None
+        needed += [("rich", "demo"), *([("matplotlib", "demo")] if with_plot else [])]
+    for package, extra in needed:
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(package, extra=extra)
