@@ -21,7 +21,7 @@ from aiokafka_lite.client.questions import (
     raise_for_metadata,
     raise_for_rebootstrap,
 )
-from aiokafka_lite.client.view import ClusterView
+from aiokafka_lite.client.view import ClusterView, PartitionView
 from aiokafka_lite.errors import (
     KafkaError,
     KafkaTimeoutError,
@@ -44,8 +44,17 @@ READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 NO_OFFSET: Final = -1
 
+NO_PARTITIONS: Final[Mapping[int, PartitionView]] = {}
+
 Question: TypeAlias = Mapping[TopicPartition, int]
 """Of each partition, the time in ms since the epoch; or `offsets.LATEST`, `offsets.EARLIEST`."""
+
+
+class _Share(NamedTuple):
+    """What one leader is asked of a question: which partitions, and the same as requests say it."""
+
+    tps: list[TopicPartition]
+    topics: dict[str, list[ListOffsetsPartition]]
 
 
 class _Sent(NamedTuple):
@@ -150,7 +159,7 @@ class Lookups:
         # All are open before anything is sent: what is sent has its time running.
         connections = self._connections({node for share in shares for node in share})
         metadata = self._send_metadata(connections.values()) if with_metadata else None
-        sent = self._send(questions, shares, connections, failures)
+        sent = self._send(shares, connections, failures)
         if with_metadata:
             self._receive_metadata(metadata)
         renewed = _renewed_topics(before, self.view) if with_metadata else frozenset[str]()
@@ -165,14 +174,33 @@ class Lookups:
 
     def _by_leader(
         self, question: Question, failures: dict[TopicPartition, KafkaError]
-    ) -> dict[int, list[TopicPartition]]:
-        shares: dict[int, list[TopicPartition]] = {}
-        for tp in question:
-            partition = self.view.leader(tp)
-            if partition is None:
+    ) -> dict[int, _Share]:
+        """Divide a question among the leaders known so far."""
+        shares: dict[int, _Share] = {}
+        nodes, topics = self.view.nodes, self.view.topics
+        name, partitions = "", NO_PARTITIONS
+        for tp, timestamp in question.items():
+            if tp.topic != name:
+                name = tp.topic
+                topic = topics.get(name)
+                partitions = NO_PARTITIONS if topic is None else topic.partitions
+            partition = partitions.get(tp.partition)
+            if partition is None or partition.leader not in nodes:
                 failures[tp] = LeaderNotAvailableError("it has no leader").at(tp)
-            else:
-                shares.setdefault(partition.leader, []).append(tp)
+                continue
+            if (share := shares.get(partition.leader)) is None:
+                share = shares[partition.leader] = _Share([], {})
+            share.tps.append(tp)
+            if (asked := share.topics.get(name)) is None:
+                asked = share.topics[name] = []
+            asked.append(
+                ListOffsetsPartition(
+                    partition_index=tp.partition,
+                    # A leader that is none any more, or of a topic that was made anew, refuses.
+                    current_leader_epoch=partition.leader_epoch,
+                    timestamp=timestamp,
+                )
+            )
         return shares
 
     def _connections(self, nodes: Iterable[int]) -> dict[int, BlockingConnection | KafkaError]:
@@ -186,46 +214,32 @@ class Lookups:
 
     def _send(
         self,
-        questions: Sequence[Question],
-        shares: Sequence[Mapping[int, Sequence[TopicPartition]]],
+        shares: Sequence[Mapping[int, _Share]],
         connections: Mapping[int, BlockingConnection | KafkaError],
         failures: dict[TopicPartition, KafkaError],
     ) -> list[_Sent]:
         sent: list[_Sent] = []
-        for number, share in enumerate(shares):
-            for node, tps in share.items():
+        for number, of_leaders in enumerate(shares):
+            for node, share in of_leaders.items():
                 connection = connections[node]
                 if isinstance(connection, KafkaError):
-                    failures.update(dict.fromkeys(tps, connection))
+                    failures.update(dict.fromkeys(share.tps, connection))
                     continue
-                request = self._request(questions[number], tps)
                 try:
-                    exchange = connection.send(request, timeout_s=self._timeout_s)
+                    exchange = connection.send(self._request(share), timeout_s=self._timeout_s)
                 except KafkaError as error:
-                    failures.update(dict.fromkeys(tps, error))
+                    failures.update(dict.fromkeys(share.tps, error))
                 else:
-                    sent.append(_Sent(number, tps, connection, exchange))
+                    sent.append(_Sent(number, share.tps, connection, exchange))
         return sent
 
-    def _request(self, question: Question, tps: Iterable[TopicPartition]) -> ListOffsetsRequest:
-        topics: dict[str, list[ListOffsetsPartition]] = {}
-        views = self.view.topics
-        for tp in tps:
-            name, index = tp
-            topics.setdefault(name, []).append(
-                ListOffsetsPartition(
-                    partition_index=index,
-                    # A leader that is none any more, or of a topic that was made anew, refuses.
-                    current_leader_epoch=views[name].partitions[index].leader_epoch,
-                    timestamp=question[tp],
-                )
-            )
+    def _request(self, share: _Share) -> ListOffsetsRequest:
         return ListOffsetsRequest(
             replica_id=-1,
             isolation_level=self._isolation_level,
             topics=[
                 ListOffsetsTopic(name=name, partitions=partitions)
-                for name, partitions in topics.items()
+                for name, partitions in share.topics.items()
             ],
             timeout_ms=round(self._timeout_s * 1000),
         )
