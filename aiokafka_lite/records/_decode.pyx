@@ -28,7 +28,7 @@ from aiokafka_lite.records._cursor cimport (
     varlong,
 )
 
-from aiokafka_lite.errors import CorruptRecordException
+from aiokafka_lite.errors import CorruptRecordException, KafkaError
 
 # Its length, attributes, timestamp delta, offset delta, two lengths of -1 and a count of headers.
 cdef enum:
@@ -284,6 +284,10 @@ cdef class PlainRun:
     cdef readonly int64_t next_offset
     cdef readonly int32_t leader_epoch
     cdef object crc32c
+    cdef object inflate
+    cdef object give_back
+    cdef object inflated  # the batch at hand, if it was compressed
+    cdef Py_buffer inflated_buffer
     cdef Py_buffer buffer
     cdef bint has_buffer
     cdef int not_plain
@@ -299,6 +303,8 @@ cdef class PlainRun:
         crc32c,
         bint is_committed_only,
         int64_t ceiling=INT64_MAX,
+        inflate=None,
+        give_back=None,
     ):
         if self.has_buffer:
             raise TypeError("a run is of one record set")
@@ -306,7 +312,9 @@ cdef class PlainRun:
         self.has_buffer = True
         self.crc32c = crc32c
         self.leader_epoch = -1
-        self.not_plain = CODEC_MASK | CONTROL
+        self.inflate = inflate
+        self.give_back = give_back
+        self.not_plain = CONTROL if inflate is not None else CODEC_MASK | CONTROL
         if is_committed_only:
             self.not_plain |= TRANSACTIONAL
         self.batch = BatchCursor.__new__(BatchCursor)
@@ -315,6 +323,8 @@ cdef class PlainRun:
         self.batch.ceiling = ceiling
 
     def __dealloc__(self):
+        if self.inflated is not None:
+            PyBuffer_Release(&self.inflated_buffer)
         if self.has_buffer:
             PyBuffer_Release(&self.buffer)
 
@@ -377,6 +387,8 @@ cdef class PlainRun:
         cdef int32_t last_delta
         cdef int64_t base_offset
         cdef BatchCursor batch = self.batch
+        if self.inflated is not None:
+            self.drop_inflated()
         while True:
             at = <const uint8_t *> self.buffer.buf + self.pos
             left = self.buffer.len - self.pos
@@ -403,10 +415,17 @@ cdef class PlainRun:
                 self.next_offset = max(self.next_offset, self.batch_end)
                 self.leader_epoch = self.batch_epoch
                 continue
+            batch.left.pos = at + HEADER_BYTES
+            if at[ATTRIBUTES_AT + 1] & CODEC_MASK:
+                if not self.open_inflated(at, left):
+                    return False
+                left = self.inflated_buffer.len
+                batch.left.pos = <const uint8_t *> self.inflated_buffer.buf
             if count < 0 or count > left // MIN_RECORD_BYTES:
+                if self.inflated is not None:
+                    self.drop_inflated()
                 return False
             self.pos += length + LOG_OVERHEAD
-            batch.left.pos = at + HEADER_BYTES
             batch.left.end = batch.left.pos + left
             batch.records_left = count
             batch.base_offset = base_offset
@@ -417,6 +436,24 @@ cdef class PlainRun:
             batch.has_append_time = at[ATTRIBUTES_AT + 1] & APPEND_TIME
             batch.append_time = read_int64(at + MAX_TIMESTAMP_AT)
             return True
+
+    cdef bint open_inflated(self, const uint8_t *batch, Py_ssize_t size) except -1:
+        """Decompress a batch's records; False if they cannot be, which others look into."""
+        payload = PyMemoryView_FromMemory(<char *> batch + HEADER_BYTES, size, PyBUF_READ)
+        try:
+            inflated = self.inflate(batch[ATTRIBUTES_AT + 1] & CODEC_MASK, payload)
+        except (KafkaError, ValueError):
+            return False
+        PyObject_GetBuffer(inflated, &self.inflated_buffer, PyBUF_SIMPLE)
+        self.inflated = inflated
+        return True
+
+    cdef int drop_inflated(self) except -1:
+        PyBuffer_Release(&self.inflated_buffer)
+        inflated = self.inflated
+        self.inflated = None
+        self.give_back(inflated)
+        return 0
 
     cdef bint is_sound(self, const uint8_t *batch, Py_ssize_t size) except -1:
         checked = PyMemoryView_FromMemory(

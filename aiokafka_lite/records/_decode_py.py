@@ -205,6 +205,8 @@ class PlainRun:
         crc32c: Callable[[memoryview], int] | None,
         is_committed_only: bool,
         ceiling: int = sys.maxsize,
+        inflate: Callable[[int, memoryview], memoryview] | None = None,
+        give_back: Callable[[memoryview], None] | None = None,
     ) -> None:
         """Take what the compiled one takes: `view` holds batches, one behind the other."""
         self.pos = 0

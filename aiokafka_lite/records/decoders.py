@@ -94,6 +94,8 @@ class _PlainRun(Protocol):
         crc32c: Callable[[memoryview], int] | None,
         is_committed_only: bool,
         ceiling: int = ...,
+        inflate: Callable[[int, memoryview], memoryview] | None = ...,
+        give_back: Callable[[memoryview], None] | None = ...,
         /,
     ) -> Run: ...
 

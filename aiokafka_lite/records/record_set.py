@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from aiokafka_lite.errors import KafkaError, RecordTooLargeError
@@ -91,6 +92,7 @@ class RecordSet:
         check_crcs: bool = True,
         aborted: Iterable[tuple[int, int]] | None = None,
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+        may_block: bool = False,
     ) -> None:
         """Keep the bytes; nothing is looked at yet.
 
@@ -105,6 +107,8 @@ class RecordSet:
             aborted: For read_committed: the (producer id, first offset) of aborted transactions, in
                 any order. None for read_uncommitted.
             max_batch_bytes: What a batch may at most become when decompressed.
+            may_block: Decompress whatever is taken while it is taken, for callers without an event
+                loop to hold up: `inflate_estimate_s` and what is said of inflated bytes are 0 then.
         """
         self.topic: Final = topic
         self.partition: Final = partition
@@ -128,6 +132,9 @@ class RecordSet:
             checksum.crc32c if check_crcs else None,
             aborted is not None,
             end_offset,
+            # No method: the run would keep the set alive, and with that the answer's memory.
+            partial(_inflate_now, max_batch_bytes) if may_block else None,
+            give_back if may_block else None,
         )
         self._is_in_run = False  # the run has a batch at hand, with records to deliver
         self._is_past_end = False
@@ -471,6 +478,12 @@ class RecordSet:
         if self._inflated is not None:
             give_back(self._inflated)
         self._header = self._payload = self._inflated = self._cursor = None
+
+
+def _inflate_now(max_batch_bytes: int, codec: int, payload: memoryview) -> memoryview:
+    from aiokafka_lite.records.compression import inflate  # on first use: see there
+
+    return inflate(Codec(codec), payload, max_batch_bytes)
 
 
 def estimate_inflate_s(header: BatchHeader, compressed_bytes: int) -> float:

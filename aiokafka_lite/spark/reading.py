@@ -133,6 +133,7 @@ def _record_set(share: Share, options: SourceOptions) -> RecordSet:
         end_offset=progress.end,
         check_crcs=options.check_crcs,
         aborted=share.aborted,
+        may_block=True,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,8 +30,15 @@ MAGIC_1 = b"".join(message(offset, b"v", magic=1) for offset in (2, 3, 9))
 MAGIC_0 = b"".join(message(offset, b"v", magic=0) for offset in (2, 3, 9))
 
 
-def limited(content: bytes, start: int, end: int) -> records.RecordSet:
-    return records.RecordSet("topic", 0, memoryview(content), fetch_offset=start, end_offset=end)
+def limited(content: bytes, start: int, end: int, *, may_block: bool = False) -> records.RecordSet:
+    return records.RecordSet(
+        "topic",
+        0,
+        memoryview(content),
+        fetch_offset=start,
+        end_offset=end,
+        may_block=may_block,
+    )
 
 
 def taken(record_set: records.RecordSet, at_a_time: int) -> list[int]:
@@ -58,8 +67,8 @@ def test_records_from_start_to_end_and_no_others_are_taken(
 ) -> None:
     wanted = [offset for offset in offsets if start <= offset < end]
     with records.use_decoder(name):
-        for take in (taken, rows_taken):
-            record_set = limited(content, start, end)
+        for take, may_block in product((taken, rows_taken), (False, True)):
+            record_set = limited(content, start, end, may_block=may_block)
             assert take(record_set, at_a_time) == wanted
             assert record_set.is_exhausted
             assert record_set.next_offset >= min(end, offsets[-1] + 1)
