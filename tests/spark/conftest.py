@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from aiokafka_lite.spark import KafkaDataSource
 from tests.support.spark.session import SparkUnavailableError, find_settings, spark_session
 
 
@@ -18,6 +19,7 @@ def spark() -> Iterator[SparkSession]:
     """
     try:
         with spark_session(find_settings()) as session:
+            session.dataSource.register(KafkaDataSource)
             yield session
     except SparkUnavailableError as error:
         pytest.skip(str(error))

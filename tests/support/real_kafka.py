@@ -265,8 +265,9 @@ class RealKafka:
             "share.coordinator.state.topic.min.isr": in_sync,
             "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
             # Tests and people at a prompt do not wait three seconds for each new group, and see
-            # a dead broker as soon as they can.
+            # a dead broker and a compacted log as soon as they can.
             "group.initial.rebalance.delay.ms": "0",
+            "log.cleaner.backoff.ms": "500",
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "500",
             **self._properties,
