@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from benchmarks.measure import cpu_seconds
 from benchmarks.servers import TICKS_A_SECOND, listener_pid
 
 _PROC: Final = Path("/proc")
+_THIS_MACHINE: Final = ("127.0.0.1", "localhost", "[::1]", socket.gethostname())
+_SETTLE_S: Final = 0.2
 
 
 class ProcessTimes(NamedTuple):
@@ -64,14 +67,18 @@ class Meter:
 
     def __init__(self, jvm_pid: int, bootstrap_servers: str) -> None:
         self._jvm_pid: Final = jvm_pid
-        port = int(bootstrap_servers.split(",")[0].rpartition(":")[2])
-        self._broker_pid: Final = listener_pid(port)
+        host, _, port = bootstrap_servers.split(",")[0].rpartition(":")
+        self._broker_pid: Final = listener_pid(int(port)) if host in _THIS_MACHINE else None
         self._before: Final = self._now()
         self._started_s: Final = time.perf_counter()
 
     def read(self) -> tuple[float, CpuTimes]:
-        """Return the wall time in seconds, and the CPU times, since then."""
+        """Return the wall time in seconds, and the CPU times, since then.
+
+        CPU time is looked at a moment later: workers collect garbage when they have answered.
+        """
         wall_s = time.perf_counter() - self._started_s
+        time.sleep(_SETTLE_S)
         return wall_s, self._now().since(self._before)
 
     def _now(self) -> CpuTimes:
