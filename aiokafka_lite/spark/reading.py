@@ -85,6 +85,8 @@ def _answers(fetching: Fetching) -> Generator[list[Share], None, None]:
         yield shares  # emptied by whoever takes it, so that its memory serves again
         if fetching.left_bytes >= THREAD_FROM_BYTES:
             break
+    else:
+        return
     prefetch = Prefetch(answers, "kafka-fetch", fetching.close)
     try:
         yield from prefetch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from importlib.metadata import version
 
@@ -235,3 +236,16 @@ def test_a_pyspark_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 def test_other_names_are_not_exported() -> None:
     with pytest.raises(AttributeError, match="KafkaSource"):
         _ = aiokafka_lite.spark.KafkaSource
+
+
+def test_a_small_task_starts_no_thread(
+    kafka_broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka_broker.create_topic("t", 1)
+    kafka_broker.produce("t", "v")
+    reader = source(kafka_broker.bootstrap_servers).reader(SCHEMA)
+    (partition,) = reader.partitions()
+    threads = []
+    monkeypatch.setattr(threading.Thread, "start", threads.append)
+    assert [batch.num_rows for batch in reader.read(partition)] == [1]
+    assert threads == []
