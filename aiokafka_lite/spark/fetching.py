@@ -243,6 +243,7 @@ class Fetching:
             self._read_from(progress, answer.preferred_read_replica)
             return
         if not is_first:
+            progress.ask_for_more()
             return
         reachable = answer.high_watermark
         if self._is_committed_only and answer.last_stable_offset >= 0:

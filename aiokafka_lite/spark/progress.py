@@ -17,6 +17,8 @@ FIRST_FETCH_BYTES: Final = 1024 * 1024
 # Beyond what is expected of the rest of a range: it has to end with a whole batch.
 SPARE_SHARE: Final = 1.05
 SPARE_BYTES: Final = 16 * 1024
+# How much more is asked for when a batch, of which the range has a part, has not fitted.
+SPARE_GROWTH: Final = 8
 
 
 class Share(NamedTuple):
@@ -48,6 +50,7 @@ class Progress:
 
     __slots__ = (
         "_record_bytes",
+        "_spare_bytes",
         "empty_answers",
         "end",
         "error",
@@ -80,6 +83,7 @@ class Progress:
         self.error: KafkaError | None = None
         self.empty_answers = 0
         self._record_bytes = record_bytes
+        self._spare_bytes = SPARE_BYTES
 
     @property
     def is_done(self) -> bool:
@@ -96,7 +100,14 @@ class Progress:
         """Return how much the next fetch should bring: not much beyond the end."""
         if self.topic not in self._record_bytes:
             most = min(most, FIRST_FETCH_BYTES)
-        return min(most, int(self.left_bytes * SPARE_SHARE) + SPARE_BYTES)
+        return min(most, int(self.left_bytes * SPARE_SHARE) + self._spare_bytes)
+
+    def ask_for_more(self) -> None:
+        """Have the next fetch bring a larger batch: the answer had room for others' only.
+
+        A broker sends a batch beyond the limit for the first partition of an answer alone (KIP-74).
+        """
+        self._spare_bytes *= SPARE_GROWTH
 
     def advance(self, position: int, size_bytes: int) -> None:
         """Go on behind what an answer brought."""

@@ -80,6 +80,31 @@ def assert_all(rows: list[Row]) -> None:
     ]
 
 
+# --- What is asked for -------------------------------------------------------------------------
+def test_small_parts_of_large_batches_take_few_requests(kafka_broker: BrokerThread) -> None:
+    kafka_broker.create_topic(TOPIC, 20)
+    for partition in range(20):
+        large = [NewRecord(b"x" * 100, partition=partition) for _ in range(900)]
+        kafka_broker.produce_all(TOPIC, large)
+    options = options_for(kafka_broker.bootstrap_servers)
+    ranges = [OffsetRange(TOPIC, partition, 10, 20) for partition in range(20)]
+    assert len(read(options, ranges)) == 200
+    kafka_broker.requests.clear()
+    assert len(read(options, ranges)) == 200  # the size of records is known by now
+    assert len(kafka_broker.requests.of("Fetch")) <= 4
+
+
+def test_little_is_fetched_beyond_the_end(filled: BrokerThread) -> None:
+    options = options_for(filled.bootstrap_servers)
+    filled.produce_all(TOPIC, [NewRecord(b"x" * 5000, partition=0) for _ in range(500)])
+    read(options, [planned(filled, 0, 100)])
+    filled.requests.clear()
+    read(options, [planned(filled, 0, 100)])
+    (fetch,) = filled.requests.of("Fetch")
+    assert isinstance(fetch.request, FetchRequest)
+    assert fetch.request.topics[0].partitions[0].partition_max_bytes < 30_000
+
+
 # --- What passes -------------------------------------------------------------------------------
 def test_first_request_of_a_warm_task_is_its_fetch(filled: BrokerThread) -> None:
     wanted = planned(filled)
