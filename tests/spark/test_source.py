@@ -245,7 +245,7 @@ def test_a_small_task_starts_no_thread(
     kafka_broker.produce("t", "v")
     reader = source(kafka_broker.bootstrap_servers).reader(SCHEMA)
     (partition,) = reader.partitions()
-    threads = []
+    threads: list[threading.Thread] = []
     monkeypatch.setattr(threading.Thread, "start", threads.append)
     assert [batch.num_rows for batch in reader.read(partition)] == [1]
     assert threads == []
