@@ -415,7 +415,7 @@ async def test_untargeted_request_goes_to_the_next_node_when_one_is_dead(
     broker: ScriptedBroker, cluster: Cluster
 ) -> None:
     async with ScriptedBroker(2) as other:
-        broker.brokers = [broker.as_broker, other.as_broker]
+        broker.brokers = other.brokers = [broker.as_broker, other.as_broker]
         for node in (broker, other):
             node.scripts[HeartbeatRequest] = lambda _: HeartbeatResponse(throttle_time_ms=1)
         await cluster.refresh()
