@@ -93,6 +93,15 @@ async def test_thread_reads_what_no_thread_reads(
     assert await wait(read, options, whole) == filled.rows
 
 
+async def test_small_range_starts_no_thread(
+    kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled = await fill(kafka, [400, 400])
+    monkeypatch.setattr(reading, "Prefetch", None)
+    options = options_for(kafka.bootstrap_servers)
+    assert await wait(read, options, [filled.range(0, 800)]) == filled.rows
+
+
 @pytest.mark.parametrize("is_threaded", [False, True])
 async def test_closing_early_leaves_a_cluster_that_reads_on(
     kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch, is_threaded: bool
