@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client.blocking import BlockingConnection
 from aiokafka_lite.client.config import Address, parse_address
@@ -26,6 +27,7 @@ from aiokafka_lite.errors import (
     KafkaProtocolError,
     RequestTimedOutError,
 )
+from aiokafka_lite.helpers import create_ssl_context
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.protocol.messages.list_offsets import ListOffsetsRequest
 from aiokafka_lite.protocol.messages.metadata import (
@@ -160,20 +162,29 @@ def test_answer_that_came_in_time_is_taken_after_its_deadline(
     assert connection.receive(exchange).topics[0].name == "a"
 
 
-def test_peer_that_takes_nothing_is_given_up(
-    broker: BrokerThread, connection: BlockingConnection
-) -> None:
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_peer_that_takes_nothing_is_given_up(protocol: str) -> None:
+    with BrokerThread(BrokerConfig(security_protocol=protocol)) as broker:
+        context = None
+        if protocol == "SSL":
+            context = create_ssl_context(cadata=broker.broker.certificates.ca_pem)
+        servers = broker.bootstrap_servers
+        config = config_of(servers, security_protocol=protocol, ssl_context=context)
+        flood(broker, BlockingConnection.open(parse_address(servers), config))
+
+
+def flood(broker: BrokerThread, connection: BlockingConnection) -> None:
     broker.on("ListOffsets").silence()  # nothing more is read from the connection
     connection.send(ListOffsetsRequest(), timeout_s=TIMEOUT_S)
     request = MetadataRequest(topics=[MetadataRequestTopic(name="a" * 30_000)] * 100)
     begun = time.monotonic()
 
-    def flood() -> None:
+    def send_many() -> None:
         for _ in range(100):
             connection.send(request, timeout_s=0.2)
 
     with pytest.raises(KafkaConnectionError, match=r"not taken MetadataRequest within 0\.2 s"):
-        flood()
+        send_many()
     assert time.monotonic() - begun < 20
     assert connection.is_closed
 
@@ -209,6 +220,43 @@ def test_connection_that_the_peer_closed_at_rest_is_found_out(
     broker.stop_node(1)
     assert not connection.is_usable()
     assert connection.is_closed
+
+
+def test_what_is_sent_to_a_peer_that_is_gone_says_so(
+    broker: BrokerThread, connection: BlockingConnection
+) -> None:
+    broker.stop_node(1)
+
+    def send_many() -> None:
+        for _ in range(100):
+            connection.send(topic_request("a"), timeout_s=TIMEOUT_S)
+            time.sleep(0.01)  # what is sent first is answered by a reset
+
+    with pytest.raises(KafkaConnectionError, match="lost the connection"):
+        send_many()
+    assert connection.is_closed
+
+
+def test_connection_that_another_thread_is_sending_on_is_usable(
+    connection: BlockingConnection,
+) -> None:
+    """The answer that it gets is not taken for the peer's end."""
+    is_over = threading.Event()
+
+    def look() -> bool:
+        is_usable = True
+        while not is_over.is_set():
+            is_usable &= connection.is_usable()
+        return is_usable
+
+    with ThreadPoolExecutor(1) as executor:
+        looking = executor.submit(look)
+        try:
+            for _ in range(100):
+                assert ask_for(connection, "a") == "a"
+        finally:
+            is_over.set()
+        assert looking.result()
 
 
 def test_connection_with_an_answer_on_its_way_is_usable(connection: BlockingConnection) -> None:
