@@ -6,6 +6,12 @@ import json
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Final
+
+from aiokafka_lite.spark.pipeline.errors import PipelineError
+
+_BEGINNING: Final = '{"batch": '
+"""Of each line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +70,19 @@ class MetricsFile:
 
     It is written after a batch's commit: what a crash kept from it is made up for from the
     commits at the next start, so that no batch is missing and none is there twice.
+
+    Raises:
+        PipelineError: There is something else.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.last_batch = _last_batch(path)
+        try:
+            self.last_batch = _last_batch(path)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PipelineError(
+                f"{path} is no file of metrics that can be appended to ({error}): name another one"
+            ) from None
         """The last batch that is in the file; -1 for none."""
 
     def append(self, metrics: BatchMetrics) -> None:
@@ -88,6 +102,8 @@ def _last_batch(path: Path) -> int:
     except FileNotFoundError:
         return -1
     if lines and not lines[-1].endswith("\n"):
+        if lines[-1][: len(_BEGINNING)] != _BEGINNING[: len(lines[-1])]:
+            raise ValueError(f"its last line is {lines[-1][:40]!r}")
         path.write_text("".join(lines[:-1]), encoding="utf-8")
         lines.pop()
     return int(json.loads(lines[-1])["batch"]) if lines else -1

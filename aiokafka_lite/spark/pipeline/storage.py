@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from aiokafka_lite.spark.pipeline.errors import PipelineError
@@ -22,12 +26,12 @@ class Storage:
         jvm = spark.sparkContext._jvm
         assert jvm is not None  # noqa: S101 - there is one while the context lives
         self._read_all = jvm.org.apache.commons.io.IOUtils.toString
-        hadoop = jvm.org.apache.hadoop.fs
         jsc = spark.sparkContext._jsc
         assert jsc is not None  # noqa: S101 - as above
-        self._path = hadoop.Path
-        root_path = hadoop.Path(root)
-        self._file_system = root_path.getFileSystem(jsc.hadoopConfiguration())
+        self._path = jvm.org.apache.hadoop.fs.Path
+        with _errors_at(root):
+            root_path = self._path(root)
+            self._file_system = root_path.getFileSystem(jsc.hadoopConfiguration())
         self.root: Final = str(root_path.makeQualified(
             self._file_system.getUri(), self._file_system.getWorkingDirectory()
         ).toString())  # fmt: skip
@@ -42,7 +46,8 @@ class Storage:
 
     def glob(self, pattern: str) -> list[str]:
         """Return the full paths that match a pattern, in order."""
-        statuses = self._file_system.globStatus(self._path(self.path(pattern)))
+        with _errors_at(self.root):
+            statuses = self._file_system.globStatus(self._path(self.path(pattern)))
         return sorted(str(each.getPath().toString()) for each in statuses or ())
 
     def read(self, name: str) -> str:
@@ -61,20 +66,35 @@ class Storage:
             PipelineError: There is one of this name already.
         """
         target = self._path(self.path(name))
-        staged = target.getParent()
-        staged = self._path(staged, f".{uuid.uuid4().hex}.tmp")
-        stream = self._file_system.create(staged, True)
-        try:
-            stream.write(bytearray(text, "utf-8"))
-        finally:
-            stream.close()
-        if self._file_system.exists(target) or not self._file_system.rename(staged, target):
+        staged = self._path(target.getParent(), f".{uuid.uuid4().hex}.tmp")
+        with _errors_at(self.root):
+            stream = self._file_system.create(staged, True)
+            try:
+                stream.write(bytearray(text, "utf-8"))
+            finally:
+                stream.close()
+            if not self._file_system.exists(target) and self._file_system.rename(staged, target):
+                return
             self._file_system.delete(staged, False)
-            raise PipelineError(
-                f"{target.toString()} is there already: another pipeline writes to the same "
-                "directory; stop one of them"
-            )
+        raise PipelineError(
+            f"{target.toString()} is there already: another pipeline writes to the same "
+            "directory; stop one of them"
+        )
 
     def delete(self, path: str) -> None:
         """Delete a file or directory, given by its full path, with all that is in it."""
         self._file_system.delete(self._path(path), True)
+
+
+@contextmanager
+def _errors_at(directory: str) -> Iterator[None]:
+    """Say what is wrong with a directory without the JVM's stack."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        reason = str(error.java_exception.toString())
+    except PySparkException as error:  # what PySpark makes of some of Java's
+        reason = str(error).strip().partition("\n")[0]
+    else:
+        return
+    raise PipelineError(f"the tables cannot be kept in {directory}: {reason}")

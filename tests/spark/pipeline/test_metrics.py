@@ -4,6 +4,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from aiokafka_lite.spark.pipeline.errors import PipelineError
 from aiokafka_lite.spark.pipeline.metrics import BatchMetrics, MetricsFile
 
 METRICS = BatchMetrics(
@@ -40,6 +43,15 @@ def test_file_has_each_batch_once_however_often_it_is_told_of(tmp_path: Path) ->
     lines = path.read_text().splitlines()
     assert [json.loads(line)["batch"] for line in lines] == [3, 4]
     assert json.loads(lines[0]) == METRICS.to_dict()
+
+
+@pytest.mark.parametrize("text", ["do not lose this\n", "nor this"])
+def test_file_of_something_else_is_left_alone(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    with pytest.raises(PipelineError, match="no file of metrics that can be appended to"):
+        MetricsFile(path)
+    assert path.read_text() == text
 
 
 def test_line_that_a_crash_cut_off_is_written_again(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ class Crash(Exception):
     """Stands for a process that ends in the middle of a batch."""
 
 
-@pytest.mark.timeout(400)  # a query of Spark for each crash
+@pytest.mark.timeout(600)  # a query of Spark for each crash
 def test_tables_are_exact_wherever_it_crashes(
     spark: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
@@ -104,7 +104,7 @@ def raw_places(tables: object) -> list[tuple[int, int]]:
     return [(row[0], row[1]) for row in rows]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_bad_records_are_put_aside_with_their_place_and_the_reason(
     spark: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
@@ -149,7 +149,7 @@ def test_bad_records_are_put_aside_with_their_place_and_the_reason(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_late_rows_are_counted_and_kept_out_of_the_aggregate_alone(
     spark: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
@@ -182,7 +182,7 @@ def test_late_rows_are_counted_and_kept_out_of_the_aggregate_alone(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_other_tables_than_those_that_are_there_are_refused(
     spark: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
@@ -202,7 +202,7 @@ def test_other_tables_than_those_that_are_there_are_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_stop_ends_it_behind_the_batch_under_way(
     spark: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
@@ -231,7 +231,7 @@ def test_stop_ends_it_behind_the_batch_under_way(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_schema_is_inferred_where_none_is_given(
     spark: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
