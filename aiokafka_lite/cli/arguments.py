@@ -50,14 +50,19 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 def duration_ms(text: str) -> int:
-    """Parse a length of time above 0, as in "10s" or "1 day 12 hours"; returns milliseconds."""
+    """Parse a length of time, as in "10s" or "1 day 12 hours"; returns milliseconds."""
     # Only now: few commands have one.
     from aiokafka_lite.spark.durations import parse_duration_ms
 
     try:
-        duration = parse_duration_ms(text)
+        return parse_duration_ms(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def positive_duration_ms(text: str) -> int:
+    """Parse a length of time above 0; returns milliseconds."""
+    duration = duration_ms(text)
     if duration == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
     return duration

@@ -13,6 +13,7 @@ from aiokafka_lite.cli.arguments import (
     duration_ms,
     name_and_value,
     names,
+    positive_duration_ms,
     positive_int,
 )
 from aiokafka_lite.cli.flights.dataset import DISTRIBUTION
@@ -128,7 +129,7 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--window",
-        type=duration_ms,
+        type=positive_duration_ms,
         default=HOUR_MS,
         metavar="LENGTH",
         help="length of the aggregate's windows (default: 1 hour)",
@@ -156,7 +157,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--trigger",
-        type=duration_ms,
+        type=positive_duration_ms,
         default=10_000,
         metavar="LENGTH",
         help="with --continuous: time between two batches (default: 10s)",
@@ -234,9 +235,12 @@ def _job_options(options: argparse.Namespace) -> JobOptions:
         from aiokafka_lite.cli.pipeline.flights import FLIGHTS
 
         for name in ("schema", "event_time", "keys", "measures"):
-            if given[name]:
+            if given[name] not in (None, ()):
                 raise CommandError(f"--flights has its own {name.replace('_', ' ')}: leave it out")
-        given = {**FLIGHTS, **{name: value for name, value in given.items() if value}}
+        given = {
+            **FLIGHTS,
+            **{name: value for name, value in given.items() if value not in (None, ())},
+        }
         flights = FlightsOptions(
             partition_count=options.partitions,
             limit=options.limit,

@@ -41,7 +41,7 @@ def test_commits_are_kept_for_a_hundred_batches(spark: SparkSession, tmp_path: P
 def test_directory_that_cannot_be_one_is_named(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     storage = Storage(spark, str(tmp_path / "file"))
-    with pytest.raises(PipelineError, match=r"tables cannot be kept in file:.*/file: .*exists"):
+    with pytest.raises(PipelineError, match=r"tables cannot be kept in file:.*/file: "):
         storage.write("commits/0.json", "{}")
 
 
