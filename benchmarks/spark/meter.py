@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -69,7 +69,8 @@ class Meter:
         self._jvm_pid: Final = jvm_pid
         host, _, port = bootstrap_servers.split(",")[0].rpartition(":")
         self._broker_pid: Final = listener_pid(int(port)) if host in _THIS_MACHINE else None
-        self._before: Final = self._now()
+        self._driver_s: Final = cpu_seconds()
+        self._processes: Final = read_processes()
         self._started_s: Final = time.perf_counter()
 
     def read(self) -> tuple[float, CpuTimes]:
@@ -79,10 +80,13 @@ class Meter:
         """
         wall_s = time.perf_counter() - self._started_s
         time.sleep(_SETTLE_S)
-        return wall_s, self._now().since(self._before)
-
-    def _now(self) -> CpuTimes:
-        return cpu_times(read_processes(), self._jvm_pid, self._broker_pid, cpu_seconds())
+        processes = read_processes()
+        pids = self._jvm_pid, self._broker_pid
+        cpu = cpu_times(processes, *pids, cpu_seconds()).since(
+            cpu_times(self._processes, *pids, self._driver_s)
+        )
+        orphaned_s = orphaned_seconds(self._processes, processes, self._jvm_pid)
+        return wall_s, replace(cpu, python=cpu.python + orphaned_s)
 
 
 def cpu_times(
@@ -91,13 +95,30 @@ def cpu_times(
     """Sort the CPU times of processes by who they belong to.
 
     The time of a Python worker that has ended is in its parent's `reaped`: that of the daemon which
-    forked it, and once this has ended, too, that of the JVM. So nothing is lost nor counted twice.
+    forked it, and once this has ended, too, that of the JVM. So nothing is counted twice.
     """
     jvm = processes[jvm_pid]
     workers = [processes[pid] for pid in descendants(processes, jvm_pid)]
     python_s = driver_s + jvm.reaped + sum(worker.own + worker.reaped for worker in workers)
     broker = processes.get(broker_pid) if broker_pid is not None else None
     return CpuTimes(jvm.own, python_s, 0.0 if broker is None else broker.own)
+
+
+def orphaned_seconds(
+    before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes], jvm_pid: int
+) -> float:
+    """Return the CPU time until `before` of workers whose daemon ended before them.
+
+    Nobody of Spark's has waited for these, so their time is in no other's; what they took since
+    then is not known.
+    """
+    present = set(descendants(after, jvm_pid))
+    orphans = (
+        before[pid]
+        for pid in descendants(before, jvm_pid)
+        if pid not in present and before[pid].parent != jvm_pid and before[pid].parent not in after
+    )
+    return sum(orphan.own + orphan.reaped for orphan in orphans)
 
 
 def descendants(processes: Mapping[int, ProcessTimes], ancestor: int) -> Iterable[int]:

@@ -14,6 +14,7 @@ from benchmarks.spark.meter import (
     ProcessTimes,
     cpu_times,
     descendants,
+    orphaned_seconds,
     read_processes,
 )
 
@@ -44,6 +45,18 @@ def test_nothing_is_lost_nor_counted_twice_when_a_worker_ends() -> None:
     daemon, other = after.pop(30), after.pop(31)
     after[20] = ProcessTimes(10, 100, 3 + daemon.own + daemon.reaped + other.own)
     assert cpu_times(after, 20, 40, 7) == before
+
+
+def test_workers_that_end_with_their_daemon_are_not_taken_off() -> None:
+    after = dict(PROCESSES)
+    daemon = after.pop(30)
+    lost = after.pop(31).own + after.pop(32).own
+    after[20] = ProcessTimes(10, 100, 3 + daemon.own + daemon.reaped)
+    taken = cpu_times(after, 20, 40, 7).since(cpu_times(PROCESSES, 20, 40, 7))
+    assert taken.python == -lost
+    assert orphaned_seconds(PROCESSES, after, jvm_pid=20) == lost
+    reaped = {pid: times for pid, times in PROCESSES.items() if pid != 32}
+    assert orphaned_seconds(PROCESSES, reaped, jvm_pid=20) == 0
 
 
 def test_broker_of_another_machine_takes_no_time_here() -> None:
