@@ -61,6 +61,10 @@ class Subscribed:
     def left_out(self, view: ClusterView) -> list[str]:
         """Return what was asked for by name and is not read, in words: nobody would notice."""
         unread: list[str] = []
+        if self.topics is None and not self.partitions(view):
+            unread.append(
+                "the option subscribePattern names no topic there is: nothing is read until it does"
+            )
         for name in sorted(self.topics or ()):
             topic = view.topics.get(name)
             if topic is None:

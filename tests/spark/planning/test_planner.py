@@ -75,12 +75,14 @@ async def test_pattern_finds_topics_anywhere_in_their_names_but_no_internal_ones
     assert await wait(planner.batch_ranges) == []
 
 
-async def test_pattern_without_topics_reads_those_that_come(
-    kafka: KafkaHandle, new_planner: Planners
+async def test_pattern_without_topics_warns_and_reads_those_that_come(
+    kafka: KafkaHandle, new_planner: Planners, caplog: pytest.LogCaptureFixture
 ) -> None:
     stem = unique("none-yet")
     planner = new_planner(kafka.bootstrap_servers, SubscribePattern(stem), is_streaming=True)
-    assert await wait(planner.starting_offsets) == {}
+    with caplog.at_level(logging.WARNING, "aiokafka_lite.spark"):
+        assert await wait(planner.starting_offsets) == {}
+    assert "subscribePattern" in caplog.text
     assert await wait(planner.latest, {}) == {}
     topic = await filled(kafka, 4, name=f"{stem}-1")
     latest = await wait(planner.latest, {})
