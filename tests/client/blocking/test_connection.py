@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from aiokafka_lite._compat import override
 from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client.blocking import BlockingConnection
@@ -36,6 +37,7 @@ from aiokafka_lite.protocol.messages.metadata import (
     MetadataResponse,
 )
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
+from aiokafka_lite.protocol.prepared import PreparedRequest, prepared
 from tests.client.blocking.conftest import TIMEOUT_S, config_of
 
 
@@ -237,26 +239,42 @@ def test_what_is_sent_to_a_peer_that_is_gone_says_so(
     assert connection.is_closed
 
 
-def test_connection_that_another_thread_is_sending_on_is_usable(
-    connection: BlockingConnection,
+class Held(PreparedRequest[MetadataResponse]):
+    """A request that is in the middle of being sent until it is let go."""
+
+    request_class = MetadataRequest
+
+    def __init__(self) -> None:
+        self.is_encoding, self.go_on = threading.Event(), threading.Event()
+        self._request = prepared(topic_request("a"))
+
+    @property
+    @override
+    def usable_max_version(self) -> int:
+        return self._request.usable_max_version
+
+    @override
+    def encode(self, version: int, correlation_id: int, client_id: str | None) -> bytes:
+        self.is_encoding.set()
+        self.go_on.wait(TIMEOUT_S)
+        return self._request.encode(version, correlation_id, client_id)
+
+
+def test_connection_that_another_thread_is_sending_on_is_left_to_it(
+    broker: BrokerThread, connection: BlockingConnection
 ) -> None:
-    """The answer that it gets is not taken for the peer's end."""
-    is_over = threading.Event()
-
-    def look() -> bool:
-        is_usable = True
-        while not is_over.is_set():
-            is_usable &= connection.is_usable()
-        return is_usable
-
+    """Else the answer that it gets meanwhile would be taken for the peer's end."""
+    request = Held()
     with ThreadPoolExecutor(1) as executor:
-        looking = executor.submit(look)
-        try:
-            for _ in range(100):
-                assert ask_for(connection, "a") == "a"
-        finally:
-            is_over.set()
-        assert looking.result()
+        sending = executor.submit(connection.send, request, timeout_s=TIMEOUT_S)
+        request.is_encoding.wait(TIMEOUT_S)
+        broker.stop_node(1)  # there is something to be read
+        assert connection.is_usable()
+        request.go_on.set()
+        exchange = sending.result()
+    with pytest.raises(KafkaConnectionError, match="lost the connection"):
+        connection.receive(exchange)
+    assert not connection.is_usable()
 
 
 def test_connection_with_an_answer_on_its_way_is_usable(connection: BlockingConnection) -> None:
