@@ -63,6 +63,8 @@ def inflate(codec: Codec, view: memoryview, cap: int, *, magic: int = 2) -> memo
         if magic < 2:
             view = lz4_frame.with_correct_checksum(view)
         guess = _refuse_claim_above(cap, lz4_frame.content_size(view))
+        if (inflated := _inflate_plain_lz4(view, cap)) is not None:
+            return inflated
         return _inflate_growing(cramjam.lz4.decompress_into, view, guess, cap)
     if codec is Codec.ZSTD:
         guess = _refuse_claim_above(cap, _zstd_size(view))
@@ -93,6 +95,15 @@ def _over(cap: int) -> DecompressionLimitError:
     return DecompressionLimitError(
         f"a batch decompresses to more than {cap} bytes: raise the limit if it is to be trusted"
     )
+
+
+def _inflate_plain_lz4(view: memoryview, cap: int) -> memoryview | None:
+    room = memoryview(lend(min(max(_FIRST_GUESS_RATIO * len(view), _SMALLEST_BUFFER), cap)))[:cap]
+    size = lz4_frame.inflate_plain(view, room)
+    if size is None:
+        give_back(room)
+        return None
+    return room[:size]
 
 
 def _inflate_growing(

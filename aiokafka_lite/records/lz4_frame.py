@@ -10,15 +10,22 @@ Format: https://github.com/lz4/lz4/blob/dev/doc/lz4_Frame_format.md
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 import cramjam
 
 from aiokafka_lite.errors import CorruptRecordException
 
-__all__ = ["compress_frame", "content_size", "with_correct_checksum"]
+__all__ = ["compress_frame", "content_size", "inflate_plain", "with_correct_checksum"]
 
 _MAGIC: Final = b"\x04\x22\x4d\x18"
+# Version 1, independent blocks, nothing optional: what Kafka's and librdkafka's producers write.
+_PLAIN_FLAGS: Final = 0x60
+_HEADER_BYTES: Final = 7
+_BLOCK_SIZES: Final = {0x40: 1 << 16, 0x50: 1 << 18, 0x60: 1 << 20, 0x70: 1 << 22}
+_IS_STORED: Final = 1 << 31
+
 _MAX_RATIO: Final = 255  # of an LZ4 block: one byte more of match length for each 255 bytes
 
 _HAS_CONTENT_SIZE: Final = 0x08
@@ -46,6 +53,39 @@ def content_size(view: memoryview) -> int:
     return size
 
 
+def inflate_plain(view: memoryview, room: memoryview) -> int | None:
+    """Decompress a frame of the plain kind, a block at a time, which is faster than as a stream.
+
+    Returns how many bytes that were; None if the frame is of another kind, not sound, or has more
+    than there is room for: the stream's way says which.
+    """
+    if len(view) < _HEADER_BYTES or bytes(view[:5]) != _PLAIN_START:
+        return None
+    most = _BLOCK_SIZES.get(view[5])
+    if most is None or view[6] != _header_checksum(bytes(view[4:6])):
+        return None
+    pos, end = _HEADER_BYTES, 0
+    try:
+        while True:
+            size = int.from_bytes(view[pos : pos + 4], "little")
+            if not size:
+                return end if pos + 4 == len(view) else None
+            pos += 4
+            stored = size & ~_IS_STORED
+            if stored > min(most, len(view) - pos):
+                return None
+            if size & _IS_STORED:
+                room[end : end + stored] = view[pos : pos + stored]
+                end += stored
+            else:
+                block = room[end : end + most]
+                compressed = view[pos : pos + stored]
+                end += cramjam.lz4.decompress_block_into(compressed, block, len(block))
+            pos += stored
+    except (cramjam.DecompressionError, ValueError):
+        return None
+
+
 def with_correct_checksum(view: memoryview) -> memoryview:
     """Return the frame with the header checksum it should have, whatever it came with."""
     if len(view) < 7 or bytes(view[:4]) != _MAGIC:
@@ -65,6 +105,10 @@ def with_correct_checksum(view: memoryview) -> memoryview:
     return memoryview(mended)
 
 
+_PLAIN_START: Final = _MAGIC + bytes([_PLAIN_FLAGS])
+
+
+@cache
 def _header_checksum(descriptor: bytes) -> int:
     return _xxh32_of_few(descriptor) >> 8 & 0xFF
 
