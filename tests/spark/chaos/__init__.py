@@ -1,0 +1,1 @@
+"""Drivers, workers and brokers die while a stream is written, and the table equals the topic."""
