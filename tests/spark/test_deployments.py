@@ -14,7 +14,7 @@ from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.spark.java import JavaNotFoundError, use_java
 from tests.support.spark.session import REPOSITORY
 
-TIMEOUT_S = 300
+TIMEOUT_S = 600
 
 PROGRAM = """
 import json, sys
