@@ -59,7 +59,7 @@ class TaskReader:
         if not isinstance(partition, KafkaInputPartition):
             return iter(())
         from aiokafka_lite.spark.no_delay import send_at_once
-        from aiokafka_lite.spark.reading import read_ranges
+        from aiokafka_lite.spark.reading.batches import read_ranges
         from aiokafka_lite.spark.worker import options_of
 
         send_at_once()
@@ -78,6 +78,6 @@ class KafkaBatchReader(TaskReader, DataSourceReader):
             KafkaError: The options cannot be used, no broker was reached, topics or offsets are
                 not there.
         """
-        from aiokafka_lite.spark.driver import batch_tasks
+        from aiokafka_lite.spark.planning.driver import batch_tasks
 
         return [KafkaInputPartition(task) for task in batch_tasks(self.raw)]

@@ -22,7 +22,7 @@ from aiokafka_lite.spark.offsets import SparkOffsets, from_spark, to_spark
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-    from aiokafka_lite.spark.driver import StreamPlanning
+    from aiokafka_lite.spark.planning.driver import StreamPlanning
 
     HAS_ADMISSION_CONTROL: Final = True
 else:
@@ -47,7 +47,7 @@ class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
     @property
     def _planning(self) -> StreamPlanning:
         if self._planned_by is None:
-            from aiokafka_lite.spark.driver import StreamPlanning
+            from aiokafka_lite.spark.planning.driver import StreamPlanning
 
             self._planned_by = StreamPlanning(self.raw, has_admission_control=HAS_ADMISSION_CONTROL)
         return self._planned_by

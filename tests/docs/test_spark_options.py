@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from aiokafka_lite.spark.kafka_options import EFFECTIVE, REFUSED, WITHOUT_EFFECT
-from aiokafka_lite.spark.options import NAMES, parse_options
-from aiokafka_lite.spark.security import SECURITY_NAMES
+from aiokafka_lite.spark.options import parse_options
+from aiokafka_lite.spark.options.kafka_options import EFFECTIVE, REFUSED, WITHOUT_EFFECT
+from aiokafka_lite.spark.options.security import SECURITY_NAMES
+from aiokafka_lite.spark.options.source_options import NAMES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 WORDS = set(re.findall(r"[A-Za-z0-9._]+", PAGE))

@@ -107,7 +107,7 @@ def test_a_task_imports_nothing_that_plans() -> None:
     program = (
         "import sys\n"
         "from aiokafka_lite.spark.stream import KafkaStreamReader\n"
-        "import aiokafka_lite.spark.reading\n"
+        "import aiokafka_lite.spark.reading.batches\n"
         "print(*sys.modules)"
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

@@ -82,8 +82,8 @@ def test_forked_child_opens_connections_of_its_own_and_the_parent_goes_on(
         with broker.on("Metadata").hold() as rule:
             exchange = connection.send(request, timeout_s=TIMEOUT_S)
             fork = get_context("fork")
-            ours, childs = fork.Pipe()
-            process = fork.Process(target=child, args=(childs,))
+            ours, theirs = fork.Pipe()
+            process = fork.Process(target=child, args=(theirs,))
             process.start()
             rule.release()
         assert ours.poll(TIMEOUT_S)

@@ -19,8 +19,8 @@ from aiokafka_lite.client import unsuspended
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.errors import AuthenticationFailedError, InsecureConfigError, OptionError
 from aiokafka_lite.sasl import Secret
-from aiokafka_lite.spark.oauth import ClientCredentials
 from aiokafka_lite.spark.options import SourceOptions, parse_options
+from aiokafka_lite.spark.options.oauth import ClientCredentials
 
 LOGIN = "org.apache.kafka.common.security.oauthbearer"
 CREDENTIALS = 'clientId="reader" clientSecret="hunter2/="'

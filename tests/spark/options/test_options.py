@@ -9,7 +9,7 @@ import pytest
 
 from aiokafka_lite.errors import KafkaConfigurationError, OptionError
 from aiokafka_lite.spark.options import SourceOptions, parse_options
-from aiokafka_lite.spark.positions import (
+from aiokafka_lite.spark.options.positions import (
     Assign,
     AtOffsets,
     AtTimestamp,

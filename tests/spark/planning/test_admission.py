@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiokafka_lite.spark.admission import Admission, prorate
 from aiokafka_lite.spark.offsets import Offsets
+from aiokafka_lite.spark.planning.admission import Admission, prorate
 from aiokafka_lite.structs import TopicPartition
 
 

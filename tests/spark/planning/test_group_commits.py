@@ -19,7 +19,7 @@ from aiokafka_lite.errors import (
     TopicAuthorizationFailedError,
 )
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
-from aiokafka_lite.spark.group_commits import COMMITTED_AGAIN_AFTER_S, GroupCommits
+from aiokafka_lite.spark.planning.group_commits import COMMITTED_AGAIN_AFTER_S, GroupCommits
 from aiokafka_lite.structs import TopicPartition
 from tests.spark.planning.conftest import wait
 from tests.support.cluster import KafkaHandle, unique

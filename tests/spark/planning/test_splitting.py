@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite.client.view import Node
+from aiokafka_lite.spark.planning.splitting import Task, divide, split
 from aiokafka_lite.spark.ranges import OffsetRange
-from aiokafka_lite.spark.splitting import Task, divide, split
 
 NODES = [Node(1, "a", 9092), Node(2, "b", 9092), Node(3, "c", 9092)]
 BY_CONNECTOR = json.loads(Path(__file__).with_name("splits.json").read_text())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from aiokafka_lite.spark.prefetch import Prefetch
+from aiokafka_lite.spark.reading.prefetch import Prefetch
 
 
 def nothing() -> None:

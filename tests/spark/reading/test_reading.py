@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 from confluent_kafka import Producer
 
-from aiokafka_lite.spark import reading
 from aiokafka_lite.spark.ranges import OffsetRange
-from aiokafka_lite.spark.reading import read_ranges
+from aiokafka_lite.spark.reading import batches
+from aiokafka_lite.spark.reading.batches import read_ranges
 from aiokafka_lite.spark.schema import default_schema
 from tests.spark.reading.conftest import Row, offsets, options_for, read, wait
 from tests.support.cluster import KafkaHandle, unique
@@ -89,7 +89,7 @@ async def test_thread_reads_what_no_thread_reads(
     options = options_for(kafka.bootstrap_servers, kafka__max__partition__fetch__bytes="30000")
     whole = [filled.range(0, len(filled.rows))]
     assert await wait(read, options, whole) == filled.rows
-    monkeypatch.setattr(reading, "THREAD_FROM_BYTES", 0)
+    monkeypatch.setattr(batches, "THREAD_FROM_BYTES", 0)
     assert await wait(read, options, whole) == filled.rows
 
 
@@ -97,7 +97,7 @@ async def test_small_range_starts_no_thread(
     kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled = await fill(kafka, [400, 400])
-    monkeypatch.setattr(reading, "Prefetch", None)
+    monkeypatch.setattr(batches, "Prefetch", None)
     options = options_for(kafka.bootstrap_servers)
     assert await wait(read, options, [filled.range(0, 800)]) == filled.rows
 
@@ -106,8 +106,8 @@ async def test_small_range_starts_no_thread(
 async def test_closing_early_leaves_a_cluster_that_reads_on(
     kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch, is_threaded: bool
 ) -> None:
-    monkeypatch.setattr(reading, "THREAD_FROM_BYTES", 0 if is_threaded else 1 << 60)
-    monkeypatch.setattr(reading, "ROWS_PER_BATCH", 100)
+    monkeypatch.setattr(batches, "THREAD_FROM_BYTES", 0 if is_threaded else 1 << 60)
+    monkeypatch.setattr(batches, "ROWS_PER_BATCH", 100)
     filled = await fill(kafka, [400] * 12)
     options = options_for(kafka.bootstrap_servers, kafka__max__partition__fetch__bytes="30000")
     whole = [filled.range(0, len(filled.rows))]

@@ -30,10 +30,11 @@ from aiokafka_lite.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from aiokafka_lite.spark import reading, worker
+from aiokafka_lite.spark import worker
 from aiokafka_lite.spark.errors import DataLossError, ReadTimeoutError
 from aiokafka_lite.spark.options import SourceOptions
 from aiokafka_lite.spark.ranges import OffsetRange
+from aiokafka_lite.spark.reading import batches
 from aiokafka_lite.structs import TopicPartition
 from tests.spark.reading.conftest import Clock, Row, offsets, options_for, read, wait
 from tests.support.cluster import KafkaHandle
@@ -160,7 +161,7 @@ def test_silent_broker_is_asked_again(filled: BrokerThread) -> None:
 def test_leader_that_moves_is_followed(
     kafka_cluster: BrokerThread, monkeypatch: pytest.MonkeyPatch, is_threaded: bool
 ) -> None:
-    monkeypatch.setattr(reading, "THREAD_FROM_BYTES", 0 if is_threaded else 1 << 60)
+    monkeypatch.setattr(batches, "THREAD_FROM_BYTES", 0 if is_threaded else 1 << 60)
     fill(kafka_cluster)
     options = several_fetches(kafka_cluster)
     wanted = planned(kafka_cluster)

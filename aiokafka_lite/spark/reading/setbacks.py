@@ -26,7 +26,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.spark.errors import DataLossError, ReadTimeoutError
 from aiokafka_lite.spark.offsets import EARLIEST, LATEST
-from aiokafka_lite.spark.progress import Progress
+from aiokafka_lite.spark.reading.progress import Progress
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.blocking_cluster import BlockingCluster

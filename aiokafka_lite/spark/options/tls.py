@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from aiokafka_lite.errors import OptionError
 from aiokafka_lite.helpers import create_ssl_context
-from aiokafka_lite.spark.given import GivenOptions, trimmed
+from aiokafka_lite.spark.options.given import GivenOptions, trimmed
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from aiokafka_lite._settings import Settings
 from aiokafka_lite.errors import OptionError
-from aiokafka_lite.spark.given import MAX_INT, GivenOptions, is_topic_name, nearest, trimmed
-from aiokafka_lite.spark.kafka_options import (
+from aiokafka_lite.spark.offsets import EARLIEST, LATEST
+from aiokafka_lite.spark.options.given import MAX_INT, GivenOptions, is_topic_name, nearest, trimmed
+from aiokafka_lite.spark.options.kafka_options import (
     DEFAULT_MAX_BYTES,
     DEFAULT_PARTITION_MAX_BYTES,
     DEFAULT_RECEIVE_BUFFER_BYTES,
@@ -22,8 +23,7 @@ from aiokafka_lite.spark.kafka_options import (
     check_kafka_names,
     parse_kafka_options,
 )
-from aiokafka_lite.spark.offsets import EARLIEST, LATEST
-from aiokafka_lite.spark.positions import (
+from aiokafka_lite.spark.options.positions import (
     Assign,
     AtOffsets,
     AtTimestamp,

@@ -18,9 +18,9 @@ from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.records.arrow import ArrowColumns
 from aiokafka_lite.records.record_set import RecordSet
 from aiokafka_lite.spark import worker
-from aiokafka_lite.spark.fetching import Fetching
-from aiokafka_lite.spark.prefetch import Prefetch
-from aiokafka_lite.spark.progress import Share
+from aiokafka_lite.spark.reading.fetching import Fetching
+from aiokafka_lite.spark.reading.prefetch import Prefetch
+from aiokafka_lite.spark.reading.progress import Share
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError, NoError, StaleMetadata, for_code
 from aiokafka_lite.records.record_set import end_offset
-from aiokafka_lite.spark.progress import Progress, Share
-from aiokafka_lite.spark.setbacks import LogEndsError, Setbacks
+from aiokafka_lite.spark.reading.progress import Progress, Share
+from aiokafka_lite.spark.reading.setbacks import LogEndsError, Setbacks
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.blocking import BlockingConnection, BlockingExchange

@@ -19,14 +19,14 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.spark.errors import DataLossError
-from aiokafka_lite.spark.lookups import READ_COMMITTED, READ_UNCOMMITTED, Lookups
-from aiokafka_lite.spark.losses import Losses, begins_of_added, check_continuation, named
 from aiokafka_lite.spark.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.spark.options import SourceOptions
+from aiokafka_lite.spark.planning.lookups import READ_COMMITTED, READ_UNCOMMITTED, Lookups
+from aiokafka_lite.spark.planning.losses import Losses, begins_of_added, check_continuation, named
+from aiokafka_lite.spark.planning.resolution import Bounds, End, Start
+from aiokafka_lite.spark.planning.splitting import Task, split
+from aiokafka_lite.spark.planning.subscribed import Subscribed
 from aiokafka_lite.spark.ranges import OffsetRange
-from aiokafka_lite.spark.resolution import Bounds, End, Start
-from aiokafka_lite.spark.splitting import Task, split
-from aiokafka_lite.spark.subscribed import Subscribed
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger("aiokafka_lite.spark")

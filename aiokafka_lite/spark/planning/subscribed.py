@@ -8,7 +8,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.spark.positions import Assign, Subscribe, Subscription
+from aiokafka_lite.spark.options.positions import Assign, Subscribe, Subscription
 from aiokafka_lite.structs import TopicPartition
 
 

@@ -34,8 +34,8 @@ from aiokafka_lite.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from aiokafka_lite.spark.losses import named
 from aiokafka_lite.spark.offsets import Offsets
+from aiokafka_lite.spark.planning.losses import named
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger("aiokafka_lite.spark")

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 from aiokafka_lite.errors import OptionError
 from aiokafka_lite.spark import worker
-from aiokafka_lite.spark.admission import Admission
-from aiokafka_lite.spark.group_commits import GroupCommits
-from aiokafka_lite.spark.micro_batches import MicroBatches
 from aiokafka_lite.spark.offsets import Offsets
 from aiokafka_lite.spark.options import SourceOptions
-from aiokafka_lite.spark.planner import Planner
-from aiokafka_lite.spark.splitting import Task
+from aiokafka_lite.spark.planning.admission import Admission
+from aiokafka_lite.spark.planning.group_commits import GroupCommits
+from aiokafka_lite.spark.planning.micro_batches import MicroBatches
+from aiokafka_lite.spark.planning.planner import Planner
+from aiokafka_lite.spark.planning.splitting import Task
 
 log = logging.getLogger("aiokafka_lite.spark")
 

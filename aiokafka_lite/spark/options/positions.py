@@ -120,7 +120,7 @@ class SubscribePattern(_Value):
 
     def __init__(self, pattern: str) -> None:
         # Imported where it is used: most queries name their topics.
-        from aiokafka_lite.spark.java_pattern import compile_java
+        from aiokafka_lite.spark.options.java_pattern import compile_java
 
         self.pattern = pattern
         self._search = compile_java(pattern)

@@ -20,12 +20,12 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from aiokafka_lite.spark.offsets import LATEST, Offsets
-from aiokafka_lite.spark.positions import AtOffsets, AtTimestamp, AtTimestamps, Latest
+from aiokafka_lite.spark.options.positions import AtOffsets, AtTimestamp, AtTimestamps, Latest
 
 if TYPE_CHECKING:
-    from aiokafka_lite.spark.admission import Admission
     from aiokafka_lite.spark.options import SourceOptions
-    from aiokafka_lite.spark.planner import Planner
+    from aiokafka_lite.spark.planning.admission import Admission
+    from aiokafka_lite.spark.planning.planner import Planner
     from aiokafka_lite.spark.ranges import OffsetRange
     from aiokafka_lite.structs import TopicPartition
 

@@ -9,11 +9,9 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from aiokafka_lite.errors import OptionError
-from aiokafka_lite.spark.lookups import NO_OFFSET, Question
-from aiokafka_lite.spark.losses import Losses, named
 from aiokafka_lite.spark.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.spark.options import TimestampStrategy
-from aiokafka_lite.spark.positions import (
+from aiokafka_lite.spark.options.positions import (
     AtOffsets,
     AtTimestamp,
     AtTimestamps,
@@ -21,6 +19,8 @@ from aiokafka_lite.spark.positions import (
     Latest,
     Position,
 )
+from aiokafka_lite.spark.planning.lookups import NO_OFFSET, Question
+from aiokafka_lite.spark.planning.losses import Losses, named
 from aiokafka_lite.structs import TopicPartition
 
 

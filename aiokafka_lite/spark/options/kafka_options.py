@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from aiokafka_lite.client.config import ClientConfig, parse_bootstrap_servers
 from aiokafka_lite.errors import KafkaConfigurationError, OptionError
-from aiokafka_lite.spark.given import MAX_INT, MAX_LONG, GivenOptions, nearest, trimmed
-from aiokafka_lite.spark.security import SECURITY_NAMES, parse_security
+from aiokafka_lite.spark.options.given import MAX_INT, MAX_LONG, GivenOptions, nearest, trimmed
+from aiokafka_lite.spark.options.security import SECURITY_NAMES, parse_security
 
 if TYPE_CHECKING:
     import ssl

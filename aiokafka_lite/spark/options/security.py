@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from aiokafka_lite._loopback import is_loopback
 from aiokafka_lite.client.config import SECURITY_PROTOCOLS, parse_bootstrap_servers
 from aiokafka_lite.errors import InsecureConfigError, KafkaConfigurationError, OptionError
-from aiokafka_lite.spark.given import MAX_INT, GivenOptions, trimmed
+from aiokafka_lite.spark.options.given import MAX_INT, GivenOptions, trimmed
 
 if TYPE_CHECKING:
     import ssl
@@ -154,7 +154,7 @@ def parse_security(given: GivenOptions, servers: str) -> Security:
         _check_servers(servers)
     ssl_context = None
     if protocol.endswith("SSL"):
-        from aiokafka_lite.spark.tls import tls_context  # late: it imports ssl
+        from aiokafka_lite.spark.options.tls import tls_context  # late: it imports ssl
 
         ssl_context = tls_context(given)
     mechanism = _mechanism(given) if protocol.startswith("SASL_") else None
@@ -258,7 +258,10 @@ def _credentials(given: GivenOptions) -> tuple[str, str]:
 
 def _login_options(given: GivenOptions, kind: str) -> dict[str, str]:
     """Return the options of the login module in `sasl.jaas.config`, which has to be of one kind."""
-    from aiokafka_lite.spark.jaas import JaasError, parse_jaas  # late: only where SASL is used
+    from aiokafka_lite.spark.options.jaas import (  # late: only where SASL is used
+        JaasError,
+        parse_jaas,
+    )
 
     text = given.text("kafka.sasl.jaas.config")
     if text is None:
@@ -283,7 +286,7 @@ def _class_name(name: str | None) -> str:
 def _oauth(given: GivenOptions) -> Mechanism:
     from aiokafka_lite.client.sasl import OAuthBearer  # late: only where tokens are used
     from aiokafka_lite.sasl import Secret
-    from aiokafka_lite.spark.oauth import ClientCredentials
+    from aiokafka_lite.spark.options.oauth import ClientCredentials
 
     options = _login_options(given, "OAUTHBEARER")
     url = _token_url(given)

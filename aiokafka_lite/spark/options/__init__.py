@@ -1,0 +1,14 @@
+"""The options of a query: parsed, checked, and what they say about Kafka's own settings.
+
+given (one option as text) → positions, kafka_options, security (jaas, tls, oauth) → source_options.
+"""
+
+from __future__ import annotations
+
+from aiokafka_lite.spark.options.source_options import (
+    SourceOptions,
+    TimestampStrategy,
+    parse_options,
+)
+
+__all__ = ["SourceOptions", "TimestampStrategy", "parse_options"]
