@@ -254,3 +254,30 @@ def test_the_next_batch_query_finds_connections_open(queries: Queries) -> None:
 def test_warnings_of_options_are_told(queries: Queries, caplog: pytest.LogCaptureFixture) -> None:
     batch_tasks(queries.raw(maxOffsetsPerTrigger="2"))
     assert "maxOffsetsPerTrigger has no effect" in caplog.text
+
+
+@pytest.mark.parametrize("starting", ["latest", "earliest"])
+def test_partitions_added_before_the_first_batch_was_done_are_read_by_the_next_run(
+    queries: Queries, starting: str
+) -> None:
+    queries.produce(0, 3)
+    first = queries.run(startingOffsets=starting)
+    logged = first.batches.next_end(first.batches.initial(), is_limited=True)
+    first.close()  # killed: the first batch is in the checkpoint, and not done
+    queries.broker.add_partitions("t", 3)
+    queries.produce(2, 2)
+    second = queries.run(startingOffsets=starting)
+    read = {} if starting == "latest" else {0: (0, 3)}
+    assert spans(second, second.batches.initial(), logged) == read
+    end = second.batches.next_end(logged, is_limited=True)
+    assert spans(second, logged, end) == {2: (0, 2)}
+
+
+def test_partitions_that_go_before_the_first_batch_are_a_loss(queries: Queries) -> None:
+    queries.broker.create_topic("u", 1)
+    query = queries.run(subscribe="t,u", startingOffsets="earliest")
+    begun = query.batches.initial()
+    ended = {tp: 0 for tp in begun if tp.topic == "t"}
+    assert query.batches.next_end(begun, is_limited=True) == begun
+    with pytest.raises(DataLossError, match="u/0 are gone"):
+        query.tasks(begun, ended)

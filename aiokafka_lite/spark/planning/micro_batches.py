@@ -115,7 +115,7 @@ class MicroBatches:
         Raises:
             DataLossError, KafkaError: See `Planner.stream_ranges`.
         """
-        self._last_end = end
+        is_resumed, self._last_end = self._last_end is None, end
         if start == end:
             return []  # how a query that goes on from a checkpoint says where it is
         if self._target is not None:
@@ -125,12 +125,18 @@ class MicroBatches:
                 {tp: offset for tp, offset in end.items() if offset <= self._target.get(tp, -1)}
             )
         if start == self._initial:
-            start = self._as_begun(start, end)
+            start = self._as_begun(start, end, is_resumed=is_resumed)
         return self._planner.stream_ranges(start, end)
 
-    def _as_begun(self, start: Offsets, end: Offsets) -> Offsets:
-        """Return where the first batch began when it was planned by a run that is over."""
-        moved = {tp: end[tp] for tp in self._at_end if start[tp] > end.get(tp, start[tp])}
+    def _as_begun(self, start: Offsets, end: Offsets, *, is_resumed: bool) -> Offsets:
+        """Return where the first batch began when it was planned by a run that is over.
+
+        A partition which that batch does not have was added since, and is not gone: the next batch
+        reads it.
+        """
+        if is_resumed:
+            start = {tp: offset for tp, offset in start.items() if tp in end}
+        moved = {tp: end[tp] for tp in self._at_end if tp in end and start.get(tp, 0) > end[tp]}
         if moved:
             log.info("the query goes on where it began, before it was stopped: %s", moved)
         return {**start, **moved}
