@@ -7,7 +7,8 @@ session would have to be told anyway.
 What is answered to a request without records is not much to go by: records of others may have used
 the answer's room up, a new leader may lag behind. An empty answer counts where no partition ahead
 of it in the request has brought any. After two such, what is left of a range that lies below the
-high watermark is a gap: compaction has removed the last records of the log.
+high watermark is a gap, as compaction has removed the last records of the log; unless the leader
+has moved it to remote storage, which may be too slow to be heard of in an answer's time (KIP-405).
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiokafka_lite.client.limits import MAX_THROTTLE_S
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError, NoError, StaleMetadata, for_code
 from aiokafka_lite.records.record_set import end_offset
 from aiokafka_lite.spark.reading.progress import Progress, Share
-from aiokafka_lite.spark.reading.setbacks import LogEndsError, Setbacks
+from aiokafka_lite.spark.reading.setbacks import LogEndsError, NothingLeftError, Setbacks
+from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.blocking import BlockingConnection, BlockingExchange
@@ -127,11 +130,13 @@ class Fetching:
             self._drop_done()
         now = self._clock()
         by_node: dict[Node, list[Progress]] = {}
+        taken: set[TopicPartition] = set()  # an answer does not say which range of it is meant
         for progress in waiting:
             node = progress.node
             if progress.is_done or not progress.is_located or progress.retry_at > now:
                 continue
-            if node is not None and node not in busy:
+            if node is not None and node not in busy and progress.tp not in taken:
+                taken.add(progress.tp)
                 by_node.setdefault(node, []).append(progress)
         for node, wanted in by_node.items():
             self._send(node, wanted)
@@ -173,6 +178,7 @@ class Fetching:
     # --- Answers ---------------------------------------------------------------------------
     def _receive(self) -> list[Share]:
         asked = self._in_flight[0]
+        shares: list[Share] = []
         try:
             response = asked.connection.receive(asked.exchange)
             if response.error_code != NoError.errno:
@@ -182,14 +188,22 @@ class Fetching:
             if self._is_closed:
                 raise
             self._failed(dict.fromkeys(asked.partitions.values()), error)
-            shares: list[Share] = []
         else:
             self._in_flight.popleft()
-            shares = self._settle(asked, response)
+            if response.throttle_time_ms > 0 and not response.responses:
+                self._throttled(asked, response.throttle_time_ms / 1000)
+            else:
+                shares = self._settle(asked, response)
         self._drop_done()
         if not self._is_closed:
             self._send_all()
         return shares
+
+    def _throttled(self, asked: _Asked, throttle_s: float) -> None:
+        """Leave a node alone that sends nothing as a quota is used up: that is no failure."""
+        until = self._clock() + min(throttle_s, MAX_THROTTLE_S)
+        for progress in asked.partitions.values():
+            progress.retry_at = until
 
     def _drop_done(self) -> None:
         self._unfinished = [each for each in self._unfinished if not each.is_done]
@@ -253,7 +267,8 @@ class Fetching:
             error = LogEndsError(f"its records end at offset {reachable} for now")
             self._setbacks.note([progress], error)
         elif progress.empty_answers >= EMPTY_ANSWERS:
-            progress.position = progress.end
+            nothing = NothingLeftError(f"it was sent no records, although they end at {reachable}")
+            self._setbacks.note([progress], nothing)
 
     def _read_from(self, progress: Progress, replica: int) -> None:
         """Go on at the follower that the leader names (KIP-392)."""

@@ -21,6 +21,7 @@ from aiokafka_lite.errors import (
     OffsetOutOfRangeError,
     StaleMetadata,
     UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
     for_code,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
@@ -37,6 +38,9 @@ log = logging.getLogger(__name__)
 # A topic that is unknown to brokers for so long does not exist: new ones become known by then.
 MISSING_FOR_S: Final = 2 * GONE_AFTER_S
 
+# ListOffsets: where those records begin that the leader has on its own disk (KIP-405).
+EARLIEST_LOCAL: Final = -4
+
 WHAT_TO_DO: Final = (
     "read from what is there by another start, keep records longer (retention.ms), or set the "
     "option failOnDataLoss to false to go on with a warning"
@@ -45,6 +49,10 @@ WHAT_TO_DO: Final = (
 
 class LogEndsError(StaleMetadata):
     """A log seems to end before the range does: true, or a new leader that is not up to date."""
+
+
+class NothingLeftError(StaleMetadata):
+    """A log seems to have no more records of a range, or its remote storage is slow."""
 
 
 class Setbacks:
@@ -138,6 +146,8 @@ class Setbacks:
                 self._not_found(progress)
             elif isinstance(progress.error, (OffsetOutOfRangeError, LogEndsError)):
                 self._look_for_offsets(progress)
+            elif isinstance(progress.error, NothingLeftError):
+                self._look_for_gap(progress)
 
     def _find(self, progress: Progress, *, is_fresh: bool) -> bool:
         """Take the leader from the metadata at hand; whether there is one."""
@@ -192,6 +202,19 @@ class Setbacks:
             why = f"the log ends at offset {latest}: the topic was made anew or truncated"
             self._lost(progress, progress.end, why)
         # Otherwise it was a leader that had lagged behind.
+
+    def _look_for_gap(self, progress: Progress) -> None:
+        """End a range of which a leader has no records, if it looked no further than its disk."""
+        try:
+            local = self._offset(progress, EARLIEST_LOCAL)
+        except UnsupportedVersionError:
+            local = progress.position  # such a broker has no remote storage
+        except KafkaError as error:
+            self.note([progress], error)
+            return
+        if local <= progress.position:
+            log.info("%s is done: there are no more records up to %d", progress, progress.end)
+            progress.position = progress.end
 
     def _offset(self, progress: Progress, at: int) -> int:
         from aiokafka_lite.protocol.messages.list_offsets import (  # seldom needed

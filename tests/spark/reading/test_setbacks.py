@@ -30,6 +30,11 @@ from aiokafka_lite.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+from aiokafka_lite.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from aiokafka_lite.spark import worker
 from aiokafka_lite.spark.errors import DataLossError, ReadTimeoutError
 from aiokafka_lite.spark.options import SourceOptions
@@ -147,6 +152,26 @@ def test_connections_that_are_lost_are_made_again(filled: BrokerThread) -> None:
     filled.on("Fetch", topic=TOPIC).disconnect(times=1, after_bytes=100)
     filled.on("Fetch", topic=TOPIC).disconnect(times=2, reset=True)
     assert_all(read(several_fetches(filled), [planned(filled)]))
+
+
+def test_throttling_is_no_failure(filled: BrokerThread) -> None:
+    wanted = planned(filled)
+    # As Kafka answers a client that has used up its quota.
+    filled.on("Fetch").answer(FetchResponse(throttle_time_ms=10, responses=[]), times=5)
+    filled.requests.clear()
+    assert_all(read(several_fetches(filled, kafkaConsumer__pollTimeoutMs="1"), [wanted]))
+    assert "Metadata" not in {each.api for each in filled.requests}
+
+
+def test_ranges_of_one_partition_are_not_asked_for_at_once(filled: BrokerThread) -> None:
+    options = several_fetches(filled)
+    ranges = [planned(filled, 0, 100), planned(filled, 500, 600)]
+    rows = read(options, ranges)
+    assert sorted(offsets(rows)) == [*range(100), *range(500, 600)]
+    for fetch in filled.requests.of("Fetch"):
+        assert isinstance(fetch.request, FetchRequest)
+        (topic,) = fetch.request.topics
+        assert len(topic.partitions) == 1
 
 
 def test_silent_broker_is_asked_again(filled: BrokerThread) -> None:
@@ -295,6 +320,17 @@ def test_gap_at_the_end_of_the_log_ends_the_range(filled: BrokerThread, isolatio
     )
     options = options_for(filled.bootstrap_servers, kafka__isolation__level=isolation)
     assert_all(read(options, [wanted]))
+
+
+def test_records_that_remote_storage_is_slow_to_bring_are_waited_for(filled: BrokerThread) -> None:
+    # Kafka answers without them after remote.fetch.max.wait.ms.
+    filled.on("Fetch", topic=TOPIC).answer(empty_answer(filled, high_watermark=COUNT), times=5)
+    local = ListOffsetsPartitionResponse(partition_index=0, error_code=0, offset=COUNT)
+    filled.on("ListOffsets", topic=TOPIC).answer(
+        ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name=TOPIC, partitions=[local])]),
+        times=None,
+    )
+    assert_all(read(several_fetches(filled), [planned(filled)]))
 
 
 # --- Data loss ---------------------------------------------------------------------------------
