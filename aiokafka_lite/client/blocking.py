@@ -7,7 +7,8 @@ closes the connection for good, and every request without an answer has that err
 
 Deadlines. A request's time begins when it is sent, and bytes do not prolong it: a peer that
 trickles is given up as one that is silent. An answer that arrived in time and was not asked for
-before its time was over is taken all the same.
+before its time was over is taken all the same; one too large for the socket's buffer is given as
+much time again.
 
 Threads. Any number may use a connection: requests are written one after another, and so are
 answers read. So one thread may wait in ``receive`` while another calls ``send`` or ``close``,
@@ -457,6 +458,7 @@ class BlockingConnection(ForkAware):
         """Return the next frame, None where the stream ends before it."""
         reader = self._reader
         count = 0
+        is_late = self._clock() >= exchange.deadline
         while (frame := reader.next_frame(count)) is None:
             count = sock.receive_into(
                 reader.missing,
@@ -465,6 +467,11 @@ class BlockingConnection(ForkAware):
             )
             if count == 0:
                 return None
+            if is_late:
+                # Nobody has received meanwhile. The peer has answered: the rest could not be sent,
+                # as what the socket holds was full.
+                is_late = False
+                exchange.deadline = self._clock() + exchange.timeout_s
         return frame
 
     def _is_unanswered(self) -> bool:

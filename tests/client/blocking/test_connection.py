@@ -14,6 +14,7 @@ from aiokafka_lite._compat import override
 from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client.blocking import BlockingConnection
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import Address, parse_address
 from aiokafka_lite.client.limits import MAX_CORRELATION_ID, MAX_THROTTLE_S
 from aiokafka_lite.client.versions import ApiVersions
@@ -29,6 +30,11 @@ from aiokafka_lite.errors import (
     RequestTimedOutError,
 )
 from aiokafka_lite.helpers import create_ssl_context
+from aiokafka_lite.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchResponse,
+    PartitionData,
+)
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.protocol.messages.list_offsets import ListOffsetsRequest
 from aiokafka_lite.protocol.messages.metadata import (
@@ -38,7 +44,8 @@ from aiokafka_lite.protocol.messages.metadata import (
 )
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.protocol.prepared import PreparedRequest, prepared
-from tests.client.blocking.conftest import TIMEOUT_S, config_of
+from aiokafka_lite.structs import TopicPartition
+from tests.client.blocking.conftest import TIMEOUT_S, config_of, fetch
 
 
 def topic_request(name: str) -> MetadataRequest:
@@ -162,6 +169,64 @@ def test_answer_that_came_in_time_is_taken_after_its_deadline(
     exchange = connection.send(topic_request("a"), timeout_s=0.2)
     time.sleep(0.3)
     assert connection.receive(exchange).topics[0].name == "a"
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_large_answer_that_nobody_has_received_is_taken_after_its_deadline(protocol: str) -> None:
+    # As when Spark's writer takes a minute for a batch: the socket's buffer holds a part of it.
+    with BrokerThread(BrokerConfig(security_protocol=protocol)) as broker:
+        context = None
+        if protocol == "SSL":
+            context = create_ssl_context(cadata=broker.broker.certificates.ca_pem)
+        broker.create_topic("flights", 1)
+        answer = PartitionData(
+            partition_index=0,
+            error_code=0,
+            high_watermark=1,
+            last_stable_offset=1,
+            aborted_transactions=None,
+            records=memoryview(bytes(24_000_000)),
+        )
+        topic = FetchableTopicResponse(topic="flights", partitions=[answer])
+        broker.on("Fetch").answer(FetchResponse(responses=[topic]))
+        servers = broker.bootstrap_servers
+        config = config_of(servers, security_protocol=protocol, ssl_context=context)
+        cluster = BlockingCluster(config, receive_buffer_bytes=64 * 1024)
+        cluster.refresh(["flights"])
+        request = fetch(cluster, TopicPartition("flights", 0))
+        connection = cluster.connection(next(iter(cluster.view.nodes)))
+        exchange = connection.send(request, timeout_s=0.5)
+        time.sleep(0.7)
+        records = connection.receive(exchange).responses[0].partitions[0].records
+        assert records is not None
+        assert len(records) == 24_000_000
+        cluster.close()
+
+
+def test_silent_peer_is_given_up_by_whoever_comes_late(
+    broker: BrokerThread, connection: BlockingConnection
+) -> None:
+    broker.on("Metadata").silence()
+    exchange = connection.send(topic_request("a"), timeout_s=0.1)
+    time.sleep(0.2)
+    begun = time.monotonic()
+    with pytest.raises(RequestTimedOutError):
+        connection.receive(exchange)
+    assert time.monotonic() - begun < 0.1
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_any_timeout_that_kafka_takes_can_be_waited_for(protocol: str) -> None:
+    with BrokerThread(BrokerConfig(security_protocol=protocol)) as broker:
+        context = None
+        if protocol == "SSL":
+            context = create_ssl_context(cadata=broker.broker.certificates.ca_pem)
+        servers = broker.bootstrap_servers
+        config = config_of(servers, security_protocol=protocol, ssl_context=context)
+        connection = BlockingConnection.open(parse_address(servers), config)
+        broker.on("Metadata").delay(0.1)
+        assert ask_for(connection, "a", timeout_s=2**31) == "a"  # Integer.MAX_VALUE ms and more
+        connection.close()
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
