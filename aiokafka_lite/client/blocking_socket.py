@@ -26,6 +26,8 @@ from aiokafka_lite.client.config import Address
 if TYPE_CHECKING:
     import ssl
 
+# The most that poll() takes, in milliseconds; kafka.request.timeout.ms may be as much, or more.
+MOST_POLL_MS: Final = (1 << 31) - 1
 # What a kernel takes for "at once": zero would mean "for ever".
 LEAST_WAIT_S: Final = 0.001
 
@@ -251,7 +253,7 @@ def _is_ready(sock: socket.socket, timeout_s: float, *, is_writing: bool) -> boo
         )
     poll = select.poll()
     poll.register(sock, select.POLLOUT if is_writing else select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))
+    return bool(poll.poll(min(timeout_s * 1000, MOST_POLL_MS)))
 
 
 def _shut_down(sock: socket.socket) -> None:
