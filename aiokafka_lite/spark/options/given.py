@@ -23,7 +23,7 @@ MAX_SHOWN_CHARACTERS: Final = 200
 
 _SPACE: Final = "".join(map(chr, range(33)))  # what Java's trim() takes off
 _INTEGER: Final = re.compile(r"[+-]?\d+")
-_DURATION: Final = re.compile(r"(-?[0-9]+)([a-z]*)")
+_DURATION: Final = re.compile(r"(-?[0-9]{1,40})([a-z]*)")
 _UNITS_MS: Final = {
     "us": 0.001,
     "ms": 1,

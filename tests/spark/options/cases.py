@@ -134,7 +134,7 @@ REFUSED: Final = [
     *_stream("maxOffsetsPerTrigger", "x", "5.0", ""),
     *_stream("minOffsetsPerTrigger", "x"),
     Case({**TOPIC, "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}),
-    *_stream("maxTriggerDelay", "", "1.5m", "1 h", "1w", "m", "+5s"),
+    *_stream("maxTriggerDelay", "", "1.5m", "1 h", "1w", "m", "+5s", "9" * 5000),
     *_stream("fetchOffset.numRetries", "x", "2147483648"),
     *_stream("fetchOffset.retryIntervalMs", "x"),
     *_each("kafkaConsumer.pollTimeoutMs", "x"),
