@@ -65,7 +65,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
         return None
     from tests.support.scheduling import SchedulingWithOneSpark  # needs pytest-xdist
 
-    return SchedulingWithOneSpark(config)
+    return SchedulingWithOneSpark(config, log)  # without a log it prints what it does
 
 
 def pytest_asyncio_loop_factories(
