@@ -27,6 +27,8 @@ IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 # time and asks for the next piece before it decodes the last one.
 DEFAULT_MAX_BYTES: Final = 64 << 20
 DEFAULT_PARTITION_MAX_BYTES: Final = 8 << 20
+# One batch is sent whole, however large; an answer in plain HTTP would claim more than this.
+MAX_FRAME_BYTES: Final = 1 << 30
 # The system makes it larger as it is needed, mostly up to 6 MiB; a size given stays, and is at most
 # what net.core.rmem_max says, mostly 208 KiB.
 DEFAULT_RECEIVE_BUFFER_BYTES: Final = -1
@@ -260,6 +262,7 @@ def _client_config(
         ssl_context=ssl_context,
         allow_plaintext_credentials=given.boolean("allowPlaintextCredentials", default=False),
         allow_auto_create_topics=False,
+        max_frame_bytes=MAX_FRAME_BYTES,
     )
 
 

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 ROWS_PER_BATCH: Final = 10_000
 # Keys, values and headers of a batch of several rows.
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
+# What a compressed batch may become. A record may be as large as producers are allowed to make it
+# (max.request.size), and nobody who reads a topic can choose which of them to take.
+MAX_INFLATED_BYTES: Final = 1 << 30
 # From here on a thread pays.
 THREAD_FROM_BYTES: Final = 8 * 1024 * 1024
 
@@ -135,6 +138,7 @@ def _record_set(share: Share, options: SourceOptions) -> RecordSet:
         end_offset=progress.end,
         check_crcs=options.check_crcs,
         aborted=share.aborted,
+        max_batch_bytes=MAX_INFLATED_BYTES,
         may_block=True,
     )
 

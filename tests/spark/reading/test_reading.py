@@ -82,6 +82,14 @@ async def test_small_fetches_and_large_records_lose_nothing(kafka: KafkaHandle) 
     assert offsets(rows) == list(range(2 * len(sizes)))
 
 
+async def test_batch_that_becomes_very_large_is_read(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    size = 65 << 20  # a consumer of an application would want to be asked
+    await kafka.produce(topic, 0, [(None, b"x" * size), (None, b"y")], codec="zstd")
+    rows = await wait(read, options_for(kafka.bootstrap_servers), [OffsetRange(topic, 0, 0, 2)])
+    assert [len(value or b"") for _, _, _, value in rows] == [size, 1]
+
+
 async def test_thread_reads_what_no_thread_reads(
     kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -257,6 +257,14 @@ def test_broken_batch_is_named_with_its_place(
     assert caught.value.tp == TP
 
 
+def test_answer_may_be_as_large_as_a_batch(filled: BrokerThread) -> None:
+    answer = empty_answer(filled, high_watermark=COUNT)
+    answer.responses[0].partitions[0].records = memoryview(bytes(101 << 20))
+    filled.on("Fetch").answer(answer)
+    with pytest.raises(CorruptRecordException):  # it was looked at
+        read(options_for(filled.bootstrap_servers), [planned(filled)])
+
+
 def test_corrupt_batch_beyond_the_range_does_no_harm(filled: BrokerThread) -> None:
     wanted = planned(filled)
     filled.produce(TOPIC, b"more", partition=0)
