@@ -10,6 +10,8 @@ from tests.support.scheduling import one_scope
     [
         ("tests/spark/test_session.py::test_a", "tests/spark"),
         ("tests/spark/test_source.py::TestB::test_c[embedded-1]", "tests/spark"),
+        ("tests/spark/alike/test_alike.py::test_e[c]", "tests/spark"),
+        ("tests/spark/pipeline/test_storage.py::test_f", "tests/spark"),
         ("tests/spark/planning/test_planner.py::test_d", None),
         ("tests/client/test_view.py::test_e[tests/spark/test_x.py::y]", None),
     ],

@@ -73,7 +73,7 @@ both_ways = pytest.mark.parametrize(
     ("first", "second"),
     [
         pytest.param(THEIRS, OURS, id="connector to ours"),
-        pytest.param(OURS, THEIRS, id="ours to connector"),
+        pytest.param(OURS, THEIRS, id="ours to connector", marks=pytest.mark.slow),
     ],
 )
 

@@ -7,13 +7,13 @@ from typing import Final
 
 from xdist.scheduler import LoadFileScheduling
 
-_SPARK: Final = re.compile(r"tests/spark/test_[^/]*\.py::")
+_SPARK: Final = re.compile(r"tests/spark/(test_[^/]*|alike/[^/]*|pipeline/[^/]*)\.py::")
 
 
 def one_scope(nodeid: str) -> str | None:
     """Return the scope that a test shares with those of other files; None if it has its file's."""
-    # The tests right below tests/spark share a session, which takes a gigabyte, and half a minute
-    # of CPU time until its code is compiled: one worker has them all.
+    # These share a session, which takes a gigabyte, and half a minute of CPU time until its code
+    # is compiled: one worker has them all.
     return "tests/spark" if _SPARK.match(nodeid) else None
 
 

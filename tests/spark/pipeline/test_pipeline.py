@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -38,20 +38,28 @@ class Crash(Exception):
 
 
 @pytest.mark.timeout(600)  # a query of Spark for each crash
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param((Step.RAW_WRITTEN, Step.COMMITTED), id="first and last step"),
+        pytest.param(tuple(Step), id="every step", marks=pytest.mark.slow),
+    ],
+)
 def test_tables_are_exact_wherever_it_crashes(
-    spark: SparkSession, broker: BrokerThread, tmp_path: Path
+    spark: SparkSession, broker: BrokerThread, tmp_path: Path, steps: Sequence[Step]
 ) -> None:
-    broker.create_topic("crashes", partitions=2)
+    topic = f"crashes-{len(steps)}"
+    broker.create_topic(topic, partitions=2)
     events = [Event(i, "UA" if i % 3 else "AA", i % 7 or None, i % 2) for i in range(240)]
     for event in events:
-        produce(broker, "crashes", [event])
+        produce(broker, topic, [event])
         if event.minute % 40 == 0:
-            broker.produce("crashes", b"nonsense", partition=0)
-    wanted = options(broker, "crashes", tmp_path, max_offsets_per_trigger=70, group="crashes")
+            broker.produce(topic, b"nonsense", partition=0)
+    wanted = options(broker, topic, tmp_path, max_offsets_per_trigger=70, group=topic)
     metrics = tmp_path / "metrics.jsonl"
     committed = -1
     # One crash per batch: the batch before was committed, this one may or may not be.
-    for batch, step in enumerate(Step):
+    for batch, step in enumerate(steps):
 
         def crash(done: Step, at: int, step: Step = step, batch: int = batch) -> None:
             if done is step and at == batch:
