@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 
-from tests.support.scheduling import one_scope
+from tests.support.scheduling import one_scope, put_longest_first
 
 
 @pytest.mark.parametrize(
@@ -18,3 +20,18 @@ from tests.support.scheduling import one_scope
 )
 def test_tests_that_share_a_spark_session_share_a_worker(nodeid: str, scope: str | None) -> None:
     assert one_scope(nodeid) == scope
+
+
+@pytest.mark.parametrize(
+    ("scopes", "ordered"),
+    [
+        (["a.py", "tests/spark", "b.py"], ["tests/spark", "a.py", "b.py"]),
+        (["a.py", "b.py"], ["a.py", "b.py"]),
+    ],
+)
+def test_tests_that_share_a_spark_session_are_begun_first(
+    scopes: list[str], ordered: list[str]
+) -> None:
+    queue: OrderedDict[str, dict[str, bool]] = OrderedDict((scope, {}) for scope in scopes)
+    put_longest_first(queue)
+    assert list(queue) == ordered

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
 
 from xdist.scheduler import LoadFileScheduling
 
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+_SPARK_SCOPE: Final = "tests/spark"
 _SPARK: Final = re.compile(r"tests/spark/(test_[^/]*|alike/[^/]*|pipeline/[^/]*)\.py::")
 
 
@@ -14,7 +19,16 @@ def one_scope(nodeid: str) -> str | None:
     """Return the scope that a test shares with those of other files; None if it has its file's."""
     # These share a session, which takes a gigabyte, and half a minute of CPU time until its code
     # is compiled: one worker has them all.
-    return "tests/spark" if _SPARK.match(nodeid) else None
+    return _SPARK_SCOPE if _SPARK.match(nodeid) else None
+
+
+def put_longest_first(queue: OrderedDict[str, dict[str, bool]]) -> None:
+    """Move the scope that takes longest to the front of a queue of scopes.
+
+    Begun last it would run on alone, beside workers that are done.
+    """
+    if _SPARK_SCOPE in queue:
+        queue.move_to_end(_SPARK_SCOPE, last=False)
 
 
 class SchedulingWithOneSpark(LoadFileScheduling):  # type: ignore[misc]  # xdist is not typed
@@ -23,3 +37,7 @@ class SchedulingWithOneSpark(LoadFileScheduling):  # type: ignore[misc]  # xdist
     def _split_scope(self, nodeid: str) -> str:
         scope: str = one_scope(nodeid) or super()._split_scope(nodeid)
         return scope
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        put_longest_first(self.workqueue)
+        super()._assign_work_unit(node)
