@@ -11,13 +11,19 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.contestants import AIOKAFKA, CONFLUENT, JAVA, OURS
+from benchmarks.contestants import AIOKAFKA, CONFLUENT, JAVA, OURS, SPARK
 from benchmarks.machine import Machine
 from benchmarks.results import Sample, Summaries, summarize
 from benchmarks.scenarios import Scenario
 from benchmarks.tasks.memory import STEP_S
 
-_COLOURS: Final = {OURS: "#33658a", AIOKAFKA: "#f6ae2d", CONFLUENT: "#f26419", JAVA: "#86bbd8"}
+_COLOURS: Final = {
+    OURS: "#33658a",
+    AIOKAFKA: "#f6ae2d",
+    CONFLUENT: "#f26419",
+    JAVA: "#86bbd8",
+    SPARK: "#b8b8b8",
+}
 _WIDTH_INCHES: Final = 12
 _PANEL_INCHES: Final = 3.6
 

@@ -55,6 +55,7 @@ OURS: Final = "aiokafka_lite"
 AIOKAFKA: Final = "aiokafka"
 CONFLUENT: Final = "confluent-kafka"
 JAVA: Final = "Java"
+SPARK: Final = "Spark"
 
 
 def _ours(name: str, function: str) -> Contestant:

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.contestants import JAVA, OURS, Contestant
+from benchmarks.contestants import JAVA, OURS, SPARK, Contestant
 from benchmarks.figures import Figure
 from benchmarks.scenarios import Scenario
+from benchmarks.spark import transport
 from benchmarks.topics import Topic
 
 LITE: Final = Contestant("lite", OURS, "aiokafka_lite", requires="pyspark")
 JVM: Final = Contestant("jvm", JAVA, "kafka", requires="java")
 JVM_TUNED: Final = Contestant("jvm tuned", JAVA, "kafka", requires="java")
+TRANSPORT: Final = Contestant("transport alone", SPARK, transport.NAME, requires="pyspark")
+"""What no Python source can go below; see `benchmarks.spark.transport`."""
 
 TUNING: Final[Mapping[str, str]] = {
     "kafka.max.poll.records": "20000",
@@ -75,10 +78,16 @@ def scenarios(size: Size) -> tuple[Scenario, ...]:
     small = Topic("none", 100, size.small_records, batch_bytes=BATCH_BYTES)
     wide = Topic("none", 100, 10 * size.partition_count, size.partition_count)
     length = "count and sum of lengths"
+    to_parquet = "all columns to Parquet, a batch query"
     triggers = f"micro-batches of {TRIGGER_RECORDS:,} records, median"
 
     def scenario(
-        name: str, title: str, task: str, topic: Topic, figures: tuple[Figure, ...] = BULK
+        name: str,
+        title: str,
+        task: str,
+        topic: Topic,
+        figures: tuple[Figure, ...] = BULK,
+        more: tuple[Contestant, ...] = (),
     ) -> Scenario:
         return Scenario(
             name,
@@ -86,16 +95,16 @@ def scenarios(size: Size) -> tuple[Scenario, ...]:
             title,
             task,
             figures,
-            (LITE, JVM, JVM_TUNED) if figures is BULK else (LITE, JVM),
+            ((LITE, JVM, JVM_TUNED) if figures is BULK else (LITE, JVM)) + more,
             rounds=size.warm_rounds + size.rounds,
             topics=(topic,),
         )
 
     return (
-        scenario("agg", f"{length}, {plain.title}", "aggregate", plain),
+        scenario("agg", f"{length}, {plain.title}", "aggregate", plain, more=(TRANSPORT,)),
         scenario("agg-lz4", f"{length}, {lz4.title}", "aggregate", lz4),
         scenario("agg-zstd", f"{length}, {zstd.title}", "aggregate", zstd),
-        scenario("parquet", "all columns to Parquet, a batch query", "parquet", plain),
+        scenario("parquet", to_parquet, "parquet", plain, more=(TRANSPORT,)),
         scenario("stream", "all columns to Parquet, availableNow", "stream", plain),
         scenario("small", f"a query of {size.small_records:,} records", "aggregate", small, FIXED),
         scenario("plan", f"planning of {size.partition_count:,} partitions", "plan", wide, FIXED),

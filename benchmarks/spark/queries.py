@@ -17,7 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks.contestants import Contestant
 from benchmarks.measure import RunError, Workload
-from benchmarks.spark.catalogue import OPTIONS, TRIGGER_RECORDS
+from benchmarks.spark.catalogue import OPTIONS, TRANSPORT, TRIGGER_RECORDS
 
 _VALUE_BYTES: Final = 100
 _TIMEOUT_S: Final = 600
@@ -44,6 +44,8 @@ class Run:
     @property
     def options(self) -> dict[str, str]:
         """What the source is told."""
+        if self.contestant is TRANSPORT:
+            return {"records": str(self.workload.records)}
         return {
             "kafka.bootstrap.servers": self.workload.bootstrap_servers,
             "subscribe": ",".join(self.workload.topics),

@@ -24,9 +24,10 @@ from benchmarks.measure import Measurement, RunError, Workload
 from benchmarks.results import Failure, Sample
 from benchmarks.runner import Plan, run
 from benchmarks.scenarios import Scenario
-from benchmarks.spark.catalogue import LITE, UNIX_SOCKETS
+from benchmarks.spark.catalogue import LITE, TRANSPORT, UNIX_SOCKETS
 from benchmarks.spark.meter import CpuTimes, Meter
 from benchmarks.spark.queries import QUERIES, Run, fresh_folder
+from benchmarks.spark.transport import TransportSource
 from tests.support.spark.connector import CONNECTOR_VERSION
 from tests.support.spark.session import (
     connector_settings,
@@ -37,6 +38,8 @@ from tests.support.spark.session import (
 
 _RAISED: Final = re.compile(r"[\w.]*(Error|Exception)\b")
 """How the last line of a traceback begins."""
+
+_SOURCES: Final = {LITE: KafkaDataSource, TRANSPORT: TransportSource}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +146,17 @@ def _session(
     folder = Path(tempfile.mkdtemp(prefix="aiokafka-lite-bench-spark-"))
     try:
         with spark_session(settings, jvm_options=()) as spark:
-            if any(LITE in scenario.contestants for scenario in scenarios):
-                spark.dataSource.register(KafkaDataSource)
+            for contestant, source in _SOURCES.items():
+                if any(contestant in scenario.contestants for scenario in scenarios):
+                    spark.dataSource.register(source)
             yield Executor(spark, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _version(contestant: Contestant) -> str:
+    on_spark = f"Spark {pyspark.__version__}"
+    if contestant is TRANSPORT:
+        return on_spark
     own = aiokafka_lite.__version__ if contestant is LITE else CONNECTOR_VERSION
-    return f"{own} on Spark {pyspark.__version__}"
+    return f"{own} on {on_spark}"
