@@ -17,11 +17,11 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.client.blocking import BlockingConnection, BlockingExchange
+from aiokafka_lite.client.blocking import BlockingConnection
 from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.losses import UnansweredCredentialsError
 from aiokafka_lite.client.questions import (
@@ -279,38 +279,6 @@ class BlockingCluster:
         """
         timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
         return self.connection(node_id).request(request, timeout_s=timeout_s)
-
-    def request_each(
-        self, requests: Mapping[int, AnyRequest[R]], *, timeout_s: float | None = None
-    ) -> dict[int, R | KafkaError]:
-        """Ask several nodes at once: all is sent before the first answer is waited for.
-
-        Returns each node's answer, or the error in its place.
-
-        Raises:
-            ClientClosedError: The cluster is closed.
-        """
-        self._raise_if_closed()
-        timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
-        outcomes: dict[int, R | KafkaError] = {}
-        connections: dict[int, BlockingConnection] = {}
-        for node_id in requests:
-            try:  # before anything is sent: what is sent has its time running
-                connections[node_id] = self.connection(node_id)
-            except KafkaError as error:
-                outcomes[node_id] = error
-        exchanges: dict[int, BlockingExchange[R]] = {}
-        for node_id, connection in connections.items():
-            try:
-                exchanges[node_id] = connection.send(requests[node_id], timeout_s=timeout_s)
-            except KafkaError as error:
-                outcomes[node_id] = error
-        for node_id, exchange in exchanges.items():
-            try:
-                outcomes[node_id] = connections[node_id].receive(exchange)
-            except KafkaError as error:
-                outcomes[node_id] = error
-        return outcomes
 
     def request_any(self, request: AnyRequest[R], *, timeout_s: float | None = None) -> R:
         """Send a request to some node, then to the next, until one answers.

@@ -292,5 +292,9 @@ class Fetching:
         if hint.leader_id >= 0 and hint.leader_epoch > progress.leader_epoch:
             node = nodes.get(hint.leader_id) or self._cluster.view.nodes.get(hint.leader_id)
             if node is not None:
+                # The tasks that come after this one begin there, too.
+                self._cluster.apply_leader_hint(
+                    progress.tp, node.id, hint.leader_epoch, nodes.values()
+                )
                 progress.node, progress.leader_epoch = node, hint.leader_epoch
                 progress.is_located = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -17,13 +16,9 @@ from aiokafka_lite.errors import (
     ClientClosedError,
     GroupAuthorizationFailedError,
     KafkaConnectionError,
-    KafkaError,
-    NodeNotReadyError,
     RebootstrapRequiredError,
-    RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.messages.list_offsets import ListOffsetsResponse
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from aiokafka_lite.structs import TopicPartition
 from tests.client.blocking.conftest import (
@@ -111,39 +106,6 @@ async def test_coordinator_of_a_group_is_found_and_can_be_asked(kafka: KafkaHand
 
 
 # --- Several nodes -----------------------------------------------------------------------------
-def test_each_node_is_asked_before_the_first_answer_is_waited_for(
-    three: BrokerThread, new_cluster: NewCluster
-) -> None:
-    cluster = new_cluster(config_of(three.bootstrap_servers))
-    nodes = cluster.refresh([]).nodes
-    three.on("Metadata").delay(0.3, times=3)
-    begun = time.monotonic()
-    outcomes = cluster.request_each({node_id: MetadataRequest(topics=[]) for node_id in nodes})
-    assert time.monotonic() - begun < 0.8  # one after another: 0.9
-    assert {node_id: type(outcome) for node_id, outcome in outcomes.items()} == dict.fromkeys(
-        nodes, MetadataResponse
-    )
-
-
-def test_node_that_fails_does_not_spoil_the_others_answers(
-    three: BrokerThread, new_cluster: NewCluster
-) -> None:
-    cluster = new_cluster(config_of(three.bootstrap_servers))
-    nodes = list(cluster.refresh([]).nodes)
-    for node_id in nodes:
-        cluster.connection(node_id)
-    three.on("Metadata", node=nodes[0]).silence()
-    three.on("Metadata", node=nodes[1]).disconnect()
-    request = MetadataRequest(topics=[])
-    outcomes = cluster.request_each(dict.fromkeys([*nodes, 77], request), timeout_s=0.3)
-    assert isinstance(outcomes[nodes[0]], RequestTimedOutError)
-    assert isinstance(outcomes[nodes[1]], KafkaConnectionError)
-    assert isinstance(outcomes[nodes[2]], MetadataResponse)  # though its deadline is over by now
-    assert isinstance(outcomes[77], NodeNotReadyError)
-    outcomes = cluster.request_each(dict.fromkeys(nodes, request))
-    assert not [each for each in outcomes.values() if isinstance(each, KafkaError)]
-
-
 def test_other_nodes_are_asked_where_one_is_gone(
     three: BrokerThread, new_cluster: NewCluster
 ) -> None:
@@ -340,22 +302,3 @@ def test_closed_cluster_refuses_and_closes_its_connections(
         cluster.refresh([])
     with pytest.raises(ClientClosedError):
         cluster.request(1, MetadataRequest(topics=[]))
-    with pytest.raises(ClientClosedError):
-        cluster.request_each({1: MetadataRequest(topics=[])})
-
-
-async def test_every_node_of_a_mapping_answers_its_own_question(kafka: KafkaHandle) -> None:
-    topic = await kafka.create_topic()
-    await kafka.produce(topic, 0, [(None, b"v")] * 7)
-
-    def ask() -> None:
-        cluster = BlockingCluster(config_of(kafka.bootstrap_servers))
-        tp = TopicPartition(topic, 0)
-        leader = cluster.refresh([topic]).leader(tp)
-        assert leader is not None
-        (outcome,) = cluster.request_each({leader.leader: end_offset_request(tp)}).values()
-        assert isinstance(outcome, ListOffsetsResponse)
-        assert outcome.topics[0].partitions[0].offset == 7
-        cluster.close()
-
-    await asyncio.to_thread(ask)

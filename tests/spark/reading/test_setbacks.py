@@ -200,6 +200,20 @@ def test_leader_that_moves_is_followed(
     assert len(moves) == 3
 
 
+def test_leader_that_moved_is_where_the_next_task_begins(kafka_cluster: BrokerThread) -> None:
+    fill(kafka_cluster)
+    options = options_for(kafka_cluster.bootstrap_servers, kafka__retry__backoff__ms="1")
+    anywhere = OffsetRange(TOPIC, 0, 0, COUNT)
+    assert_all(read(options, [anywhere]))
+    kafka_cluster.broker.move_leader(TP)
+    assert_all(read(options, [anywhere]))  # the leader that was names the new one
+    kafka_cluster.requests.clear()
+    assert_all(read(options, [anywhere]))
+    (fetch,) = kafka_cluster.requests.of("Fetch")
+    assert fetch.node_id == kafka_cluster.leader_of(TP)
+    assert not kafka_cluster.requests.of("Metadata")
+
+
 def test_node_that_stops_is_left_for_the_new_leader(kafka_cluster: BrokerThread) -> None:
     fill(kafka_cluster)
     options = several_fetches(kafka_cluster)
