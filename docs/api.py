@@ -41,6 +41,8 @@ MODULES: Final = (
     "aiokafka_lite.errors",
     "aiokafka_lite.helpers",
     "aiokafka_lite.pytest_plugin",
+    "aiokafka_lite.spark",
+    "aiokafka_lite.spark.pipeline",
     "aiokafka_lite.structs",
 )
 # In which file a method is written is the code's affair: readers look for it where they call it.
