@@ -351,6 +351,7 @@ class BlockingCluster:
         """Ask until there is an answer, or an error that lasts, or until time is over."""
         backoff = Backoff(self.config.retry_backoff_s, self.config.retry_backoff_max_s, self._rng)
         give_up_at = self._clock() + self.config.request_timeout_s
+        level = logging.WARNING  # once: who has mistyped an address is not to wait for the end
         while True:
             try:
                 return ask()
@@ -358,9 +359,11 @@ class BlockingCluster:
                 raise
             except KafkaError as error:
                 delay_s = backoff.next_delay_s()
-                if not error.retriable or self._clock() + delay_s >= give_up_at:
+                left_s = give_up_at - self._clock()
+                if not error.retriable or delay_s >= left_s:
                     raise
-                log.info("asked again in %.1f s: %s", delay_s, error)
+                log.log(level, "%s; asked again, for up to %.0f s", error, left_s)
+                level = logging.DEBUG
             self._sleep(delay_s)
 
     def close(self) -> None:
