@@ -67,7 +67,7 @@ class Pipeline:
 
         Raises:
             KafkaError: It cannot be done; PipelineError and OptionError among others.
-            StreamingQueryException: The query failed for another reason.
+            pyspark.errors.StreamingQueryException: The query failed for another reason.
         """
         return self._run(trigger_s=None)
 
@@ -76,7 +76,7 @@ class Pipeline:
 
         Raises:
             KafkaError: It cannot be done; PipelineError and OptionError among others.
-            StreamingQueryException: The query failed for another reason.
+            pyspark.errors.StreamingQueryException: The query failed for another reason.
         """
         return self._run(trigger_s=trigger_s)
 
