@@ -205,7 +205,14 @@ def run(options: argparse.Namespace) -> int:
     _require_extras(with_flights=options.flights, with_plot=not options.no_plot)
     from aiokafka_lite.cli.pipeline.job import run_job
 
-    return 0 if run_job(_job_options(options)) else 1
+    wanted = _job_options(options)
+    if wanted.flights is None:
+        run_job(wanted)
+        return 0
+    # Only now: it needs the extra `demo`.
+    from aiokafka_lite.cli.pipeline.flights_job import run_flights
+
+    return 0 if run_flights(wanted, wanted.flights) else 1
 
 
 def _job_options(options: argparse.Namespace) -> JobOptions:

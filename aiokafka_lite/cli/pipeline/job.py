@@ -1,4 +1,4 @@
-"""The command from end to end: a broker and flights if wanted, the run, the check."""
+"""A run of the pipeline: the session, the signals, a line for each batch."""
 
 from __future__ import annotations
 
@@ -44,21 +44,15 @@ class JobOptions:
     flights: FlightsOptions | None
 
 
-def run_job(options: JobOptions) -> bool:
-    """Run the pipeline; returns whether all is as it has to be.
+def run_job(options: JobOptions) -> None:
+    """Run the pipeline on a topic that is there.
 
     Raises:
         CommandError, KafkaError: It could not be done; each says what to do.
         Interrupted: A signal ended it, behind a batch.
     """
-    if options.flights is not None:
-        # Only now: it needs the extra `demo`.
-        from aiokafka_lite.cli.pipeline.flights_job import run_flights
-
-        return run_flights(options, options.flights)
     assert options.bootstrap_servers is not None  # noqa: S101 - the command line saw to it
     run_pipeline(options, options.pipeline(options.bootstrap_servers), print_line)
-    return True
 
 
 def print_line(text: str) -> None:
