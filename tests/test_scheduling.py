@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
+from pathlib import Path
 
 import pytest
 
-from tests.support.scheduling import one_scope, put_longest_first
+from tests.support.scheduling import SHARE_SPARK, one_scope, put_longest_first
+
+TESTS = Path(__file__).parent
 
 
 @pytest.mark.parametrize(
     ("nodeid", "scope"),
     [
         ("tests/spark/test_session.py::test_a", "tests/spark"),
-        ("tests/spark/test_source.py::TestB::test_c[embedded-1]", "tests/spark"),
+        ("tests/spark/test_batch.py::TestB::test_c[embedded-1]", "tests/spark"),
         ("tests/spark/alike/test_alike.py::test_e[c]", "tests/spark"),
         ("tests/spark/pipeline/test_storage.py::test_f", "tests/spark"),
         ("tests/spark/planning/test_planner.py::test_d", None),
@@ -20,6 +24,16 @@ from tests.support.scheduling import one_scope, put_longest_first
 )
 def test_tests_that_share_a_spark_session_share_a_worker(nodeid: str, scope: str | None) -> None:
     assert one_scope(nodeid) == scope
+
+
+def test_files_that_use_the_session_are_known() -> None:
+    uses = re.compile(r"\bspark(_with_connector)?: SparkSession")
+    using = {
+        f"tests/{file.relative_to(TESTS).as_posix()}"
+        for file in TESTS.rglob("test_*.py")
+        if uses.search(file.read_text())
+    }
+    assert using == SHARE_SPARK
 
 
 @pytest.mark.parametrize(

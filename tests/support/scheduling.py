@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
@@ -12,14 +11,29 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 _SPARK_SCOPE: Final = "tests/spark"
-_SPARK: Final = re.compile(r"tests/spark/(test_[^/]*|alike/[^/]*|pipeline/[^/]*)\.py::")
+SHARE_SPARK: Final = frozenset(
+    f"tests/spark/{name}.py"
+    for name in (
+        "alike/test_alike",
+        "alike/test_streams",
+        "pipeline/test_pipeline",
+        "pipeline/test_storage",
+        "planning/test_as_the_connector",
+        "test_batch",
+        "test_checkpoints",
+        "test_options_alike",
+        "test_session",
+        "test_stream",
+    )
+)
+"""The files with tests that use the fixture `spark`."""
 
 
 def one_scope(nodeid: str) -> str | None:
     """Return the scope that a test shares with those of other files; None if it has its file's."""
     # These share a session, which takes a gigabyte, and half a minute of CPU time until its code
     # is compiled: one worker has them all.
-    return _SPARK_SCOPE if _SPARK.match(nodeid) else None
+    return _SPARK_SCOPE if nodeid.partition("::")[0] in SHARE_SPARK else None
 
 
 def put_longest_first(queue: OrderedDict[str, dict[str, bool]]) -> None:
