@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.scheduling import SHARE_SPARK, one_scope, put_longest_first
+from tests.support.scheduling import LONGEST, SHARE_SPARK, one_scope, put_longest_first
 
 TESTS = Path(__file__).parent
 
@@ -40,12 +40,15 @@ def test_files_that_use_the_session_are_known() -> None:
     ("scopes", "ordered"),
     [
         (["a.py", "tests/spark", "b.py"], ["tests/spark", "a.py", "b.py"]),
+        (["a.py", LONGEST[2], LONGEST[1]], [LONGEST[1], LONGEST[2], "a.py"]),
         (["a.py", "b.py"], ["a.py", "b.py"]),
     ],
 )
-def test_tests_that_share_a_spark_session_are_begun_first(
-    scopes: list[str], ordered: list[str]
-) -> None:
+def test_what_takes_longest_is_begun_first(scopes: list[str], ordered: list[str]) -> None:
     queue: OrderedDict[str, dict[str, bool]] = OrderedDict((scope, {}) for scope in scopes)
     put_longest_first(queue)
     assert list(queue) == ordered
+
+
+def test_files_that_take_longest_exist() -> None:
+    assert [scope for scope in LONGEST if not (TESTS.parent / scope).exists()] == []

@@ -36,13 +36,26 @@ def one_scope(nodeid: str) -> str | None:
     return _SPARK_SCOPE if nodeid.partition("::")[0] in SHARE_SPARK else None
 
 
-def put_longest_first(queue: OrderedDict[str, dict[str, bool]]) -> None:
-    """Move the scope that takes longest to the front of a queue of scopes.
+LONGEST: Final = (
+    _SPARK_SCOPE,
+    "tests/spark/chaos/test_kills.py",
+    "tests/spark/test_versions.py",
+    "tests/chaos/test_real.py",
+    "tests/spark/pipeline/test_killed.py",
+    "tests/spark/test_deployments.py",
+    "tests/broker/log/test_kill.py",
+)
+"""Scopes that take minutes, the longest first; but for the first in the long form only."""
 
-    Begun last it would run on alone, beside workers that are done.
+
+def put_longest_first(queue: OrderedDict[str, dict[str, bool]]) -> None:
+    """Move the scopes that take longest to the front of a queue of scopes.
+
+    Begun last they would run on alone, beside workers that are done.
     """
-    if _SPARK_SCOPE in queue:
-        queue.move_to_end(_SPARK_SCOPE, last=False)
+    for scope in reversed(LONGEST):
+        if scope in queue:
+            queue.move_to_end(scope, last=False)
 
 
 class SchedulingWithOneSpark(LoadFileScheduling):  # type: ignore[misc]  # xdist is not typed
