@@ -12,7 +12,8 @@ from typing import Final
 KEY_BYTES: Final = 8
 DEFAULT_BATCH_BYTES: Final = 128 * 1024
 
-_PREFIX: Final = "aiokafka-lite-bench"
+# Short: it is a column of each row where Spark reads.
+_PREFIX: Final = "lite-bench"
 _WORDS: Final = (
     "amber", "basalt", "cedar", "delta", "ember", "fjord", "granite", "harbor", "island", "juniper",
     "kelp", "lagoon", "meadow", "north", "opal", "prairie", "quartz", "river", "summit", "tundra",
@@ -46,13 +47,14 @@ class Topic:
     @property
     def name(self) -> str:
         """The name says all there is to know, so a topic of this name can be used again."""
+        prefix = _PREFIX if self.use == "read" else f"{_PREFIX}-{self.use}"
         if not self.records:
-            return f"{_PREFIX}-{self.use}-{self.partition_count}"
+            return f"{prefix}-{self.partition_count}"
         batch = "" if self.batch_records is None else f"-by-{self.batch_records}"
         if self.batch_bytes != DEFAULT_BATCH_BYTES:
-            batch += f"-of-{self.batch_bytes}"
-        shape = f"{self.codec}-{self.value_bytes}-{self.records}-{self.partition_count}{batch}"
-        return f"{_PREFIX}-{self.use}-{shape}"
+            batch += f"-{_short(self.batch_bytes)}"
+        shape = f"{self.codec}-{self.value_bytes}-{_short(self.records)}-{self.partition_count}"
+        return f"{prefix}-{shape}{batch}"
 
     @property
     def touched_bytes(self) -> int:
@@ -78,6 +80,14 @@ class Topic:
                 values[number % len(values)],
                 number % self.partition_count,
             )
+
+
+def _short(count: int) -> str:
+    """Write a number in as few characters as it takes to tell it from others: 5M, 64K, 1234."""
+    for unit, letter in ((1_000_000, "M"), (1024, "K"), (1000, "k")):
+        if count and count % unit == 0:
+            return f"{count // unit}{letter}"
+    return str(count)
 
 
 def _values(size: int) -> Iterator[bytes]:
