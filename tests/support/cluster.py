@@ -31,7 +31,12 @@ from aiokafka_lite.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from aiokafka_lite.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+)
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -87,25 +92,37 @@ class KafkaHandle:
             topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
         )
         for _ in range(200):
-            (topic,) = (await client.request(request)).topics
+            cluster = await client.request(request)
+            (topic,) = cluster.topics
             led = [p for p in topic.partitions if p.error_code == 0 and p.leader_id >= 0]
             is_led = topic.error_code == 0 and len(led) == partitions
             # A real broker may name a leader before that leader is ready to serve.
-            if is_led and await self._serves_all(client, name, partitions):
+            if is_led and await self._serves_all(cluster.brokers, name, led):
                 return
             await asyncio.sleep(0.02)
         raise TimeoutError(f"topic {name} got no leaders")
 
-    async def _serves_all(self, client: RawClient, name: str, partitions: int) -> bool:
-        topic = ListOffsetsTopic(
-            name=name,
-            partitions=[
-                ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
-                for partition in range(partitions)
-            ],
-        )
-        answer = await client.request(ListOffsetsRequest(topics=[topic]))
-        return not any(p.error_code for topic in answer.topics for p in topic.partitions)
+    async def _serves_all(
+        self,
+        brokers: Sequence[MetadataResponseBroker],
+        name: str,
+        led: Sequence[MetadataResponsePartition],
+    ) -> bool:
+        """Whether each leader answers for its partitions."""
+        for broker in brokers:
+            partitions = [
+                ListOffsetsPartition(partition_index=each.partition_index, timestamp=LATEST)
+                for each in led
+                if each.leader_id == broker.node_id
+            ]
+            if not partitions:
+                continue
+            topic = ListOffsetsTopic(name=name, partitions=partitions)
+            async with RawClient(f"{broker.host}:{broker.port}") as leader:
+                answer = await leader.request(ListOffsetsRequest(topics=[topic]))
+            if any(p.error_code for topic in answer.topics for p in topic.partitions):
+                return False
+        return True
 
     async def add_partitions(self, name: str, total: int) -> None:
         """Give a topic more partitions, and wait for their leaders."""

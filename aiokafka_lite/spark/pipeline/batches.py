@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import pairwise
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
@@ -25,6 +26,8 @@ from aiokafka_lite.spark.pipeline.metrics import BatchMetrics, iso_time
 from aiokafka_lite.spark.pipeline.parsing import Parser
 from aiokafka_lite.spark.pipeline.tables import KEPT_BATCHES, TableFiles
 from aiokafka_lite.structs import TopicPartition
+
+_EMPTY_STAGES: Final = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
 
 
 class Step(Enum):
@@ -213,3 +216,8 @@ def _prepare(spark: SparkSession) -> None:
     spark.conf.set(name, str(spark.sparkContext.defaultParallelism))
     # It may be off for streaming queries, but each batch is an ordinary one.
     spark.conf.set("spark.sql.adaptive.enabled", "true")
+    # A stage that hands on no rows is not to be taken out of the plan: what was observed in it, how
+    # many bad records there were, would go with it.
+    name = "spark.sql.adaptive.optimizer.excludedRules"
+    rules = {*(spark.conf.get(name, "") or "").split(","), _EMPTY_STAGES} - {""}
+    spark.conf.set(name, ",".join(sorted(rules)))

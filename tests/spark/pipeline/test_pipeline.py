@@ -113,6 +113,20 @@ def raw_places(tables: object) -> list[tuple[int, int]]:
 
 
 @pytest.mark.timeout(600)
+def test_batch_of_bad_records_alone_is_put_aside(
+    spark: SparkSession, broker: BrokerThread, tmp_path: Path
+) -> None:
+    broker.create_topic("all-bad", partitions=2)
+    for number in range(4):
+        broker.produce("all-bad", b"nonsense", partition=number % 2)
+    metrics: list[BatchMetrics] = []
+    wanted = options(broker, "all-bad", tmp_path)
+    tables = Pipeline(spark, wanted, on_batch=metrics.append).run_once()
+    assert (tables.raw().count(), tables.quarantine().count()) == (0, 4)
+    assert [(each.rows, each.bad) for each in metrics] == [(4, 4)]
+
+
+@pytest.mark.timeout(600)
 def test_bad_records_are_put_aside_with_their_place_and_the_reason(
     spark: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
