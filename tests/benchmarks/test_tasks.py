@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+import aiohttp
 import pytest
 
-import aiokafka_lite
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from benchmarks import slice_loop
@@ -142,9 +142,10 @@ async def test_memory_is_sampled_while_the_application_is_slow(broker: BrokerThr
 
 
 async def test_import_is_measured_beyond_a_bare_interpreter() -> None:
-    measurement = await imports.measure("aiokafka_lite", Workload("", passes=1))
-    assert measurement.figures["cpu_ms"] > 0
-    assert measurement.version == aiokafka_lite.__version__
+    # It takes so long that the bare interpreter is faster whatever runs beside.
+    measurement = await imports.measure("aiohttp", Workload("", passes=2))
+    assert measurement.figures["cpu_ms"] > 20
+    assert measurement.version == aiohttp.__version__
 
 
 def test_cluster_that_is_not_there_is_named() -> None:
