@@ -208,7 +208,7 @@ async def test_time_of_handlers_that_wait_is_limited_too(broker: Broker) -> None
 
 
 async def test_waiting_is_not_counted(broker: Broker) -> None:
-    broker.quotas.limit(client_id="raw", request_percentage=2)
+    broker.quotas.limit(client_id="raw", request_percentage=4)
     held = asyncio.Event()
     broker.disk.settled = held.wait  # type: ignore[assignment, method-assign]  # for so long
     async with RawClient(broker.bootstrap_servers) as client:
