@@ -215,15 +215,20 @@ def test_silent_peer_is_given_up_by_whoever_comes_late(
     assert time.monotonic() - begun < 0.1
 
 
+def open_by(broker: BrokerThread, protocol: str) -> BlockingConnection:
+    """Connect to a broker whose listener is of that protocol."""
+    context = None
+    if protocol == "SSL":
+        context = create_ssl_context(cadata=broker.broker.certificates.ca_pem)
+    servers = broker.bootstrap_servers
+    config = config_of(servers, security_protocol=protocol, ssl_context=context)
+    return BlockingConnection.open(parse_address(servers), config)
+
+
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
 def test_any_timeout_that_kafka_takes_can_be_waited_for(protocol: str) -> None:
     with BrokerThread(BrokerConfig(security_protocol=protocol)) as broker:
-        context = None
-        if protocol == "SSL":
-            context = create_ssl_context(cadata=broker.broker.certificates.ca_pem)
-        servers = broker.bootstrap_servers
-        config = config_of(servers, security_protocol=protocol, ssl_context=context)
-        connection = BlockingConnection.open(parse_address(servers), config)
+        connection = open_by(broker, protocol)
         broker.on("Metadata").delay(0.1)
         assert ask_for(connection, "a", timeout_s=2**31) == "a"  # Integer.MAX_VALUE ms and more
         connection.close()
@@ -232,12 +237,7 @@ def test_any_timeout_that_kafka_takes_can_be_waited_for(protocol: str) -> None:
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
 def test_peer_that_takes_nothing_is_given_up(protocol: str) -> None:
     with BrokerThread(BrokerConfig(security_protocol=protocol)) as broker:
-        context = None
-        if protocol == "SSL":
-            context = create_ssl_context(cadata=broker.broker.certificates.ca_pem)
-        servers = broker.bootstrap_servers
-        config = config_of(servers, security_protocol=protocol, ssl_context=context)
-        flood(broker, BlockingConnection.open(parse_address(servers), config))
+        flood(broker, open_by(broker, protocol))
 
 
 def flood(broker: BrokerThread, connection: BlockingConnection) -> None:
