@@ -12,8 +12,8 @@ LOOP ?= asyncio
 NODES ?= 1
 PORT ?= 9092
 ARGS ?=
-# Much of a test is waiting for others: two at a time, each worker with its own Kafka.
-WORKERS ?= 2
+# Much of a test is waiting for others: three at a time on two cores, each worker with its own Kafka.
+WORKERS ?= 3
 SCENARIO ?= plain
 CONTESTANT ?=
 comma := ,
