@@ -204,8 +204,10 @@ def run(options: argparse.Namespace) -> int:
     """Run the pipeline; returns 0, or 1 when the flights' tables are not what they have to be."""
     _require_extras(with_flights=options.flights, with_plot=not options.no_plot)
     from aiokafka_lite.cli.pipeline.job import run_job
+    from aiokafka_lite.spark.java import use_java
 
     wanted = _job_options(options)
+    use_java()  # that there is none is told before half a minute of reading and loading
     if wanted.flights is None:
         run_job(wanted)
         return 0

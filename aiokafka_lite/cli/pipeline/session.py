@@ -1,4 +1,4 @@
-"""Spark's session for the command: quiet, in UTC, on a Java that is there."""
+"""Spark's session for the command: quiet, and in UTC."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from typing import Final
 
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
-
-from aiokafka_lite.spark.java import use_java
 
 _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
@@ -41,11 +39,7 @@ def spark_session(
         master: Where Spark runs; None: as its own settings say, or on all cores here.
         conf: Settings that come before the defaults.
         is_short: Whether it is over in a minute or two.
-
-    Raises:
-        JavaNotFoundError: There is no Java that Spark can run on.
     """
-    use_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = SparkConf()
     builder = SparkSession.builder.appName("aiokafka_lite pipeline")

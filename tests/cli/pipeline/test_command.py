@@ -18,6 +18,7 @@ from aiokafka_lite.cli.pipeline.flights import (
 )
 from aiokafka_lite.cli.pipeline.problems import innermost_reason
 from aiokafka_lite.cli.pipeline.report import show_delays, show_differences
+from aiokafka_lite.spark import java
 
 HOUR = CarrierHour(datetime(2013, 1, 1, 10, tzinfo=timezone.utc), "UA")
 
@@ -68,6 +69,18 @@ def test_missing_pyspark_is_told_with_what_to_install(
     )
     assert main(["pipeline", "--flights"]) == 1
     assert "pip install 'aiokafka-lite[spark]'" in capsys.readouterr().err
+
+
+def test_missing_java_is_told_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(java, "_usual_places", tuple)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
+    assert main(["pipeline", "--flights"]) == 1
+    told = capsys.readouterr()
+    assert "pip install 'aiokafka-lite[spark-java]'" in told.err
+    assert not told.out
 
 
 def test_schema_of_the_flights_is_that_of_the_data_set() -> None:
