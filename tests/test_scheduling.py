@@ -2,11 +2,18 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
-from tests.support.scheduling import LONGEST, SHARE_SPARK, one_scope, put_longest_first
+from tests.support.scheduling import (
+    LONGEST,
+    SHARE_SPARK,
+    START_SPARK,
+    one_scope,
+    put_longest_first,
+)
 
 TESTS = Path(__file__).parent
 
@@ -18,11 +25,12 @@ TESTS = Path(__file__).parent
         ("tests/spark/test_batch.py::TestB::test_c[embedded-1]", "tests/spark"),
         ("tests/spark/alike/test_alike.py::test_e[c]", "tests/spark"),
         ("tests/spark/pipeline/test_storage.py::test_f", "tests/spark"),
+        ("tests/spark/test_versions.py::test_g[4.0]", "tests/spark"),
         ("tests/spark/planning/test_planner.py::test_d", None),
         ("tests/client/test_view.py::test_e[tests/spark/test_x.py::y]", None),
     ],
 )
-def test_tests_that_share_a_spark_session_share_a_worker(nodeid: str, scope: str | None) -> None:
+def test_tests_that_run_spark_share_a_worker(nodeid: str, scope: str | None) -> None:
     assert one_scope(nodeid) == scope
 
 
@@ -50,5 +58,6 @@ def test_what_takes_longest_is_begun_first(scopes: list[str], ordered: list[str]
     assert list(queue) == ordered
 
 
-def test_files_that_take_longest_exist() -> None:
-    assert [scope for scope in LONGEST if not (TESTS.parent / scope).exists()] == []
+@pytest.mark.parametrize("scopes", [LONGEST, START_SPARK])
+def test_files_that_are_named_exist(scopes: Collection[str]) -> None:
+    assert [scope for scope in scopes if not (TESTS.parent / scope).exists()] == []

@@ -28,23 +28,23 @@ SHARE_SPARK: Final = frozenset(
 )
 """The files with tests that use the fixture `spark`."""
 
+START_SPARK: Final = frozenset(
+    f"tests/spark/{name}.py"
+    for name in ("chaos/test_kills", "pipeline/test_killed", "test_deployments", "test_versions")
+)
+"""The files with tests that start sessions in processes of their own; in the long form only."""
+
 
 def one_scope(nodeid: str) -> str | None:
     """Return the scope that a test shares with those of other files; None if it has its file's."""
-    # These share a session, which takes a gigabyte, and half a minute of CPU time until its code
-    # is compiled: one worker has them all.
-    return _SPARK_SCOPE if nodeid.partition("::")[0] in SHARE_SPARK else None
+    # Those that share a session, which takes a gigabyte, and half a minute of CPU time until its
+    # code is compiled, have to be one worker's. Those that start their own are, too: one session
+    # keeps two cores busy, and beside two others it comes to its timeouts.
+    file = nodeid.partition("::")[0]
+    return _SPARK_SCOPE if file in SHARE_SPARK or file in START_SPARK else None
 
 
-LONGEST: Final = (
-    _SPARK_SCOPE,
-    "tests/spark/chaos/test_kills.py",
-    "tests/spark/test_versions.py",
-    "tests/chaos/test_real.py",
-    "tests/spark/pipeline/test_killed.py",
-    "tests/spark/test_deployments.py",
-    "tests/broker/log/test_kill.py",
-)
+LONGEST: Final = (_SPARK_SCOPE, "tests/chaos/test_real.py", "tests/broker/log/test_kill.py")
 """Scopes that take minutes, the longest first; but for the first in the long form only."""
 
 
@@ -59,7 +59,7 @@ def put_longest_first(queue: OrderedDict[str, dict[str, bool]]) -> None:
 
 
 class SchedulingWithOneSpark(LoadFileScheduling):  # type: ignore[misc]  # xdist is not typed
-    """Gives out tests by the file, and those that share a Spark session to one worker."""
+    """Gives out tests by the file, and those that run Spark to one worker."""
 
     def _split_scope(self, nodeid: str) -> str:
         scope: str = one_scope(nodeid) or super()._split_scope(nodeid)
