@@ -12,7 +12,8 @@ LOOP ?= asyncio
 NODES ?= 1
 PORT ?= 9092
 ARGS ?=
-# Much of a test is waiting for others: three at a time on two cores, each worker with its own Kafka.
+# Much of a short test is waiting for others: three at a time on two cores, each worker with its own
+# Kafka. The long ones keep the cores busy.
 WORKERS ?= 3
 SCENARIO ?= plain
 CONTESTANT ?=
@@ -56,6 +57,7 @@ pipeline: $(VENV)/.installed-pipeline ## run the flights through Spark into Parq
 test: $(VENV)/.installed-dev ## run the short form of every test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
+test-all: WORKERS = 2
 test-all: $(VENV)/.installed-dev ## run the long form: all combinations, a million mutations
 	AIOKAFKA_LITE_TEST_LONG=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 

@@ -63,9 +63,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
     if config.getoption("dist") != "loadfile":
         return None
-    from tests.support.scheduling import SchedulingWithOneSpark  # needs pytest-xdist
+    from tests.support.scheduling import SchedulingWithHeavyOnes  # needs pytest-xdist
 
-    return SchedulingWithOneSpark(config, log)  # without a log it prints what it does
+    return SchedulingWithHeavyOnes(config, log)  # without a log it prints what it does
 
 
 def pytest_asyncio_loop_factories(
