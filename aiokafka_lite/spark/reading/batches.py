@@ -44,7 +44,7 @@ def read_ranges(
     schema: pa.Schema,
     *,
     clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], object] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of some ranges, each exactly once, in order of offsets within a range.
 
@@ -55,7 +55,7 @@ def read_ranges(
         options: How to; by `worker.options_of`, so that connections are kept for later tasks.
         schema: Of the batches, see `schema.arrow_schema`.
         clock: Tells the time in seconds.
-        sleep: Waits for so many seconds.
+        sleep: Waits for so many seconds; by default no longer than until the iterator is closed.
 
     Raises:
         DataLossError: Offsets are gone, and failOnDataLoss is true.

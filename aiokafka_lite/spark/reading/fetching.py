@@ -13,12 +13,12 @@ has moved it to remote storage, which may be too slow to be heard of in an answe
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiokafka_lite.client.limits import MAX_THROTTLE_S
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError, NoError, StaleMetadata, for_code
 from aiokafka_lite.records.record_set import end_offset
@@ -62,7 +62,7 @@ class Fetching:
         record_bytes: MutableMapping[str, float],
         *,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
     ) -> None:
         """Ask for nothing yet.
 
@@ -73,7 +73,7 @@ class Fetching:
             template: Of these options.
             record_bytes: What an offset of a topic takes, known and learnt.
             clock: Tells the time in seconds.
-            sleep: Waits for so many seconds.
+            sleep: Waits for so many seconds; by default no longer than until `close`.
         """
         self._cluster = cluster
         self._clock = clock
@@ -87,8 +87,8 @@ class Fetching:
             Progress(each, record_bytes) for each in ranges if each.start < each.end
         ]
         self._in_flight: deque[_Asked] = deque()
-        self._setbacks = Setbacks(options, cluster, clock=clock, sleep=sleep)
-        self._is_closed = False
+        self._closed = threading.Event()
+        self._setbacks = Setbacks(options, cluster, clock=clock, sleep=sleep or self._closed.wait)
 
     @property
     def left_bytes(self) -> int:
@@ -104,17 +104,18 @@ class Fetching:
             KafkaError: What does not pass by itself.
         """
         self._send_all()
-        while self._unfinished and not self._is_closed:
+        while self._unfinished and not self._closed.is_set():
             # Nothing here holds on to an answer: its memory serves for the next but one.
             if self._in_flight:
                 yield self._receive()
             else:
                 self._setbacks.wait(self._unfinished)
-                self._send_all()
+                if not self._closed.is_set():
+                    self._send_all()
 
     def close(self) -> None:
-        """Close the connections that have requests in flight; a thread in `answers` fails."""
-        self._is_closed = True
+        """Close the connections that have requests in flight; a thread in `answers` ends soon."""
+        self._closed.set()
         for asked in tuple(self._in_flight):
             asked.connection.close()
         self._in_flight.clear()
@@ -154,6 +155,11 @@ class Fetching:
         )
         try:
             connection = self._cluster.connection(node)
+            if connection.muted_until > self._clock():
+                # A quota is used up: that is no failure, and nothing for the others to wait for.
+                for progress in wanted:
+                    progress.retry_at = connection.muted_until
+                return
             exchange = connection.send(request, timeout_s=self._timeout_s)
         except KafkaError as error:
             self._failed(wanted, error)
@@ -185,25 +191,18 @@ class Fetching:
                 raise for_code(response.error_code)(f"{asked.connection.peer} refuses to be read")
         except KafkaError as error:
             self._in_flight.popleft()
-            if self._is_closed:
+            if self._closed.is_set():
                 raise
             self._failed(dict.fromkeys(asked.partitions.values()), error)
         else:
             self._in_flight.popleft()
-            if response.throttle_time_ms > 0 and not response.responses:
-                self._throttled(asked, response.throttle_time_ms / 1000)
-            else:
+            # Without any topic where a quota is used up.
+            if response.responses or not response.throttle_time_ms:
                 shares = self._settle(asked, response)
         self._drop_done()
-        if not self._is_closed:
+        if not self._closed.is_set():
             self._send_all()
         return shares
-
-    def _throttled(self, asked: _Asked, throttle_s: float) -> None:
-        """Leave a node alone that sends nothing as a quota is used up: that is no failure."""
-        until = self._clock() + min(throttle_s, MAX_THROTTLE_S)
-        for progress in asked.partitions.values():
-            progress.retry_at = until
 
     def _drop_done(self) -> None:
         self._unfinished = [each for each in self._unfinished if not each.is_done]

@@ -64,7 +64,7 @@ class Setbacks:
         cluster: BlockingCluster,
         *,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], object],
         rng: random.Random | None = None,
     ) -> None:
         self._cluster = cluster

@@ -46,7 +46,7 @@ def read(
     ranges: Sequence[OffsetRange],
     *,
     clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], object] | None = None,
 ) -> list[Row]:
     """Read ranges to their ends."""
     schema = default_schema(include_headers=True)

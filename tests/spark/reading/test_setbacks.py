@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import struct
+import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -40,6 +42,7 @@ from aiokafka_lite.spark.errors import DataLossError, ReadTimeoutError
 from aiokafka_lite.spark.options import SourceOptions
 from aiokafka_lite.spark.ranges import OffsetRange
 from aiokafka_lite.spark.reading import batches
+from aiokafka_lite.spark.schema import default_schema
 from aiokafka_lite.structs import TopicPartition
 from tests.spark.reading.conftest import Clock, Row, offsets, options_for, read, wait
 from tests.support.cluster import KafkaHandle
@@ -161,6 +164,31 @@ def test_throttling_is_no_failure(filled: BrokerThread) -> None:
     filled.requests.clear()
     assert_all(read(several_fetches(filled, kafkaConsumer__pollTimeoutMs="1"), [wanted]))
     assert "Metadata" not in {each.api for each in filled.requests}
+
+
+def test_nobody_waits_until_a_throttled_client_may_ask_again(
+    filled: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "THREAD_FROM_BYTES", 0)
+    monkeypatch.setattr(batches, "ROWS_PER_BATCH", 50)
+    filled.on("Fetch", when=is_later).on_frame(with_throttle_time)
+    schema = default_schema(include_headers=False)
+    started = time.monotonic()
+    reading = batches.read_ranges([planned(filled)], several_fetches(filled), schema)
+    while next(reading)["offset"][-1].as_py() < COUNT // 2:  # what came with it is handed on
+        pass
+    reading.close()  # type: ignore[attr-defined] # it is a generator
+    assert time.monotonic() - started < 10
+
+
+def is_later(context: object, request: object) -> bool:
+    assert isinstance(request, FetchRequest)
+    return request.topics[0].partitions[0].fetch_offset >= COUNT // 2
+
+
+def with_throttle_time(context: object, frame: bytes) -> bytes:
+    """An answer that asks to hold back for 30 s: behind size, correlation id and tags."""
+    return frame[:9] + struct.pack(">i", 30_000) + frame[13:]
 
 
 def test_ranges_of_one_partition_are_not_asked_for_at_once(filled: BrokerThread) -> None:
