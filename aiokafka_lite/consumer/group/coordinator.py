@@ -71,8 +71,10 @@ class Coordinator:
 
         Raises:
             KafkaError: As the answer's error code says; or no answer came in time. When it means
-                that the coordinator is another one, the next request looks for that.
+                that the coordinator may be another one, as it does where none came, the next
+                request looks for that.
         """
+        node_id = None
         try:
             async with timeout_at(deadline):
                 node_id = await self._find()
@@ -93,10 +95,15 @@ class Coordinator:
                         self.forget(node_id, error)
                     raise
         except asyncio.TimeoutError:
-            raise KafkaTimeoutError(
+            silence = KafkaTimeoutError(
                 f"the coordinator of group {self._group_id} did not answer "
                 f"{type(request).__name__} in time"
-            ) from None
+            )
+            if node_id is not None:
+                # It hangs, and others may have taken over. A deadline is often that of the answer,
+                # too, and passes first: then nobody else notices.
+                self.forget(node_id, silence)
+            raise silence from None
         return response
 
     async def _find(self) -> int:

@@ -181,6 +181,20 @@ async def test_a_heartbeat_finds_the_coordinator_anew_without_a_rebalance(
         assert worker.membership.is_stable
 
 
+async def test_a_coordinator_that_hangs_is_looked_up_anew(broker: ScriptedBroker) -> None:
+    def never(request: Message) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
+
+    # Nothing but heartbeats: whatever else goes unanswered would give it away.
+    async with worker_of(broker, session_timeout_ms=1_000, enable_auto_commit=False) as worker:
+        lookups = len(broker.asked(FindCoordinatorRequest))
+        broker.script(HeartbeatRequest, never)
+        await until(lambda: len(broker.asked(FindCoordinatorRequest)) > lookups, worker)
+        beats = len(broker.asked(HeartbeatRequest))
+        await until(lambda: len(broker.asked(HeartbeatRequest)) > beats, worker)
+        assert worker.membership.generation == 1
+
+
 async def test_heartbeats_go_on_while_the_listener_gives_partitions_back(
     broker: ScriptedBroker,
 ) -> None:
