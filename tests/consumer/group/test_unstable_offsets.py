@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as TheirPartition
 
+from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import UnstableOffsetCommitError
 from aiokafka_lite.protocol.messages.offset_fetch import (
@@ -76,7 +77,7 @@ async def test_a_member_waits_for_committed_offsets_however_often_it_has_to_ask(
         await handle.create_topic("t", partitions=2)
         for partition in range(2):
             await handle.produce("t", partition, rows(0, 10))
-        async with reading(handle, group_id="g") as consumer:
+        async with reading(handle, group_id="g", enable_auto_commit=False) as consumer:
             consumer.assign(list(COMMITTED))
             await consumer.commit(COMMITTED)
         asked_before = broker.requests.of("ListOffsets")
@@ -118,13 +119,15 @@ async def test_a_position_waits_for_the_end_of_a_transaction_that_commits_it(
     topic, group_id = await kafka.create_topic(), unique("g")
     tp = TopicPartition(topic, 0)
     await kafka.produce(topic, 0, rows(0, 10))
-    async with reading(kafka, group_id=group_id) as consumer:
+    async with reading(kafka, group_id=group_id, enable_auto_commit=False) as consumer:
         consumer.assign([tp])
         await consumer.commit({tp: 3})
     producer = await asyncio.to_thread(begin_to_commit, kafka.bootstrap_servers, group_id, tp, 7)
     async with reading(kafka, topic, group_id=group_id, retry_backoff_ms=20) as consumer:
+        async with timeout(PATIENCE_S):
+            while "committed" not in consumer.explain(tp):
+                assert await consumer.poll(timeout_ms=100) == {}
         assert await consumer.poll(timeout_ms=500) == {}
-        assert "committed" in consumer.explain(tp)
         waiting = asyncio.ensure_future(consumer.getone())
         await asyncio.to_thread(
             producer.commit_transaction if is_committed else producer.abort_transaction, PATIENCE_S
