@@ -62,7 +62,7 @@ class Size:
     rounds: int
 
 
-FULL: Final = Size(5_000_000, 40_000, 3_000, warm_rounds=2, rounds=4)
+FULL: Final = Size(5_000_000, 40_000, 3_000, warm_rounds=6, rounds=5)
 QUICK: Final = Size(500_000, 40_000, 3_000, warm_rounds=1, rounds=2)
 
 UNIX_SOCKETS: Final = "trigger-unix"
