@@ -206,7 +206,8 @@ class _Writer:
     async def _settle(self, partition: int) -> None:
         """Wait for the batch that is under way, if any; raises what became of it."""
         task = self._under_way.pop(partition, None)
-        if task is not None and (error := await task) is not None:
+        # Whoever is cancelled while waiting here leaves the task to its scope, which ends it.
+        if task is not None and (error := await asyncio.shield(task)) is not None:
             raise error
 
     async def _produce(self, partition: int, records: list[FlightRecord]) -> KafkaError | None:
