@@ -70,10 +70,14 @@ def run_pipeline(
         batches.append(metrics)
         say(metrics.line())
 
-    with spark_session(options.master, options.conf, is_short=options.flights is not None) as spark:
+    is_short = options.flights is not None
+    with (
+        stopping_on_signals(say) as stopping,
+        spark_session(options.master, options.conf, is_short=is_short) as spark,
+    ):
         started = time.monotonic()
         pipeline = Pipeline(spark, wanted, on_batch=on_batch, metrics_file=options.metrics)
-        with _stopping_on_signals(pipeline, say) as received, _query_errors():
+        with stopping.behind_a_batch_of(pipeline), _query_errors():
             if options.trigger_s is None:
                 tables = pipeline.run_once()
             else:
@@ -85,32 +89,66 @@ def run_pipeline(
             f"{rows:,} new records in {len(batches)} batches, {seconds:.1f} s; the tables in "
             f"{wanted.out} end with batch {tables.batch}"
         )
-    if received and options.trigger_s is None:
-        raise Interrupted(received[0])
+    if options.trigger_s is None:
+        stopping.raise_if_received()
     return batches
 
 
-@contextmanager
-def _stopping_on_signals(pipeline: Pipeline, say: Callable[[str], None]) -> Iterator[list[int]]:
-    """End the run behind its batch at the first SIGINT or SIGTERM; a second one ends it at once.
+class Stopping:
+    """What becomes of the first SIGINT or SIGTERM: nothing is left half done.
 
-    Yields the signals that came.
+    PySpark would be left in the middle of what it says to the JVM, and show where, at length.
     """
-    received: list[int] = []
-    handlers = {}
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        pipeline.stop()
-        signal.signal(
-            number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler
-        )
-        say("Ending behind this batch; once more ends it at once")
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._pipeline: Pipeline | None = None
+        self._received: int | None = None
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        handlers[number] = signal.signal(number, on_signal)
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Remember the first signal; a second one has its usual effect."""
+        if self._received is not None:
+            is_interrupt = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
+            signal.raise_signal(number)
+            return
+        self._received = number
+        when = "when Spark lets go"
+        if self._pipeline is not None:
+            self._pipeline.stop()
+            when = "behind this batch"
+        self._say(f"Ending {when}; once more ends it at once")
+
+    @contextmanager
+    def behind_a_batch_of(self, pipeline: Pipeline) -> Iterator[None]:
+        """Have a signal stop a pipeline that runs within the `with`.
+
+        Raises:
+            Interrupted: One has come already.
+        """
+        self._pipeline = pipeline
+        self.raise_if_received()
+        try:
+            yield
+        finally:
+            self._pipeline = None
+
+    def raise_if_received(self) -> None:
+        """Raise Interrupted if a signal has come."""
+        if self._received is not None:
+            raise Interrupted(self._received)
+
+
+@contextmanager
+def stopping_on_signals(say: Callable[[str], None]) -> Iterator[Stopping]:
+    """Take SIGINT and SIGTERM for the `with`; see `Stopping`."""
+    stopping = Stopping(say)
+    handlers = {
+        number: signal.signal(number, stopping.on_signal)
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
-        yield received
+        yield stopping
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 _DEFAULTS: Final = {
@@ -24,7 +24,6 @@ _DEFAULTS: Final = {
     # Or else every window's aggregate goes through 200 partitions.
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
 }
-_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1"
 """For a run of a minute the JVM's second compiler costs more than it brings."""
 
@@ -35,30 +34,40 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """Start a session for a `with`; it ends with its JVM when this process does.
 
+    What is given comes first, then what Spark has been told elsewhere (spark-defaults.conf,
+    spark-submit), then the defaults of this command. Handlers of signals stay as they are.
+
     Args:
-        master: Where Spark runs; None: as its own settings say, or on all cores here.
-        conf: Settings that come before the defaults.
+        master: Where Spark runs; None: as it has been told, or on all cores here.
+        conf: Settings of Spark.
         is_short: Whether it is over in a minute or two.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = SparkConf()
-    builder = SparkSession.builder.appName("aiokafka_lite pipeline")
-    if master is not None or not settings.contains("spark.master"):
-        builder = builder.master(master or "local[*]")
-    log_settings = Path(__file__).with_name("log4j2.properties").as_uri()
-    java_options = f"-Dlog4j2.configurationFile={log_settings}"
-    if is_short:
-        java_options += f" {_SHORT_LIVED}"
-    for name, value in {**_DEFAULTS, _JAVA_OPTIONS: java_options, **conf}.items():
-        if name in conf or not settings.contains(name):
-            builder = builder.config(name, value)
-    on_interrupt = signal.getsignal(signal.SIGINT)
     # A failing query is told of by the command, once.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    spark = builder.getOrCreate()
+    given = dict(conf)
+    if master is not None:
+        given["spark.master"] = master
+    _start_java(given, is_short=is_short)
+    settings = SparkConf().setAppName("aiokafka_lite pipeline").setAll(list(given.items()))
+    for name, value in _DEFAULTS.items():
+        settings.setIfMissing(name, value)
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    SparkContext.getOrCreate(settings)
     signal.signal(signal.SIGINT, on_interrupt)  # PySpark puts its own there
+    spark = SparkSession.builder.getOrCreate()
     try:
         yield spark
     finally:
         spark.stop()
+
+
+def _start_java(given: Mapping[str, str], *, is_short: bool) -> None:
+    """Start the JVM, unless spark-submit has: from then on SparkConf knows what Spark was told."""
+    log_settings = Path(__file__).with_name("log4j2.properties").as_uri()
+    java_options = f"-Dlog4j2.configurationFile={log_settings}"
+    if is_short:
+        java_options += f" {_SHORT_LIVED}"
+    launch = SparkConf().set("spark.driver.extraJavaOptions", java_options)
+    SparkContext._ensure_initialized(conf=launch.setAll(list(given.items())))

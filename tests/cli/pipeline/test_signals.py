@@ -1,0 +1,66 @@
+"""What a signal does to the command, before there is a pipeline and within."""
+
+from __future__ import annotations
+
+import signal
+from typing import cast
+
+import pytest
+
+from aiokafka_lite.cli.loops import Interrupted
+from aiokafka_lite.cli.pipeline.job import stopping_on_signals
+from aiokafka_lite.spark.pipeline import Pipeline
+
+
+class RunningPipeline:
+    """Knows how often it was told to stop."""
+
+    def __init__(self) -> None:
+        self.stops = 0
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+@pytest.fixture
+def pipeline() -> RunningPipeline:
+    return RunningPipeline()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_spark_starts_is_heeded_when_it_has(
+    number: signal.Signals, code: int, pipeline: RunningPipeline
+) -> None:
+    said: list[str] = []
+    before = signal.getsignal(number)
+    with stopping_on_signals(said.append) as stopping:
+        signal.raise_signal(number)
+        assert said == ["Ending when Spark lets go; once more ends it at once"]
+        with (
+            pytest.raises(Interrupted) as raised,
+            stopping.behind_a_batch_of(cast("Pipeline", pipeline)),
+        ):
+            pytest.fail("the pipeline began")
+    assert raised.value.exit_code == code
+    assert signal.getsignal(number) == before
+
+
+def test_a_signal_within_a_batch_stops_the_pipeline_behind_it(pipeline: RunningPipeline) -> None:
+    said: list[str] = []
+    with stopping_on_signals(said.append) as stopping:
+        with stopping.behind_a_batch_of(cast("Pipeline", pipeline)):
+            signal.raise_signal(signal.SIGTERM)
+            assert pipeline.stops == 1
+            assert said == ["Ending behind this batch; once more ends it at once"]
+        with pytest.raises(Interrupted, match="SIGTERM"):
+            stopping.raise_if_received()
+
+
+def test_a_second_ctrl_c_is_not_waited_for(pipeline: RunningPipeline) -> None:
+    with stopping_on_signals(lambda _: None) as stopping:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert pipeline.stops == 0
+        with pytest.raises(Interrupted):
+            stopping.raise_if_received()
