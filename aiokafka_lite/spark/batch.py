@@ -6,17 +6,20 @@ plans only where something is planned.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from aiokafka_lite._compat import override
+from aiokafka_lite._compat import Self, override
+from aiokafka_lite.spark.process import answer_at_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from aiokafka_lite.spark.ranges import OffsetRange
+
+Reader = TypeVar("Reader", bound="TaskReader")
 
 
 class KafkaInputPartition(InputPartition):
@@ -43,9 +46,9 @@ class TaskReader:
         self.raw = dict(raw)
         self.schema = schema
 
-    def __reduce__(self) -> tuple[type, tuple[dict[str, str], pa.Schema]]:
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[type[Self], object, object]]:
         """Pickle what a task needs, and nothing that planning has brought together."""
-        return type(self), (self.raw, self.schema)
+        return _unpickled, (type(self), self.raw, self.schema)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Read the records of a partition, in a task.
@@ -58,13 +61,21 @@ class TaskReader:
         """
         if not isinstance(partition, KafkaInputPartition):
             return iter(())
-        from aiokafka_lite.spark.no_delay import send_at_once
         from aiokafka_lite.spark.reading.batches import read_ranges
         from aiokafka_lite.spark.worker import options_of
 
-        send_at_once()
         options = options_of(self.raw, is_streaming=self.is_streaming)
         return read_ranges(partition.ranges, options, self.schema)
+
+
+def _unpickled(
+    kind: Callable[[Mapping[str, str], pa.Schema], Reader],
+    raw: Mapping[str, str],
+    schema: pa.Schema,
+) -> Reader:
+    """Return a reader in a task, whose ranges are still on their way."""
+    answer_at_once()
+    return kind(raw, schema)
 
 
 class KafkaBatchReader(TaskReader, DataSourceReader):

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource
 from aiokafka_lite._compat import override
 from aiokafka_lite.errors import OptionError
 from aiokafka_lite.spark.options import SourceOptions, parse_options
+from aiokafka_lite.spark.process import settle
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -50,6 +51,7 @@ class KafkaDataSource(DataSource):
         """
         super().__init__(options)
         self._loaded()
+        settle()
 
     @override
     @classmethod

@@ -9,7 +9,6 @@ own, taken out and put back. Workers are forked; a child finds nothing here.
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -40,7 +39,6 @@ class _Kept:
         self.clusters: dict[_Key, list[BlockingCluster]] = {}
         self.templates: dict[tuple[int, int], FetchTemplate] = {}
         self.record_bytes: dict[str, float] = {}
-        self.is_settled = False
 
 
 _kept = _Kept()
@@ -53,16 +51,6 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
-
-
-def settle() -> None:
-    """Have the garbage collector leave alone what was imported: once in a process.
-
-    Spark's daemon collects all generations after each task, some 10 ms for the modules alone.
-    """
-    if not _kept.is_settled:
-        _kept.is_settled = True
-        gc.freeze()
 
 
 def options_of(raw: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
@@ -153,9 +141,8 @@ def record_sizes() -> MutableMapping[str, float]:
 
 def close_all() -> None:
     """Close and forget everything: for tests, and for processes that go on without reading."""
-    kept, settled = _kept, _kept.is_settled
+    kept = _kept
     _forget()
-    _kept.is_settled = settled
     for clusters in kept.clusters.values():
         for cluster in clusters:
             cluster.close()

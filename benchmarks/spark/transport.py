@@ -71,6 +71,8 @@ class TransportReader(DataSourceReader):
 
 
 def _batch() -> pa.RecordBatch:
+    import gc
+
     import pyarrow as pa
 
     columns: dict[str, list[object]] = {
@@ -84,4 +86,8 @@ def _batch() -> pa.RecordBatch:
     }
     schema = default_schema(include_headers=False)
     repeated = {name: values * _ROWS for name, values in columns.items()}
-    return pa.RecordBatch.from_pydict(repeated, schema)
+    batch = pa.RecordBatch.from_pydict(repeated, schema)
+    # That has imported pandas where it is installed, and Spark's daemon collects garbage behind
+    # each task: 20 ms, for all whose tasks this process runs.
+    gc.freeze()
+    return batch

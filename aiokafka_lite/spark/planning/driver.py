@@ -14,6 +14,7 @@ from aiokafka_lite.spark.planning.group_commits import GroupCommits
 from aiokafka_lite.spark.planning.micro_batches import MicroBatches
 from aiokafka_lite.spark.planning.planner import Planner
 from aiokafka_lite.spark.planning.splitting import Task
+from aiokafka_lite.spark.process import settle
 
 log = logging.getLogger("aiokafka_lite.spark")
 
@@ -25,6 +26,7 @@ def batch_tasks(raw: Mapping[str, str]) -> list[Task]:
         OptionError: The options cannot be used.
         KafkaError: See `Planner.batch_ranges`.
     """
+    settle()
     options = worker.options_of(raw, is_streaming=False)
     _warn(options)
     # Spark reuses the processes that plan as well: the next query finds the connections open.

@@ -18,6 +18,7 @@ from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.records.arrow import ArrowColumns
 from aiokafka_lite.records.record_set import RecordSet
 from aiokafka_lite.spark import worker
+from aiokafka_lite.spark.process import settle
 from aiokafka_lite.spark.reading.fetching import Fetching
 from aiokafka_lite.spark.reading.prefetch import Prefetch
 from aiokafka_lite.spark.reading.progress import Share
@@ -62,7 +63,7 @@ def read_ranges(
         ReadTimeoutError: A partition brought nothing for kafkaConsumer.pollTimeoutMs.
         KafkaError: A record cannot be decoded, or the cluster cannot be read; names the place.
     """
-    worker.settle()
+    settle()
     with worker.borrowed_cluster(options) as cluster:
         fetching = Fetching(
             ranges,
