@@ -13,6 +13,7 @@ from benchmarks.spark import transport
 from benchmarks.topics import Topic
 
 LITE: Final = Contestant("lite", OURS, "aiokafka_lite", requires="pyspark")
+LITE_VALUE: Final = Contestant("lite, value only", OURS, LITE.subject, requires="pyspark")
 JVM: Final = Contestant("jvm", JAVA, "kafka", requires="java")
 JVM_TUNED: Final = Contestant("jvm tuned", JAVA, "kafka", requires="java")
 TRANSPORT: Final = Contestant("transport alone", SPARK, transport.NAME, requires="pyspark")
@@ -28,6 +29,9 @@ TUNING: Final[Mapping[str, str]] = {
 
 OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {JVM_TUNED.name: TUNING}
 """Options by contestant, beside those that say what to read."""
+
+SCHEMAS: Final[Mapping[str, str]] = {LITE_VALUE.name: "value binary"}
+"""The columns wanted, by contestant; else all. Spark's own source takes no schema."""
 
 WALL_US: Final = Figure("wall_us", "wall", "µs a record", 3)
 CPU_US: Final = Figure("cpu_us", "CPU", "µs a record", 3)
@@ -101,7 +105,9 @@ def scenarios(size: Size) -> tuple[Scenario, ...]:
         )
 
     return (
-        scenario("agg", f"{length}, {plain.title}", "aggregate", plain, more=(TRANSPORT,)),
+        scenario(
+            "agg", f"{length}, {plain.title}", "aggregate", plain, more=(LITE_VALUE, TRANSPORT)
+        ),
         scenario("agg-lz4", f"{length}, {lz4.title}", "aggregate", lz4),
         scenario("agg-zstd", f"{length}, {zstd.title}", "aggregate", zstd),
         scenario("parquet", to_parquet, "parquet", plain, more=(TRANSPORT,)),

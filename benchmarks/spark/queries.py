@@ -17,7 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks.contestants import Contestant
 from benchmarks.measure import RunError, Workload
-from benchmarks.spark.catalogue import OPTIONS, TRANSPORT, TRIGGER_RECORDS
+from benchmarks.spark.catalogue import OPTIONS, SCHEMAS, TRANSPORT, TRIGGER_RECORDS
 
 _VALUE_BYTES: Final = 100
 _TIMEOUT_S: Final = 600
@@ -54,7 +54,9 @@ class Run:
 
     def batch(self) -> DataFrame:
         """Return all records as a batch."""
-        return self.spark.read.format(self.contestant.subject).options(**self.options).load()
+        reader = self.spark.read.format(self.contestant.subject).options(**self.options)
+        schema = SCHEMAS.get(self.contestant.name)
+        return (reader if schema is None else reader.schema(schema)).load()
 
     def stream(self, options: Mapping[str, str]) -> DataFrame:
         """Return all records as a stream."""

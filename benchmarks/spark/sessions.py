@@ -39,7 +39,8 @@ from tests.support.spark.session import (
 _RAISED: Final = re.compile(r"[\w.]*(Error|Exception)\b")
 """How the last line of a traceback begins."""
 
-_SOURCES: Final = {LITE: KafkaDataSource, TRANSPORT: TransportSource}
+_SOURCES: Final = {LITE.subject: KafkaDataSource, TRANSPORT.subject: TransportSource}
+"""By what contestants ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +147,9 @@ def _session(
     folder = Path(tempfile.mkdtemp(prefix="aiokafka-lite-bench-spark-"))
     try:
         with spark_session(settings, jvm_options=()) as spark:
-            for contestant, source in _SOURCES.items():
-                if any(contestant in scenario.contestants for scenario in scenarios):
+            contestants = [each for scenario in scenarios for each in scenario.contestants]
+            for subject, source in _SOURCES.items():
+                if any(each.subject == subject for each in contestants):
                     spark.dataSource.register(source)
             yield Executor(spark, folder)
     finally:
@@ -158,5 +160,5 @@ def _version(contestant: Contestant) -> str:
     on_spark = f"Spark {pyspark.__version__}"
     if contestant is TRANSPORT:
         return on_spark
-    own = aiokafka_lite.__version__ if contestant is LITE else CONNECTOR_VERSION
+    own = aiokafka_lite.__version__ if contestant.subject == LITE.subject else CONNECTOR_VERSION
     return f"{own} on {on_spark}"

@@ -7,7 +7,16 @@ from benchmarks.goals import judge
 from benchmarks.machine import Machine
 from benchmarks.measure import Measurement
 from benchmarks.results import Sample, Summaries, summarize
-from benchmarks.spark.catalogue import FULL, JVM, JVM_TUNED, LITE, PARTS, TRANSPORT, scenarios
+from benchmarks.spark.catalogue import (
+    FULL,
+    JVM,
+    JVM_TUNED,
+    LITE,
+    LITE_VALUE,
+    PARTS,
+    TRANSPORT,
+    scenarios,
+)
 from benchmarks.spark.goals import SPARK_GOALS
 from benchmarks.spark.meter import CpuTimes
 from benchmarks.spark.report import markdown, rich_table, tables
@@ -101,7 +110,7 @@ def test_every_goal_is_about_a_scenario_and_contestants_in_it() -> None:
         assert goal.ours in known[name].contestants
         assert goal.figure in known[name].figures
         assert set(getattr(goal, "peers", ())) <= set(known[name].contestants)
-    assert {LITE, JVM, JVM_TUNED, TRANSPORT} == set(known["agg"].contestants)
+    assert {LITE, LITE_VALUE, JVM, JVM_TUNED, TRANSPORT} == set(known["agg"].contestants)
 
 
 def test_markdown_holds_tables_and_goals() -> None:
