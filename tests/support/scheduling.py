@@ -36,6 +36,7 @@ BY_THEMSELVES: Final = frozenset(
         "chaos/test_real",
         "spark/chaos/test_kills",
         "spark/pipeline/test_killed",
+        "spark/pipeline/test_session",
         "spark/test_deployments",
         "spark/test_versions",
     )
