@@ -34,15 +34,6 @@ def settle() -> None:
         gc.freeze()
 
 
-def _unsettle() -> None:
-    global _is_settled
-    _is_settled = False
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unsettle)
-
-
 def answer_at_once() -> None:
     """Acknowledge now what this machine's processes have sent, and hold back nothing written.
 

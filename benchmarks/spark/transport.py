@@ -7,6 +7,7 @@ be faster, so this tells how much of a figure is the source's.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -71,8 +72,6 @@ class TransportReader(DataSourceReader):
 
 
 def _batch() -> pa.RecordBatch:
-    import gc
-
     import pyarrow as pa
 
     columns: dict[str, list[object]] = {
