@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether a host, as somebody named it, can only be this machine."""
+    """Say whether a host, as somebody named it or as a socket has it, can only be this machine."""
     if host == "localhost":
         return True
     if not host[:1].isdigit() and ":" not in host:
@@ -12,6 +12,7 @@ def is_loopback(host: str) -> bool:
     import ipaddress  # late: a client that names its brokers does without
 
     try:
-        return ipaddress.ip_address(host).is_loopback
+        # Until Python 3.13 an IPv4 address written as an IPv6 one is none.
+        return ipaddress.ip_address(host.removeprefix("::ffff:")).is_loopback
     except ValueError:
         return False

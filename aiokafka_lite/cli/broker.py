@@ -20,6 +20,7 @@ from aiokafka_lite.cli.arguments import positive_int
 from aiokafka_lite.cli.load import Loaded, file_size, load_file
 from aiokafka_lite.cli.problems import CommandError, MissingExtraError
 from aiokafka_lite.cli.progress import file_progress
+from aiokafka_lite.cli.signals import Interrupted
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -170,7 +171,7 @@ def run(options: argparse.Namespace) -> int:
     """
     try:
         loops.run(_serve(options), options.loop)
-    except loops.Interrupted:
+    except Interrupted:
         print("\nbroker stopped", flush=True)
     return 0
 

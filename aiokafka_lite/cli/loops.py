@@ -5,20 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
-import signal
-from collections.abc import Callable, Coroutine
-from types import FrameType
-from typing import Final, TypeAlias, TypeVar
+from collections.abc import Coroutine
+from typing import TypeVar
 
 from aiokafka_lite._compat import StrEnum
 from aiokafka_lite.cli.problems import MissingExtraError
+from aiokafka_lite.cli.signals import Interrupted, StopSignals
 
 T = TypeVar("T")
-_Handler: TypeAlias = "Callable[[int, FrameType | None], object] | int | None"
-
-_STOP_SIGNALS: Final = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM") if hasattr(signal, name)
-)
 
 
 class LoopKind(StrEnum):
@@ -26,19 +20,6 @@ class LoopKind(StrEnum):
 
     ASYNCIO = "asyncio"
     UVLOOP = "uvloop"
-
-
-class Interrupted(Exception):
-    """The user, or the system, asked the program to end."""
-
-    def __init__(self, signal_number: int) -> None:
-        self.signal_number = signal_number
-        super().__init__(f"ended by {signal.Signals(signal_number).name}")
-
-    @property
-    def exit_code(self) -> int:
-        """What a shell reports for a program that this signal ended."""
-        return 128 + self.signal_number
 
 
 def available_loops() -> list[LoopKind]:
@@ -81,10 +62,17 @@ def run(main: Coroutine[object, None, T], kind: LoopKind = LoopKind.ASYNCIO) -> 
         main.close()
         raise
     received: list[int] = []
+    signals = StopSignals()
     try:
         asyncio.set_event_loop(loop)
         task = loop.create_task(main, name="main")
-        restore = _cancel_on_signal(loop, task, received)
+
+        def cancel(number: int) -> None:
+            signals.give_back()
+            received.append(number)
+            task.cancel()
+
+        signals.take(lambda number: loop.call_soon_threadsafe(cancel, number))
         try:
             return loop.run_until_complete(task)
         except asyncio.CancelledError:
@@ -92,7 +80,7 @@ def run(main: Coroutine[object, None, T], kind: LoopKind = LoopKind.ASYNCIO) -> 
                 raise Interrupted(received[0]) from None
             raise
         finally:
-            restore()
+            signals.give_back()
     finally:
         try:
             loop.run_until_complete(loop.shutdown_asyncgens())
@@ -100,38 +88,3 @@ def run(main: Coroutine[object, None, T], kind: LoopKind = LoopKind.ASYNCIO) -> 
         finally:
             asyncio.set_event_loop(None)
             loop.close()
-
-
-def _cancel_on_signal(
-    loop: asyncio.AbstractEventLoop, task: asyncio.Task[T], received: list[int]
-) -> _Restore:
-    """Make stop signals cancel `task`; returns what puts the earlier handlers back."""
-    restore = _Restore()
-
-    def cancel(number: int) -> None:
-        restore()
-        received.append(number)
-        task.cancel()
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(cancel, number)
-
-    for number in _STOP_SIGNALS:
-        try:
-            restore.handlers[number] = signal.signal(number, on_signal)
-        except ValueError:  # not the main thread: signals are somebody else's business
-            break
-    return restore
-
-
-class _Restore:
-    """Puts signal handlers back, once."""
-
-    def __init__(self) -> None:
-        self.handlers: dict[int, _Handler] = {}
-
-    def __call__(self) -> None:
-        while self.handlers:
-            number, handler = self.handlers.popitem()
-            # None stands for a handler that was not installed from Python.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)

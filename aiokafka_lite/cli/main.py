@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from aiokafka_lite import __version__
 from aiokafka_lite.cli import broker
 from aiokafka_lite.cli.flights import command as flights
-from aiokafka_lite.cli.loops import Interrupted
 from aiokafka_lite.cli.overview import overview
 from aiokafka_lite.cli.pipeline import command as pipeline
 from aiokafka_lite.cli.problems import CommandError, plain_text
+from aiokafka_lite.cli.signals import Interrupted
 from aiokafka_lite.errors import KafkaError
 
 

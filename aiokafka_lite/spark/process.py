@@ -17,6 +17,8 @@ import os
 import socket
 from typing import Final
 
+from aiokafka_lite._loopback import is_loopback
+
 _is_settled = False
 
 # Linux lists a process's files here; elsewhere Spark's socket is not found, and stays as it is.
@@ -56,7 +58,9 @@ def _answer_at_once(descriptor: int) -> None:
         return  # no socket, or the listing's own descriptor, closed by now
     try:
         is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6)
-        if is_tcp and connection.type == socket.SOCK_STREAM and _is_here(connection.getpeername()):
+        if not is_tcp or connection.type != socket.SOCK_STREAM:
+            return
+        if is_loopback(connection.getpeername()[0]):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if _ACKNOWLEDGE_AT_ONCE is not None:
                 connection.setsockopt(socket.IPPROTO_TCP, _ACKNOWLEDGE_AT_ONCE, 1)
@@ -64,8 +68,3 @@ def _answer_at_once(descriptor: int) -> None:
         pass  # it listens, or is not connected any more
     finally:
         connection.detach()  # it is Spark's
-
-
-def _is_here(address: tuple[str, int] | tuple[str, int, int, int]) -> bool:
-    host = address[0]
-    return host.startswith("127.") or host in ("::1", "::ffff:127.0.0.1")

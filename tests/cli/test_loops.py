@@ -8,8 +8,9 @@ import signal
 import pytest
 
 from aiokafka_lite.cli import loops
-from aiokafka_lite.cli.loops import Interrupted, LoopKind
+from aiokafka_lite.cli.loops import LoopKind
 from aiokafka_lite.cli.problems import MissingExtraError
+from aiokafka_lite.cli.signals import Interrupted
 
 every_loop = pytest.mark.parametrize("kind", loops.available_loops())
 

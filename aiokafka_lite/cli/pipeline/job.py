@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from pyspark.errors import PySparkException
 
-from aiokafka_lite.cli.loops import Interrupted
 from aiokafka_lite.cli.pipeline.problems import QueryError
 from aiokafka_lite.cli.pipeline.session import spark_session
+from aiokafka_lite.cli.signals import Interrupted, StopSignals
 from aiokafka_lite.spark.pipeline import BatchMetrics, Pipeline, PipelineOptions
 
 
@@ -72,7 +71,7 @@ def run_pipeline(
 
     is_short = options.flights is not None
     with (
-        stopping_on_signals(say) as stopping,
+        Stopping(say).on_signals() as stopping,
         spark_session(options.master, options.conf, is_short=is_short) as spark,
     ):
         started = time.monotonic()
@@ -102,14 +101,23 @@ class Stopping:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
+        self._signals = StopSignals()
         self._pipeline: Pipeline | None = None
         self._received: int | None = None
 
-    def on_signal(self, number: int, frame: FrameType | None) -> None:
+    @contextmanager
+    def on_signals(self) -> Iterator[Stopping]:
+        """Take the signals for the `with`."""
+        self._signals.take(self._heed)
+        try:
+            yield self
+        finally:
+            self._signals.give_back()
+
+    def _heed(self, number: int) -> None:
         """Remember the first signal; a second one has its usual effect."""
         if self._received is not None:
-            is_interrupt = number == signal.SIGINT
-            signal.signal(number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
+            self._signals.give_back()
             signal.raise_signal(number)
             return
         self._received = number
@@ -137,21 +145,6 @@ class Stopping:
         """Raise Interrupted if a signal has come."""
         if self._received is not None:
             raise Interrupted(self._received)
-
-
-@contextmanager
-def stopping_on_signals(say: Callable[[str], None]) -> Iterator[Stopping]:
-    """Take SIGINT and SIGTERM for the `with`; see `Stopping`."""
-    stopping = Stopping(say)
-    handlers = {
-        number: signal.signal(number, stopping.on_signal)
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield stopping
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

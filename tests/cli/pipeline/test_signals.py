@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from aiokafka_lite.cli.loops import Interrupted
-from aiokafka_lite.cli.pipeline.job import stopping_on_signals
+from aiokafka_lite.cli.pipeline.job import Stopping
+from aiokafka_lite.cli.signals import Interrupted
 from aiokafka_lite.spark.pipeline import Pipeline
 
 
@@ -33,7 +33,7 @@ def test_a_signal_while_spark_starts_is_heeded_when_it_has(
 ) -> None:
     said: list[str] = []
     before = signal.getsignal(number)
-    with stopping_on_signals(said.append) as stopping:
+    with Stopping(said.append).on_signals() as stopping:
         signal.raise_signal(number)
         assert said == ["Ending when Spark lets go; once more ends it at once"]
         with (
@@ -47,7 +47,7 @@ def test_a_signal_while_spark_starts_is_heeded_when_it_has(
 
 def test_a_signal_within_a_batch_stops_the_pipeline_behind_it(pipeline: RunningPipeline) -> None:
     said: list[str] = []
-    with stopping_on_signals(said.append) as stopping:
+    with Stopping(said.append).on_signals() as stopping:
         with stopping.behind_a_batch_of(cast("Pipeline", pipeline)):
             signal.raise_signal(signal.SIGTERM)
             assert pipeline.stops == 1
@@ -57,7 +57,7 @@ def test_a_signal_within_a_batch_stops_the_pipeline_behind_it(pipeline: RunningP
 
 
 def test_a_second_ctrl_c_is_not_waited_for(pipeline: RunningPipeline) -> None:
-    with stopping_on_signals(lambda _: None) as stopping:
+    with Stopping(lambda _: None).on_signals() as stopping:
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)

@@ -1,0 +1,52 @@
+"""SIGINT and SIGTERM, by which a user or the system asks a command to end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Final, TypeAlias
+
+_Handler: TypeAlias = "Callable[[int, FrameType | None], object] | int | None"
+
+_STOP_SIGNALS: Final = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM") if hasattr(signal, name)
+)
+
+
+class Interrupted(Exception):
+    """The user, or the system, asked the program to end."""
+
+    def __init__(self, signal_number: int) -> None:
+        self.signal_number = signal_number
+        super().__init__(f"ended by {signal.Signals(signal_number).name}")
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell reports for a program that this signal ended."""
+        return 128 + self.signal_number
+
+
+class StopSignals:
+    """Takes the signals away from whoever had them, and gives them back."""
+
+    def __init__(self) -> None:
+        self._earlier: dict[int, _Handler] = {}
+
+    def take(self, heed: Callable[[int], object]) -> None:
+        """Have `heed` called with the number of each, between two instructions of the main thread.
+
+        In another thread nothing is taken: signals are somebody else's business there.
+        """
+        for number in _STOP_SIGNALS:
+            try:
+                self._earlier[number] = signal.signal(number, lambda caught, _: heed(caught))
+            except ValueError:
+                break
+
+    def give_back(self) -> None:
+        """Put the earlier handlers back; does nothing once that is done."""
+        while self._earlier:
+            number, handler = self._earlier.popitem()
+            # None stands for a handler that was not installed from Python.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
