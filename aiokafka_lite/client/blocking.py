@@ -329,10 +329,9 @@ class BlockingConnection(ForkAware):
         if not request.expects_response:
             raise IllegalArgumentError(f"{request!r} gets no answer: ask for one (acks)")
         choice = self.api_versions.choice(request.request_class, request.usable_max_version)
-        now = self._clock()
-        if now < self.muted_until:
-            self._sleep(self.muted_until - now)
-        if now >= self._renew_at:
+        if (muted_s := self.muted_until - self._clock()) > 0:
+            self._sleep(muted_s)
+        if self._clock() >= self._renew_at:
             self._renew()
         return self._send(request, choice, timeout_s)
 

@@ -259,6 +259,27 @@ def test_renewal_that_is_refused_closes_the_connection() -> None:
         assert connection.is_closed
 
 
+def test_session_that_would_end_while_the_client_holds_back_is_renewed_behind_that() -> None:
+    clock = Clock()
+
+    def sleep(duration_s: float) -> None:
+        time.sleep(1.01)  # sooner, and a broker takes it for a mistake
+        clock.ahead_s += duration_s
+
+    with (
+        secured("SASL_PLAINTEXT", connections_max_reauth_ms=60_000) as broker,
+        broker.on("SaslHandshake").delay(0.0, times=None) as shaken,
+    ):
+        mechanism = mechanism_for(broker, "PLAIN")
+        connection = open_connection(broker, "SASL_PLAINTEXT", mechanism, clock=clock, sleep=sleep)
+        broker.on("Metadata").throttle(58.0)
+        assert ask(connection) == 1
+        assert shaken.hits == 1
+        assert ask(connection) == 1
+        assert shaken.hits == 2
+        connection.close()
+
+
 def test_threads_that_send_at_once_renew_a_session_once() -> None:
     clock = Clock()
     with (
