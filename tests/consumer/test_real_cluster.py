@@ -13,20 +13,15 @@ import pytest
 from aiokafka_lite.client import Lane
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.fetching.fetcher import Fetcher
-from aiokafka_lite.protocol.messages.create_topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreateTopicsRequest,
-)
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.test_consumer import offsets_read, reading, rows
-from tests.support.cluster import KafkaHandle, unique
+from tests.support.cluster import KafkaHandle
 from tests.support.java import JavaTools
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_kafka]
 
-LEADER, FOLLOWER, OTHER = 1, 2, 3
+REPLICAS = LEADER, FOLLOWER, _ = 1, 2, 3
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +33,6 @@ def racks() -> Iterator[RealKafka]:
         pytest.skip(str(error))
     with cluster:
         yield cluster
-
-
-async def create_led_by_first(kafka: KafkaHandle) -> str:
-    """Create a topic that the first node leads: the one that is produced to."""
-    name = unique("topic")
-    assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[LEADER, FOLLOWER, OTHER])
-    topic = CreatableTopic(
-        name=name, num_partitions=-1, replication_factor=-1, assignments=[assignment]
-    )
-    async with kafka.raw() as client:
-        answer = await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
-    assert [result.error_code for result in answer.topics] == [0]
-    return name
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -69,7 +51,7 @@ async def test_records_come_from_our_rack_and_from_the_leader_while_it_is_down(
     racks: RealKafka,
 ) -> None:
     kafka = KafkaHandle("real", racks.bootstrap_servers)
-    topic = await create_led_by_first(kafka)
+    topic = await kafka.create_topic(replicas=REPLICAS)
     await kafka.produce(topic, 0, rows(0, 3))
     async with reading(kafka, topic, client_rack=f"rack{FOLLOWER}") as consumer:
         assert await offsets_read(consumer, 3) == {0: [0, 1, 2]}
@@ -98,7 +80,7 @@ async def test_a_consumer_over_its_quota_reads_on_when_it_may(
     racks: RealKafka, java_tools: JavaTools
 ) -> None:
     kafka = KafkaHandle("real", racks.bootstrap_servers)
-    topic = await create_led_by_first(kafka)
+    topic = await kafka.create_topic(replicas=REPLICAS)
     for first in range(0, 1_000, 100):
         await kafka.produce(topic, 0, [(None, b"%01000d" % i) for i in range(first, first + 100)])
     quota = await java_tools.run(
@@ -125,7 +107,7 @@ async def test_a_consumer_over_its_quota_reads_on_when_it_may(
 
 async def test_without_a_rack_records_come_from_the_leader(racks: RealKafka) -> None:
     kafka = KafkaHandle("real", racks.bootstrap_servers)
-    topic = await create_led_by_first(kafka)
+    topic = await kafka.create_topic(replicas=REPLICAS)
     await kafka.produce(topic, 0, rows(0, 3))
     async with reading(kafka, topic) as consumer:
         assert await offsets_read(consumer, 3) == {0: [0, 1, 2]}

@@ -16,6 +16,7 @@ from aiokafka_lite.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
 )
 from aiokafka_lite.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
@@ -71,13 +72,28 @@ class KafkaHandle:
         return RawClient(self.bootstrap_servers)
 
     async def create_topic(
-        self, name: str | None = None, partitions: int = 1, configs: dict[str, str] | None = None
+        self,
+        name: str | None = None,
+        partitions: int = 1,
+        configs: dict[str, str] | None = None,
+        *,
+        replicas: Sequence[int] = (),
     ) -> str:
-        """Create a topic (of a unique name by default), wait for its leaders, return its name."""
+        """Create a topic (of a unique name by default), wait for its leaders, return its name.
+
+        Where there are `replicas`, each partition is on these nodes, and the first of them leads.
+        """
         name = name or unique("topic")
         settings = [CreatableTopicConfig(name=k, value=v) for k, v in (configs or {}).items()]
         topic = CreatableTopic(
-            name=name, num_partitions=partitions, replication_factor=-1, configs=settings
+            name=name,
+            num_partitions=-1 if replicas else partitions,
+            replication_factor=-1,
+            assignments=[
+                CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
+                for index in range(partitions if replicas else 0)
+            ],
+            configs=settings,
         )
         async with self.raw() as client:
             answer = await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))

@@ -230,7 +230,7 @@ class Fetching:
                     self._empty(progress, answer, is_first=not shares)
         if left_out:
             error = KafkaProtocolError(f"{asked.connection.peer} left partitions out of its answer")
-            self._setbacks.note(left_out, error)
+            self._failed(left_out, error)
         return shares
 
     def _brought(self, progress: Progress, answer: PartitionData, shares: list[Share]) -> None:
@@ -243,7 +243,7 @@ class Fetching:
         position, behind = progress.position, end_offset(records)
         if behind is not None and behind <= position:
             error = KafkaProtocolError(f"it was sent what ends at offset {behind}")
-            self._setbacks.note([progress], error)
+            self._failed([progress], error)
             return
         shares.append(Share(progress, position, records, aborted))
         if behind is None:
@@ -264,7 +264,7 @@ class Fetching:
         progress.empty_answers += 1
         if reachable < progress.end:
             error = LogEndsError(f"its records end at offset {reachable} for now")
-            self._setbacks.note([progress], error)
+            self._failed([progress], error)
         elif progress.empty_answers >= EMPTY_ANSWERS:
             nothing = NothingLeftError(f"it was sent no records, although they end at {reachable}")
             self._setbacks.note([progress], nothing)
@@ -274,12 +274,13 @@ class Fetching:
         node = self._cluster.view.nodes.get(replica)
         if node is None:
             error = StaleMetadata(f"its leader names replica {replica}, which is not known")
-            self._setbacks.note([progress], error)
+            self._failed([progress], error)
         else:
             progress.node = node
 
     def _failed(self, failed: Iterable[Progress], error: KafkaError) -> None:
-        self._rack = ""  # followers are for when all goes well
+        # Followers are for when all goes well: the leader would name one that lags behind again.
+        self._rack = ""
         self._setbacks.note(failed, error)
 
     def _refused(

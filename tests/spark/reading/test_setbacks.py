@@ -46,6 +46,7 @@ from aiokafka_lite.spark.schema import default_schema
 from aiokafka_lite.structs import TopicPartition
 from tests.spark.reading.conftest import Clock, Row, offsets, options_for, read, wait
 from tests.support.cluster import KafkaHandle
+from tests.support.real_kafka import RealKafka
 
 COUNT = 1000
 TOPIC = "flights"
@@ -77,7 +78,7 @@ def planned(broker: BrokerThread, start: int = 0, end: int = COUNT) -> OffsetRan
     return OffsetRange(TOPIC, 0, start, end, topic_id, node, leader.leader_epoch)
 
 
-def several_fetches(broker: BrokerThread, **more: str) -> SourceOptions:
+def several_fetches(broker: BrokerThread | RealKafka, **more: str) -> SourceOptions:
     """Options by which reading all takes several requests."""
     more.setdefault("kafka__max__partition__fetch__bytes", "1500")
     return options_for(broker.bootstrap_servers, kafka__retry__backoff__ms="1", **more)
@@ -341,7 +342,9 @@ def test_compacted_offsets_are_passed(kafka_broker: BrokerThread) -> None:
         assert [offset for half in halves for offset in offsets(read(options, [half]))] == left
 
 
-def empty_answer(broker: BrokerThread, high_watermark: int) -> FetchResponse:
+def empty_answer(
+    broker: BrokerThread, high_watermark: int, preferred_read_replica: int = -1
+) -> FetchResponse:
     """An answer that has no records."""
     wanted = planned(broker)
     nothing = PartitionData(
@@ -350,6 +353,7 @@ def empty_answer(broker: BrokerThread, high_watermark: int) -> FetchResponse:
         high_watermark=high_watermark,
         last_stable_offset=high_watermark,
         aborted_transactions=None,
+        preferred_read_replica=preferred_read_replica,
         records=None,
     )
     topic = FetchableTopicResponse(topic=TOPIC, topic_id=wanted.topic_id, partitions=[nothing])
