@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 from itertools import pairwise
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
+from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.broker.writing import NewRecord
 from aiokafka_lite.spark.ranges import OffsetRange
 from aiokafka_lite.spark.reading import batches
 from aiokafka_lite.spark.reading.batches import read_ranges
 from aiokafka_lite.spark.schema import default_schema
+from tests.records.crafted import FIRST_TIMESTAMP, batch, message
 from tests.spark.reading.conftest import Row, offsets, options_for, read, wait
 from tests.support.cluster import KafkaHandle, unique
 
@@ -182,3 +187,28 @@ async def test_headers_and_timestamps_are_those_of_the_records(kafka: KafkaHandl
     assert first["timestamp"].timestamp() == 1234.567  # type: ignore[attr-defined]
     assert second["headers"] is None
     assert (second["key"], second["value"], second["timestampType"]) == (b"", b"", 0)
+
+
+def test_records_of_the_old_formats_are_rows_as_the_connector_has_them(
+    kafka_broker: BrokerThread,
+) -> None:
+    inner = b"".join(message(offset, b"v%d" % offset, magic=1) for offset in range(3))
+    wrapper = message(6, gzip.compress(inner), magic=1, attributes=1)  # offsets 4 to 6
+    without_time = message(7, b"v7", magic=0)
+    old_log = wrapper + without_time + batch(2, base_offset=8)
+    kafka_broker.produce_all("old", [NewRecord(b"", partition=0) for _ in range(10)])
+    kafka_broker.on("Fetch").rewrite_batch(lambda tp, new: old_log, times=None)
+    options = options_for(kafka_broker.bootstrap_servers)
+    schema = default_schema(include_headers=True)
+    (rows,) = read_ranges([OffsetRange("old", 0, 5, 10)], options, schema)
+    rows.validate(full=True)
+    named = rows.to_pydict()
+    assert named["offset"] == [5, 6, 7, 8, 9]
+    assert named["value"] == [b"v1", b"v2", b"v7", b"v0", b"v1"]
+    assert named["headers"] == [None] * 5
+    # Java's clients have -1 for both where there is none.
+    assert named["timestampType"] == [0, 0, -1, 0, 0]
+    first = FIRST_TIMESTAMP
+    assert rows["timestamp"].cast(pa.int64()).to_pylist() == [
+        timestamp * 1000 for timestamp in (first, first, -1, first, first + 1)
+    ]
