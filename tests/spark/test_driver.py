@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -37,7 +38,12 @@ class Queries:
             **{name.lower(): value for name, value in given.items()},
         }
 
-    def run(self, *, has_admission_control: bool = True, **given: str) -> StreamPlanning:
+    def run(self, **given: str) -> StreamPlanning:
+        return self.run_with(given)
+
+    def run_with(
+        self, given: Mapping[str, str], *, has_admission_control: bool = True
+    ) -> StreamPlanning:
         raw = self.raw(**given)
         self.running.append(StreamPlanning(raw, has_admission_control=has_admission_control))
         return self.running[-1]
@@ -194,7 +200,7 @@ def test_a_trigger_that_takes_everything_is_not_limited(queries: Queries) -> Non
 
 def test_a_limit_that_spark_cannot_count_from_is_refused(queries: Queries) -> None:
     with pytest.raises(OptionError, match=r"maxOffsetsPerTrigger: 2 .*PySpark 4\.2"):
-        queries.run(has_admission_control=False, maxOffsetsPerTrigger="2")
+        queries.run_with({"maxOffsetsPerTrigger": "2"}, has_admission_control=False)
 
 
 def test_without_admission_control_the_source_remembers_where_batches_ended(
@@ -206,11 +212,11 @@ def test_without_admission_control_the_source_remembers_where_batches_ended(
         "maxOffsetsPerTrigger": "2",
         "admissionControl": "source",
     }
-    first = queries.run(has_admission_control=False, **given)
+    first = queries.run_with(given, has_admission_control=False)
     assert first.batches.next_end(None, is_limited=True) == at(2, 0)
     assert first.batches.next_end(None, is_limited=True) == at(4, 0)
     # The next run is told what the checkpoint has, before anything else.
-    second = queries.run(has_admission_control=False, **given)
+    second = queries.run_with(given, has_admission_control=False)
     assert second.tasks(at(2, 0), at(2, 0)) == []
     assert second.batches.next_end(None, is_limited=True) == at(4, 0)
 
@@ -256,21 +262,81 @@ def test_warnings_of_options_are_told(queries: Queries, caplog: pytest.LogCaptur
     assert "maxOffsetsPerTrigger has no effect" in caplog.text
 
 
-@pytest.mark.parametrize("starting", ["latest", "earliest"])
+@pytest.mark.parametrize(
+    ("beginning", "read"),
+    [
+        ({"startingOffsets": "latest"}, {}),
+        ({"startingOffsets": "earliest"}, {0: (0, 3)}),
+        ({"startingOffsets": '{"t": {"0": 1, "1": -1}}'}, {0: (1, 3)}),
+        ({"startingOffsetsByTimestamp": '{"t": {"0": 0, "1": 0}}'}, {0: (0, 3), 1: (0, 1)}),
+    ],
+)
 def test_partitions_added_before_the_first_batch_was_done_are_read_by_the_next_run(
-    queries: Queries, starting: str
+    queries: Queries, beginning: dict[str, str], read: dict[int, tuple[int, int]]
 ) -> None:
     queries.produce(0, 3)
-    first = queries.run(startingOffsets=starting)
+    queries.produce(1, 1)
+    if beginning.get("startingOffsets") == "earliest":
+        read = {**read, 1: (0, 1)}
+    first = queries.run(**beginning)
     logged = first.batches.next_end(first.batches.initial(), is_limited=True)
     first.close()  # killed: the first batch is in the checkpoint, and not done
     queries.broker.add_partitions("t", 3)
     queries.produce(2, 2)
-    second = queries.run(startingOffsets=starting)
-    read = {} if starting == "latest" else {0: (0, 3)}
+    second = queries.run(**beginning)
     assert spans(second, second.batches.initial(), logged) == read
     end = second.batches.next_end(logged, is_limited=True)
     assert spans(second, logged, end) == {2: (0, 2)}
+
+
+@pytest.mark.parametrize("has_admission_control", [True, False])
+@pytest.mark.parametrize(
+    ("offsets", "problem"),
+    [
+        ({"0": 0}, "leaves out t/1"),
+        ({"0": 0, "1": 0, "2": 0}, "names t/2, not subscribed to or not there"),
+    ],
+)
+@pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
+def test_a_new_query_names_each_partition_or_none(
+    queries: Queries,
+    option: str,
+    offsets: dict[str, int],
+    problem: str,
+    has_admission_control: bool,
+) -> None:
+    for partition in (0, 1):
+        queries.produce(partition)
+    given = {option: json.dumps({"t": offsets})}
+    query = queries.run_with(given, has_admission_control=has_admission_control)
+    begun = query.batches.initial()
+    start = begun if has_admission_control else None
+    with pytest.raises(OptionError, match=f"option {option} {problem}: it must name each"):
+        query.batches.next_end(start, is_limited=True)
+    with pytest.raises(OptionError):
+        batch_tasks(queries.raw(**given))
+
+
+def test_a_topic_deleted_before_the_first_batch_was_done_is_a_loss(
+    queries: Queries, caplog: pytest.LogCaptureFixture
+) -> None:
+    queries.broker.create_topic("u", 1)
+    queries.produce(0, 3)
+    beginning = {"subscribe": "t,u", "startingOffsets": '{"t": {"0": 0, "1": 0}, "u": {"0": -2}}'}
+    first = queries.run(**beginning)
+    logged = first.batches.next_end(first.batches.initial(), is_limited=True)
+    first.close()
+    queries.broker.delete_topic("u")
+    for is_fatal in ("true", "false"):
+        given = {**beginning, "subscribe": "t", "failOnDataLoss": is_fatal}
+        second = queries.run(**given)
+        begun = second.batches.initial()
+        if is_fatal == "true":
+            with pytest.raises(DataLossError, match="u/0"):
+                second.tasks(begun, logged)
+        else:
+            assert spans(second, begun, logged) == {0: (0, 3)}
+            assert "u/0" in caplog.text
 
 
 def test_partitions_that_go_before_the_first_batch_are_a_loss(queries: Queries) -> None:

@@ -23,6 +23,7 @@ from aiokafka_lite.spark.offsets import LATEST, Offsets
 from aiokafka_lite.spark.options.positions import AtOffsets, AtTimestamp, AtTimestamps, Latest
 
 if TYPE_CHECKING:
+    from aiokafka_lite.errors import OptionError
     from aiokafka_lite.spark.options import SourceOptions
     from aiokafka_lite.spark.planning.admission import Admission
     from aiokafka_lite.spark.planning.planner import Planner
@@ -45,6 +46,7 @@ class MicroBatches:
         self._planner = planner
         self._admission = admission
         self._initial: Offsets | None = None
+        self._mismatch: OptionError | None = None
         self._at_end: frozenset[TopicPartition] = frozenset()
         self._target: Offsets | None = None
         self._last_end: Offsets | None = None
@@ -54,10 +56,10 @@ class MicroBatches:
         """Return where the query begins that has no checkpoint: the same however often asked.
 
         Raises:
-            OptionError, KafkaError: See `Planner.starting_offsets`.
+            OptionError, KafkaError: See `Planner.beginning`.
         """
         if self._initial is None:
-            initial = self._planner.starting_offsets()
+            initial, self._mismatch = self._planner.beginning()
             self._at_end = frozenset(self._beginning_at_end(initial))
             if self._target is not None:  # the query began when that was fixed
                 initial.update({tp: self._target.get(tp, initial[tp]) for tp in self._at_end})
@@ -93,18 +95,22 @@ class MicroBatches:
             is_limited: False if the trigger takes everything, whatever the options say.
 
         Raises:
+            OptionError: The query is new, and an option names other partitions than there are.
             KafkaError: See `Planner.latest`.
         """
         if start is None:
             # A query that goes on from a checkpoint has asked for ranges before it comes here.
             start = self.initial() if self._last_end is None else self._last_end
+        is_first = self._last_end is None and start == self._initial
+        if is_first and self._mismatch is not None:
+            raise self._mismatch
         latest = self._planner.latest(start) if self._target is None else self._target
         self.newest = latest
         end = latest
         if is_limited and not self._admission.is_unlimited:
             may_wait = self._target is None
             end = self._admission.admit(start, latest, self._planner.earliest, may_wait=may_wait)
-        if self._last_end is None and start == self._initial:
+        if is_first:
             end = {**end, **{tp: start[tp] for tp in self._at_end if tp in end}}
         self._last_end = end
         return end

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.view import NO_EPOCH, ClusterView
 from aiokafka_lite.errors import (
     KafkaConnectionError,
     KafkaTimeoutError,
+    OptionError,
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.spark.errors import DataLossError
@@ -34,6 +35,17 @@ log = logging.getLogger("aiokafka_lite.spark")
 T = TypeVar("T")
 
 ATTEMPTS_AT_LEAST: Final = 1
+
+
+class Beginning(NamedTuple):
+    """Where a query begins: of the partitions that there are and that its options name.
+
+    `mismatch` is what is wrong if those are not the same, for a query that is new. One that goes
+    on has been right once: partitions come and go.
+    """
+
+    offsets: Offsets
+    mismatch: OptionError | None
 
 
 class Planner:
@@ -150,35 +162,38 @@ class Planner:
         return self._lookups.view
 
     # --- Where queries begin and end -----------------------------------------------------------
-    def starting_offsets(self) -> Offsets:
-        """Return where a query begins that has no checkpoint yet.
+    def beginning(self) -> Beginning:
+        """Return where a query begins that no checkpoint tells about.
 
         Offsets the log does not have any more, or not yet, are lost records: with failOnDataLoss
         false the query begins with the next one there is.
 
         Raises:
-            OptionError: The option names other partitions than there are, or a partition has no
-                record as late as the timestamp.
+            OptionError: A partition has no record as late as the timestamp.
             DataLossError: The log does not have an offset that the option names.
             KafkaError: As `partitions`, or leaders did not answer.
         """
         start = Start(self._options.starting, self._options.timestamp_strategy)
         tps = self.partitions()
-        question = start.question(tps)
-        bounds, (times,) = self._bounds(tps, question)
-        return start.within(start.resolve(bounds, times), bounds, self._losses)
+        bounds, (times,) = self._bounds(tps, start.question(tps))
+        offsets = start.within(start.resolve(bounds, times), bounds, self._losses)
+        return Beginning(offsets, start.mismatch(tps))
 
     def batch_ranges(self) -> list[OffsetRange]:
         """Return what a batch query reads, in order; empty ranges are left out.
 
         Raises:
-            OptionError: See `starting_offsets`; or a partition's start is behind its end.
+            OptionError: An option names other partitions than there are, a partition has no
+                record as late as the timestamp, or its start is behind its end.
             DataLossError: The log does not have offsets that the options name.
             KafkaError: As `partitions`, or leaders did not answer.
         """
         start = Start(self._options.starting, self._options.timestamp_strategy)
         end = End(self._options.ending)
         tps = self.partitions()
+        for edge in (start, end):
+            if (mismatch := edge.mismatch(tps)) is not None:
+                raise mismatch
         questions = start.question(tps), end.question(tps)
         bounds, (start_times, end_times) = self._bounds(tps, *questions)
         begins = start.resolve(bounds, start_times)

@@ -49,39 +49,42 @@ class _Edge:
                 return f"{self.name}OffsetsByTimestamp"
         return f"{self.name}Offsets"
 
-    def question(self, tps: Collection[TopicPartition]) -> Question:
-        """Return the times that offsets are to be looked up by, besides both ends of the log.
+    def mismatch(self, tps: Collection[TopicPartition]) -> OptionError | None:
+        """Return what is wrong with an option that does not name these partitions exactly."""
+        match self._position:
+            case AtOffsets(offsets):
+                given, special = (
+                    offsets.keys(),
+                    "; with -1 for the latest offset and -2 for the earliest",
+                )
+            case AtTimestamps(timestamps_ms):
+                given = timestamps_ms.keys()
+                special = ""
+            case _:
+                return None
+        problems = []
+        if absent := set(tps) - given:
+            problems.append(f"leaves out {named(absent)}")
+        if unknown := given - set(tps):
+            problems.append(f"names {named(unknown)}, not subscribed to or not there")
+        if not problems:
+            return None
+        return OptionError(
+            f"option {self.option} {' and '.join(problems)}: it must name each partition of the "
+            f"subscription{special}"
+        )
 
-        Raises:
-            OptionError: The option names other partitions than these.
-        """
+    def question(self, tps: Collection[TopicPartition]) -> Question:
+        """Return the times that offsets are to be looked up by, besides both ends of the log."""
         match self._position:
             case AtTimestamp(timestamp_ms):
                 return dict.fromkeys(tps, timestamp_ms)
             case AtTimestamps(timestamps_ms):
-                self._check_partitions(timestamps_ms.keys(), tps)
-                return timestamps_ms
-            case AtOffsets(offsets):
-                self._check_partitions(offsets.keys(), tps)
+                return {tp: timestamps_ms[tp] for tp in tps if tp in timestamps_ms}
         return {}
 
-    def _check_partitions(
-        self, given: Collection[TopicPartition], tps: Collection[TopicPartition]
-    ) -> None:
-        problems = []
-        if absent := set(tps) - set(given):
-            problems.append(f"leaves out {named(absent)}")
-        if unknown := set(given) - set(tps):
-            problems.append(f"names {named(unknown)}, not subscribed to or not there")
-        if problems:
-            text = "; with -1 for the latest offset and -2 for the earliest"
-            raise OptionError(
-                f"option {self.option} {' and '.join(problems)}: it must name each partition of "
-                f"the subscription{text if isinstance(self._position, AtOffsets) else ''}"
-            )
-
     def resolve(self, bounds: Bounds, times: Offsets) -> Offsets:
-        """Return an offset for each partition.
+        """Return an offset for each partition that there is and the option names.
 
         Args:
             bounds: What each partition has.
@@ -100,6 +103,7 @@ class _Edge:
                 return {
                     tp: special[offset][tp] if offset in special else offset
                     for tp, offset in offsets.items()
+                    if tp in bounds.latest
                 }
         return {
             tp: self._unmatched(tp, bounds) if offset == NO_OFFSET else offset

@@ -246,7 +246,7 @@ def test_micro_batches_end_at_the_same_offsets(
     try:
         planner = Planner(parsed, cluster)
         admission = Admission(max_offsets=limit, min_offsets=None, max_delay_s=900)
-        end, target, ours = planner.starting_offsets(), planner.latest(), []
+        end, target, ours = planner.beginning().offsets, planner.latest(), []
         while end != target:
             end = admission.admit(end, target, planner.earliest)
             ours.append(end)

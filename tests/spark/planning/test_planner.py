@@ -81,7 +81,7 @@ async def test_pattern_without_topics_warns_and_reads_those_that_come(
     stem = unique("none-yet")
     planner = new_planner(kafka.bootstrap_servers, SubscribePattern(stem), is_streaming=True)
     with caplog.at_level(logging.WARNING, "aiokafka_lite.spark"):
-        assert await wait(planner.starting_offsets) == {}
+        assert (await wait(planner.beginning)).offsets == {}
     assert "subscribePattern" in caplog.text
     assert await wait(planner.latest, {}) == {}
     topic = await filled(kafka, 4, name=f"{stem}-1")
@@ -216,11 +216,11 @@ async def test_timestamp_behind_all_records_is_an_error_or_the_latest_offset(
     at_4000 = AtTimestamp(4000)
     planner = new_planner(kafka.bootstrap_servers, topic, starting=at_4000)
     with pytest.raises(OptionError, match=r"startingTimestamp.*partition 1.*4000"):
-        await wait(planner.starting_offsets)
+        await wait(planner.beginning)
     planner = new_planner(
         kafka.bootstrap_servers, topic, starting=at_4000, timestamp_strategy="latest"
     )
-    assert await wait(planner.starting_offsets) == offsets(topic, 0, 0)
+    assert (await wait(planner.beginning)).offsets == offsets(topic, 0, 0)
     assert bounds_of(await wait(planner.batch_ranges)) == {0: (0, 1)}
 
 
@@ -307,7 +307,7 @@ async def test_stream_begins_where_it_was_told(kafka: KafkaHandle, new_planner: 
     )
     for starting, expected in cases:
         planner = new_planner(kafka.bootstrap_servers, topic, starting=starting, is_streaming=True)
-        assert await wait(planner.starting_offsets) == expected
+        assert (await wait(planner.beginning)).offsets == expected
 
 
 async def test_stream_that_would_begin_beyond_the_log_begins_at_its_end_or_fails(
@@ -317,7 +317,7 @@ async def test_stream_that_would_begin_beyond_the_log_begins_at_its_end_or_fails
     beyond = AtOffsets(offsets(topic, 500))
     planner = new_planner(kafka.bootstrap_servers, topic, starting=beyond, is_streaming=True)
     with pytest.raises(DataLossError, match=r"startingOffsets.*500.*0 to 10"):
-        await wait(planner.starting_offsets)
+        await wait(planner.beginning)
     planner = new_planner(
         kafka.bootstrap_servers,
         topic,
@@ -325,7 +325,7 @@ async def test_stream_that_would_begin_beyond_the_log_begins_at_its_end_or_fails
         is_streaming=True,
         fail_on_data_loss=False,
     )
-    assert await wait(planner.starting_offsets) == offsets(topic, 10)
+    assert (await wait(planner.beginning)).offsets == offsets(topic, 10)
 
 
 async def test_new_records_and_partitions_are_in_the_next_batch(
@@ -333,7 +333,7 @@ async def test_new_records_and_partitions_are_in_the_next_batch(
 ) -> None:
     topic = await filled(kafka, 5)
     planner = new_planner(kafka.bootstrap_servers, topic, is_streaming=True)
-    start = await wait(planner.starting_offsets)
+    start = (await wait(planner.beginning)).offsets
     assert await wait(planner.latest, start) == offsets(topic, 5)
     await fill(kafka, topic, 0, 2)
     await kafka.add_partitions(topic, 3)
@@ -470,7 +470,7 @@ async def test_deleted_topic_does_not_stop_a_query_that_goes_on_without_it(
         assert await wait(going_on.latest) == offsets(stays, 2)
     assert missing in caplog.text
     with pytest.raises(UnknownTopicOrPartitionError, match=missing):
-        await wait(going_on.starting_offsets)  # of a query that begins, it is a mistake
+        await wait(going_on.beginning)  # of a query that begins, it is a mistake
 
 
 async def test_target_of_available_now_must_stay_within_reach(
