@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,25 @@ def test_a_query_from_the_latest_reads_what_comes_after_its_start(
         query.stop()
     assert stream.rows() == [(0, 1)]
     assert stream.ends()[0] == {"t": {"0": 1}}
+
+
+def test_a_first_batch_that_was_not_done_is_read_though_partitions_have_come_since(
+    spark: SparkSession, kafka_broker: BrokerThread, tmp_path: Path
+) -> None:
+    kafka_broker.create_topic("t", 2)
+    for partition in (0, 1):
+        kafka_broker.produce("t", "early", partition=partition)
+    beginning = json.dumps({"t": {"0": 0, "1": -2}})
+    stream = Stream(spark, tmp_path, kafka_broker.bootstrap_servers, "t", startingOffsets=beginning)
+    stream.run()
+    # As a driver leaves them that was killed when the batch was in the checkpoint.
+    shutil.rmtree(stream.table)
+    shutil.rmtree(stream.checkpoint / "commits")
+    kafka_broker.add_partitions("t", 3)
+    kafka_broker.produce("t", "late", partition=2)
+    stream.run()
+    assert stream.rows() == [(0, 0), (1, 0), (2, 0)]
+    assert stream.ends() == [{"t": {"0": 1, "1": 1}}, {"t": {"0": 1, "1": 1, "2": 1}}]
 
 
 def test_a_checkpoint_of_the_jvm_is_taken_over(
