@@ -136,7 +136,8 @@ def check_committed(reader: GroupReader) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kills", "seed"), [(3, 1), pytest.param(50, None, marks=pytest.mark.slow)]
+    ("kills", "seed"),
+    [(3, 1), pytest.param(50, None, marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
 )
 def test_nothing_acknowledged_is_lost(tmp_path: Path, kills: int, seed: int | None) -> None:
     seed = random.randrange(2**32) if seed is None else seed
