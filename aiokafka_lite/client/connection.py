@@ -270,6 +270,10 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
         """Close now; waiters get KafkaConnectionError. Idempotent."""
         self._fail(KafkaConnectionError(f"the connection to {self.peer} was closed by this client"))
 
+    def give_up(self, error: KafkaError) -> None:
+        """Close now, as the peer has stopped answering; waiters get the error. Idempotent."""
+        self._fail(error)
+
     async def wait_closed(self) -> None:
         """Wait until the socket is closed as well."""
         await self._transport_closed.wait()

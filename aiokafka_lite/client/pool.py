@@ -413,6 +413,16 @@ class Pool:
             if node_id not in self._nodes:
                 self._nodes[node_id] = NodeState(node, self._new_backoff())
 
+    def give_up(self, node_id: int, lane: Lane, error: KafkaError) -> None:
+        """Close the connection of a lane, if there is one; whoever waits there gets the error.
+
+        For a node that hangs: a connection sees that only when its oldest request is overdue.
+        """
+        state = self._nodes.get(node_id)
+        connection = None if state is None else state.slots[lane].connection
+        if connection is not None:
+            connection.give_up(error)
+
     def _new_backoff(self) -> Backoff:
         config = self._config
         return Backoff(config.reconnect_backoff_s, config.reconnect_backoff_max_s, self._rng)

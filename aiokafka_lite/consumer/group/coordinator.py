@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -12,13 +13,16 @@ from aiokafka_lite.client import Cluster, Lane
 from aiokafka_lite.consumer.group.member import Recovery, recovery_for
 from aiokafka_lite.consumer.monitoring.event_stream import Events
 from aiokafka_lite.consumer.monitoring.events import CoordinatorChanged
-from aiokafka_lite.errors import KafkaError, KafkaTimeoutError, for_code
+from aiokafka_lite.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, for_code
 from aiokafka_lite.protocol.schema import Request, Response
 
 log = logging.getLogger(__name__)
 
 # Longest pause before a request to the coordinator is tried again (retry.backoff.max.ms).
 RETRY_BACKOFF_MAX_S: Final = 1.0
+
+# A deadline that is that of the answer passes some loop rounds before the answer's would.
+ALMOST: Final = 0.9
 
 R = TypeVar("R", bound=Response)
 
@@ -36,6 +40,7 @@ class Coordinator:
         self._node_id: int | None = None
         self._previous_node_id: int | None = None
         self._finding = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
 
     @property
     def node_id(self) -> int | None:
@@ -75,9 +80,11 @@ class Coordinator:
                 request looks for that.
         """
         node_id = None
+        asked_at = math.inf
         try:
             async with timeout_at(deadline):
                 node_id = await self._find()
+                asked_at = self._loop.time()
                 try:
                     response = await self._cluster.request(
                         node_id,
@@ -103,6 +110,11 @@ class Coordinator:
                 # It hangs, and others may have taken over. A deadline is often that of the answer,
                 # too, and passes first: then nobody else notices.
                 self.forget(node_id, silence)
+                if answer_s is not None and self._loop.time() - asked_at >= ALMOST * answer_s:
+                    # What went there before is not waited for either: answered late, by a broker
+                    # that does not know yet that it is the coordinator no more, it would be wrong.
+                    text = f"node {node_id} stopped answering: {silence.args[0]}"
+                    self._cluster.pool.give_up(node_id, lane, KafkaConnectionError(text))
             raise silence from None
         return response
 

@@ -195,6 +195,22 @@ async def test_a_coordinator_that_hangs_is_looked_up_anew(broker: ScriptedBroker
         assert worker.membership.generation == 1
 
 
+async def test_a_commit_does_not_wait_for_a_coordinator_that_was_left(
+    broker: ScriptedBroker,
+) -> None:
+    """Its answer would come from one that has long been replaced, and knows the member no more."""
+    late = asyncio.get_running_loop().create_future()
+
+    async with worker_of(broker, session_timeout_ms=1_000, enable_auto_commit=False) as worker:
+        broker.script(OffsetCommitRequest, lambda request: late)
+        broker.script(HeartbeatRequest, lambda request: late)
+        worker.work(TP, 5)
+        await asyncio.wait_for(worker.commits.commit({TP: 5}), 5)  # not a request's forty seconds
+        assert broker.offsets["t", 0] == (5, "")
+        assert worker.membership.generation == 1
+        late.cancel()
+
+
 async def test_heartbeats_go_on_while_the_listener_gives_partitions_back(
     broker: ScriptedBroker,
 ) -> None:
