@@ -414,14 +414,17 @@ class Pool:
                 self._nodes[node_id] = NodeState(node, self._new_backoff())
 
     def give_up(self, node_id: int, lane: Lane, error: KafkaError) -> None:
-        """Close the connection of a lane, if there is one; whoever waits there gets the error.
+        """Close a node's connection of a lane, and those that close once their answers are there.
 
-        For a node that hangs: a connection sees that only when its oldest request is overdue.
+        Whoever waits there gets the error. For a node that hangs: a connection sees that only when
+        its oldest request is overdue, and metadata may have dropped the node by then.
         """
+        hanging = [connection for connection in self._leaving if connection.node_id == node_id]
         state = self._nodes.get(node_id)
-        connection = None if state is None else state.slots[lane].connection
-        if connection is not None:
-            connection.give_up(error)
+        if state is not None and (connection := state.slots[lane].connection) is not None:
+            hanging.append(connection)
+        for each in hanging:
+            each.give_up(error)
 
     def _new_backoff(self) -> Backoff:
         config = self._config

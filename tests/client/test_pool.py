@@ -121,6 +121,31 @@ async def test_cancelled_waiter_leaves_the_attempt_going_on(
     assert len(broker.connections) == 1
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "gone from the metadata"])
+async def test_nobody_waits_for_a_node_that_was_given_up(
+    broker: ScriptedBroker, pool: Pool, *, is_known: bool
+) -> None:
+    await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+    asked = asyncio.Event()
+
+    def silence(_: Asked) -> Do:
+        asked.set()
+        return Do.NOTHING
+
+    broker.scripts[HeartbeatRequest] = silence
+    waiting = asyncio.ensure_future(beat(pool))
+    await asyncio.wait_for(asked.wait(), TIMEOUT_S)
+    if not is_known:
+        pool.update_nodes({})  # its connections are to get their answers before they close
+    pool.give_up(1, Lane.GENERAL, KafkaConnectionError("it hangs"))
+    with pytest.raises(KafkaConnectionError, match="it hangs"):
+        await asyncio.wait_for(waiting, 1)
+    pool.give_up(1, Lane.GENERAL, KafkaConnectionError("nothing is left to be given up"))
+    if is_known:
+        await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+        assert len(broker.connections) == 2
+
+
 # --- Failing and backing off -----------------------------------------------------------------
 @pytest.mark.every_loop
 async def test_failed_attempt_starts_a_backoff(new_pool: NewPool) -> None:
