@@ -122,7 +122,8 @@ def check_kept(acknowledged: Acknowledged, contents: Contents) -> None:
     for offset, value in acknowledged.records["kept", 0]:
         assert values.get(offset, value) == value
         assert newest[value % KEYS] >= value, f"offset {offset} of key {value % KEYS} is lost"
-    assert len(values) < len(acknowledged.records["kept", 0]) / 2, "nothing was compacted"
+    # How much depends on where the cleaner was when the last process was killed.
+    assert len(values) < 0.9 * len(acknowledged.records["kept", 0]), "nothing was compacted"
 
 
 def check_committed(reader: GroupReader) -> None:
