@@ -51,15 +51,13 @@ class _Edge:
 
     def mismatch(self, tps: Collection[TopicPartition]) -> OptionError | None:
         """Return what is wrong with an option that does not name these partitions exactly."""
+        hint = ""
         match self._position:
             case AtOffsets(offsets):
-                given, special = (
-                    offsets.keys(),
-                    "; with -1 for the latest offset and -2 for the earliest",
-                )
+                given = offsets.keys()
+                hint = "; with -1 for the latest offset and -2 for the earliest"
             case AtTimestamps(timestamps_ms):
                 given = timestamps_ms.keys()
-                special = ""
             case _:
                 return None
         problems = []
@@ -71,7 +69,7 @@ class _Edge:
             return None
         return OptionError(
             f"option {self.option} {' and '.join(problems)}: it must name each partition of the "
-            f"subscription{special}"
+            f"subscription{hint}"
         )
 
     def question(self, tps: Collection[TopicPartition]) -> Question:
