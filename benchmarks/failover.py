@@ -46,7 +46,7 @@ def run_course(scenario: Scenario) -> Iterator[Sample | Failure]:
 
 async def _run(scenario: Scenario) -> Outcome:
     names = [READERS[contestant.client] for contestant in scenario.contestants]
-    with RealKafka(3, heap_mib=HEAP_MIB) as kafka:
+    with RealKafka(3, heap_mib=HEAP_MIB, jvm_options=()) as kafka:
         async with running(kafka, names, required=names[:1]) as course:
             await COURSES[scenario.course](course)
             return await course.finish()

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif options.bootstrap:
         written = _profile(options.bootstrap, scenario, contestant, options.out)
     else:
-        with RealKafka() as kafka:
+        with RealKafka(jvm_options=()) as kafka:
             written = _profile(kafka.bootstrap_servers, scenario, contestant, options.out)
     written += annotate(options.out / "annotated")
     print("written:", *written, sep="\n  ")

@@ -63,7 +63,7 @@ def kafka_at(bootstrap_servers: str | None) -> Iterator[str]:
     if bootstrap_servers:
         yield bootstrap_servers
         return
-    with RealKafka() as kafka:
+    with RealKafka(jvm_options=()) as kafka:
         yield kafka.bootstrap_servers
 
 
