@@ -54,12 +54,16 @@ run: $(VENV)/.installed-run ## run the main job: load 336,776 flights, read them
 pipeline: $(VENV)/.installed-pipeline ## run the flights through Spark into Parquet tables (out/pipeline), check and draw them
 	$(BIN)/python -m aiokafka_lite pipeline --flights --once $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(ARGS)
 
+# Images of containers forbid bytecode: the tests start hundreds of processes, and each would compile
+# the package anew.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
+
 test: $(VENV)/.installed-dev ## run the short form of every test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-all: WORKERS = 2
 test-all: $(VENV)/.installed-dev ## run the long form: all combinations, a million mutations
-	AIOKAFKA_LITE_TEST_LONG=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	AIOKAFKA_LITE_TEST_LONG=1 $(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(VENV)/.installed-dev ## static checks: lint, format, types, import contracts, spelling
 	$(BIN)/ruff check .

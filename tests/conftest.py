@@ -26,7 +26,7 @@ from tests.support.virtual_time import VIRTUAL_TIME
 
 LONG = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
 
-hypothesis.settings.register_profile("short", max_examples=50, deadline=None)
+hypothesis.settings.register_profile("short", max_examples=20, deadline=None)
 hypothesis.settings.register_profile("long", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile("long" if LONG else "short")
 

@@ -39,7 +39,9 @@ def run(
     def run_file(source: str, *arguments: str, ini: str = ASYNCIO_STRICT) -> pytest.RunResult:
         pytester.makepyfile(source)
         pytester.makeini(ini)
-        options = ["-p", "no:randomly", "-W", "error", "--strict-markers", *arguments]
+        # The tests have no order to shuffle, and Hypothesis takes a second to load.
+        idle = ["-p", "no:randomly", "-p", "no:hypothesispytest"]
+        options = [*idle, "-W", "error", "--strict-markers", *arguments]
         if "aiokafka_lite" not in {entry.name for entry in entry_points(group="pytest11")}:
             options += ["-p", "aiokafka_lite.pytest_plugin"]
         return pytester.runpytest_subprocess(*options)
