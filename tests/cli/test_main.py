@@ -86,14 +86,15 @@ def test_flights_runs_on_uvloop(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Checked" in capsys.readouterr().out
 
 
-def test_unreachable_broker_is_one_line_that_names_the_address(
+def test_unreachable_broker_is_named_in_one_line_before_anything_else_is_done(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main([*QUIET_FLIGHTS, "--bootstrap", "127.0.0.1:1"]) == 1
-    errors = capsys.readouterr().err
+    out, errors = capsys.readouterr()
     assert "error: " in errors
     assert "127.0.0.1:1" in errors
     assert "Traceback" not in errors
+    assert "Reading the data set" not in out + errors
 
 
 def test_port_in_use_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,8 +48,8 @@ async def run_job(options: JobOptions, reporter: Reporter) -> bool:
     Raises:
         CommandError, KafkaError, OSError: The job could not be done; each says what to do.
     """
-    expectation = read_data_set(options.partition_count, options.limit, reporter)
     async with _kafka(options, reporter) as bootstrap_servers:
+        expectation = read_data_set(options.partition_count, options.limit, reporter)
         ranges = await ensure_loaded(
             bootstrap_servers, options.topic, expectation, reporter, limit=options.limit
         )
@@ -72,7 +72,7 @@ async def run_job(options: JobOptions, reporter: Reporter) -> bool:
 
 
 def read_data_set(partition_count: int, limit: int | None, reporter: Reporter) -> Expectation:
-    """Compute what must come out; ahead of everything else, so nothing waits for it.
+    """Compute what must come out; ahead of the group, whose members it would hold up.
 
     Raises:
         DatasetError: The data set is not the one this program knows.
@@ -93,6 +93,7 @@ def read_data_set(partition_count: int, limit: int | None, reporter: Reporter) -
 async def _kafka(options: JobOptions, reporter: Reporter) -> AsyncIterator[str]:
     """Give the address of the Kafka to use, embedded unless the user named one."""
     if options.bootstrap_servers is not None:
+        await check_reachable(options.bootstrap_servers)
         yield options.bootstrap_servers
         return
     host, port = options.listen
@@ -101,6 +102,16 @@ async def _kafka(options: JobOptions, reporter: Reporter) -> AsyncIterator[str]:
     ) as broker:
         reporter.say(f"Embedded broker at {broker.bootstrap_servers}")
         yield broker.bootstrap_servers
+
+
+async def check_reachable(bootstrap_servers: str) -> None:
+    """Connect to a Kafka, ahead of the seconds that the data set takes.
+
+    Raises:
+        KafkaError: There is none that can be used.
+    """
+    async with _cluster(bootstrap_servers):
+        pass
 
 
 async def ensure_loaded(
@@ -116,6 +127,18 @@ async def ensure_loaded(
     Raises:
         FlightsError, KafkaError, OSError: It could not be done; each says what to do.
     """
+    async with _cluster(bootstrap_servers) as cluster:
+        loader = Loader(cluster, TopicAdmin(cluster, topic), expectation, limit=limit)
+        ranges = await loader.find_loaded()
+        if ranges is not None:
+            reporter.say(f"Topic {topic!r} holds the data set already")
+            return ranges
+        with reporter.progress(f"Loading {topic!r}", expectation.flights) as bar:
+            return await loader.load(bar.move_to)
+
+
+@asynccontextmanager
+async def _cluster(bootstrap_servers: str) -> AsyncIterator[Cluster]:
     scope = TaskScope("flights loader")
     cluster = Cluster(
         ClientConfig(
@@ -128,13 +151,7 @@ async def ensure_loaded(
     )
     try:
         await cluster.start()
-        loader = Loader(cluster, TopicAdmin(cluster, topic), expectation, limit=limit)
-        ranges = await loader.find_loaded()
-        if ranges is not None:
-            reporter.say(f"Topic {topic!r} holds the data set already")
-            return ranges
-        with reporter.progress(f"Loading {topic!r}", expectation.flights) as bar:
-            return await loader.load(bar.move_to)
+        yield cluster
     finally:
         await cluster.close()
         await scope.close()

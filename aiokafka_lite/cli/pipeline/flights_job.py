@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.cli.flights.dataset import read_airline_names
-from aiokafka_lite.cli.flights.job import ensure_loaded, read_data_set
+from aiokafka_lite.cli.flights.job import check_reachable, ensure_loaded, read_data_set
 from aiokafka_lite.cli.flights.report import Reporter
 from aiokafka_lite.cli.loops import run as run_on_loop
 from aiokafka_lite.cli.pipeline.flights import (
@@ -33,16 +33,18 @@ def run_flights(options: JobOptions, flights: FlightsOptions) -> bool:
     """
     reporter = Reporter()
     started = time.monotonic()
-    expectation = read_data_set(flights.partition_count, flights.limit, reporter)
     with ExitStack() as stack:
         bootstrap_servers = options.bootstrap_servers
         if bootstrap_servers is None:
             bootstrap_servers = stack.enter_context(BrokerThread()).bootstrap_servers
             reporter.say(f"Embedded broker at {bootstrap_servers}")
+        else:
+            run_on_loop(check_reachable(bootstrap_servers))
         wanted = options.pipeline(bootstrap_servers)
         directory = _directory(wanted, options)
         if options.bootstrap_servers is None:
             _delete_earlier(directory, reporter)
+        expectation = read_data_set(flights.partition_count, flights.limit, reporter)
         run_on_loop(
             ensure_loaded(
                 bootstrap_servers, options.topic, expectation, reporter, limit=flights.limit
