@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from typing import cast
 
 import pytest
@@ -20,6 +21,14 @@ class RunningPipeline:
 
     def stop(self) -> None:
         self.stops += 1
+
+
+@pytest.fixture(autouse=True)
+def usual_ctrl_c() -> Iterator[None]:
+    """What a shell leaves to a program in the foreground; in the background SIGINT is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
