@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from aiokafka_lite.errors import KafkaConfigurationError
+from aiokafka_lite.spark.cache import cache_folder
 
 OLDEST: Final = 17
 """The first Java that Spark 4 runs on."""
@@ -242,8 +243,7 @@ def _launcher(java: Java, environment: Mapping[str, str]) -> Path:
     """Write the launcher of a Java without vectors, and return the folder for JAVA_HOME."""
     command = java.home / "bin" / _JAVA
     text = _LAUNCHER.format(module=_VECTORS, command=shlex.quote(str(command)))
-    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "~")) / ".cache"
-    home = Path(base).expanduser() / "aiokafka-lite" / f"java-{_digest(text)}"
+    home = cache_folder(environment) / f"java-{_digest(text)}"
     launcher = home / "bin" / _JAVA
     if not launcher.exists():
         try:

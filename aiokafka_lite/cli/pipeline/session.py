@@ -15,6 +15,8 @@ from typing import Final
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from aiokafka_lite.spark.home import use_installed_pyspark
+
 _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -43,6 +45,7 @@ def spark_session(
         is_short: Whether it is over in a minute or two.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    use_installed_pyspark()
     # A failing query is told of by the command, once.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)

@@ -16,6 +16,7 @@ from typing import Final
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from aiokafka_lite.spark.home import use_installed_pyspark
 from aiokafka_lite.spark.java import JavaNotFoundError, use_java
 from tests.support.maven import JarsUnavailableError
 from tests.support.spark.connector import connector_jars
@@ -112,7 +113,14 @@ def spark_session(
         builder = SparkSession.builder.appName("aiokafka-lite")
         for name, value in everything.items():
             builder = builder.config(name, value)
-        spark = builder.getOrCreate()
+        spark_home = use_installed_pyspark()
+        try:
+            spark = builder.getOrCreate()
+        finally:
+            if spark_home is not None:
+                del os.environ[
+                    "SPARK_HOME"
+                ]  # the JVM has it; other processes may have other PySparks
         try:
             yield spark
         finally:
