@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.spark.home import use_installed_pyspark
 from aiokafka_lite.spark.java import JavaNotFoundError, use_java
 from tests.support.spark.session import REPOSITORY
 
@@ -63,9 +64,10 @@ spark.stop()
 
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S + 60)
+@pytest.mark.parametrize("has_archive", [True, False])
 @pytest.mark.parametrize("master", ["connect", "local-cluster[2,1,1024]"])
 def test_queries_run_wherever_spark_runs(
-    master: str, kafka_broker: BrokerThread, tmp_path: Path
+    master: str, has_archive: bool, kafka_broker: BrokerThread, tmp_path: Path
 ) -> None:
     if master == "connect":
         pytest.importorskip("grpc", reason="the extra spark-connect is not installed")
@@ -73,6 +75,8 @@ def test_queries_run_wherever_spark_runs(
         use_java(environ := dict(os.environ))
     except JavaNotFoundError as error:
         pytest.skip(str(error))
+    if not has_archive and use_installed_pyspark(environ) is None:
+        pytest.skip("the user's own home is used here")
     kafka_broker.create_topic("t", 2)
     for number in range(300):
         kafka_broker.produce("t", b"x" * 10, partition=number % 2)

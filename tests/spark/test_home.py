@@ -83,6 +83,10 @@ def test_cache_that_cannot_be_written_leaves_things_as_they_are(
     assert "SPARK_HOME" not in environment
 
 
+@pytest.mark.skipif(
+    any(name in os.environ for name in ("SPARK_HOME", "HADOOP_CONF_DIR", "YARN_CONF_DIR")),
+    reason="sessions have the user's home here",
+)
 def test_workers_of_a_session_import_the_installed_package(spark: SparkSession) -> None:
     def imported_from(_: int) -> str:
         import pyspark
