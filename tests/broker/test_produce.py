@@ -21,7 +21,6 @@ from aiokafka_lite.errors import (
     UnsupportedCompressionTypeError,
 )
 from aiokafka_lite.protocol import framing
-from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
@@ -33,7 +32,7 @@ from tests.broker.wire import (
     fetch,
     fetch_partition,
     list_offset,
-    once_settled,
+    new_producer_id,
     produce,
     topic_id,
     until_closed,
@@ -226,25 +225,16 @@ async def test_more_insync_replicas_than_there_are_are_not_needed(kafka: KafkaHa
             assert (await produce(client, topic, batch(), acks=acks)).error_code == 0
 
 
-async def _producer_id(client: RawClient) -> int:
-    answer = await once_settled(
-        lambda: client.request(InitProducerIdRequest(transactional_id=None)),
-        lambda answer: answer.error_code,
-    )
-    assert (answer.error_code, answer.producer_epoch) == (0, 0)
-    return answer.producer_id
-
-
 async def test_producer_ids_are_given_once(kafka: KafkaHandle) -> None:
     async with kafka.raw() as client:
-        ids = [await _producer_id(client) for _ in range(3)]
+        ids = [await new_producer_id(client) for _ in range(3)]
     assert len(set(ids)) == 3
 
 
 async def test_repeated_batch_is_answered_with_its_first_offset(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with kafka.raw() as client:
-        producer = await _producer_id(client)
+        producer = await new_producer_id(client)
         sent = [
             batch(2, producer_id=producer, producer_epoch=0, base_sequence=2 * number)
             for number in range(5)
@@ -266,7 +256,7 @@ async def test_sequence_gap_and_old_epoch_are_refused(kafka: KafkaHandle) -> Non
         (1, 2, 0),
     ]
     async with kafka.raw() as client:
-        producer = await _producer_id(client)
+        producer = await new_producer_id(client)
         for epoch, sequence, expected in steps:
             sent = batch(2, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
             assert (await produce(client, topic, sent)).error_code == expected

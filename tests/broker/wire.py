@@ -15,6 +15,7 @@ from aiokafka_lite.protocol.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
+from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
 from aiokafka_lite.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -95,6 +96,16 @@ async def once_settled(attempt: Callable[[], Awaitable[R]], error_code: Callable
             return answer
         await asyncio.sleep(0.02)
     raise TimeoutError("the broker does not get ready")
+
+
+async def new_producer_id(client: RawClient) -> int:
+    """Return the id of a new idempotent producer, whose epoch is 0."""
+    answer = await once_settled(
+        lambda: client.request(InitProducerIdRequest(transactional_id=None)),
+        lambda answer: answer.error_code,
+    )
+    assert (answer.error_code, answer.producer_epoch) == (0, 0)
+    return answer.producer_id
 
 
 def fetch_partition(

@@ -10,10 +10,9 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
 from aiokafka_lite.records import decode_all, iter_batches
 from tests.broker.log.test_compaction import Row
-from tests.broker.wire import fetch, fetch_partition, produce
+from tests.broker.wire import fetch, fetch_partition, new_producer_id, produce
 from tests.support.cluster import KafkaHandle
 from tests.support.wire import RawClient
 
@@ -85,8 +84,7 @@ class Writer:
 
     async def first(self) -> None:
         """Write a producer's records, a compressed batch, a tombstone, and what supersedes."""
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
-        producer = (await self._client.request(request)).producer_id
+        producer = await new_producer_id(self._client)
         for number in range(3):
             await self.put((b"p", b"%d" % number), at_ms=0, producer=producer, seq=number)
         await self.put((b"a", b"1"), (b"b", b"2"), (b"a", b"3"), at_ms=10, codec="gzip")
