@@ -9,7 +9,6 @@ leads to the package that pip has installed, whose bytecode is there.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import shutil
@@ -17,7 +16,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Final
 
-from aiokafka_lite.spark.cache import cache_folder
+from aiokafka_lite.spark.cache import cached_folder
 
 _ARCHIVE: Final = Path("python", "lib", "pyspark.zip")
 # By which Spark finds YARN, whose executors are sent the archive.
@@ -46,9 +45,8 @@ def use_installed_pyspark(
     if package is None or not (package / _ARCHIVE).is_file() or not (package / "jars").is_dir():
         return None
     links = _links(package)
-    text = "\n".join(f"{link} {target}" for link, target in sorted(links.items()))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    home = cache_folder(environment) / f"spark-{digest}"
+    content = "\n".join(f"{link} {target}" for link, target in sorted(links.items()))
+    home = cached_folder(environment, "spark", content)
     if not home.is_dir():
         try:
             _make(home, links)

@@ -12,7 +12,6 @@ launcher that leaves this out.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import re
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from aiokafka_lite.errors import KafkaConfigurationError
-from aiokafka_lite.spark.cache import cache_folder
+from aiokafka_lite.spark.cache import cached_folder
 
 OLDEST: Final = 17
 """The first Java that Spark 4 runs on."""
@@ -243,7 +242,7 @@ def _launcher(java: Java, environment: Mapping[str, str]) -> Path:
     """Write the launcher of a Java without vectors, and return the folder for JAVA_HOME."""
     command = java.home / "bin" / _JAVA
     text = _LAUNCHER.format(module=_VECTORS, command=shlex.quote(str(command)))
-    home = cache_folder(environment) / f"java-{_digest(text)}"
+    home = cached_folder(environment, "java", text)
     launcher = home / "bin" / _JAVA
     if not launcher.exists():
         try:
@@ -259,10 +258,6 @@ def _launcher(java: Java, environment: Mapping[str, str]) -> Path:
                 "complete Java"
             ) from error
     return home
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _major(version: str) -> int:

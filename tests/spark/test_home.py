@@ -13,6 +13,9 @@ from aiokafka_lite.spark.home import use_installed_pyspark
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
 
+# Set where Spark is another than the installed PySpark's, or runs on YARN.
+OF_OTHERS = ("SPARK_HOME", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
@@ -55,7 +58,7 @@ def test_home_is_made_once_and_anew_for_another_pyspark(
     assert (second / "python" / "lib" / "py4j-2.zip").is_file()
 
 
-@pytest.mark.parametrize("name", ["SPARK_HOME", "HADOOP_CONF_DIR", "YARN_CONF_DIR"])
+@pytest.mark.parametrize("name", OF_OTHERS)
 def test_other_sparks_and_yarn_are_left_alone(
     package: Path, environment: dict[str, str], name: str
 ) -> None:
@@ -84,7 +87,7 @@ def test_cache_that_cannot_be_written_leaves_things_as_they_are(
 
 
 @pytest.mark.skipif(
-    any(name in os.environ for name in ("SPARK_HOME", "HADOOP_CONF_DIR", "YARN_CONF_DIR")),
+    any(name in os.environ for name in OF_OTHERS),
     reason="sessions have the user's home here",
 )
 def test_workers_of_a_session_import_the_installed_package(spark: SparkSession) -> None:

@@ -42,9 +42,9 @@ def run_flights(options: JobOptions, flights: FlightsOptions) -> bool:
             run_on_loop(check_reachable(bootstrap_servers))
         wanted = options.pipeline(bootstrap_servers)
         directory = _directory(wanted, options)
+        expectation = read_data_set(flights.partition_count, flights.limit, reporter)
         if options.bootstrap_servers is None:
             _delete_earlier(directory, reporter)
-        expectation = read_data_set(flights.partition_count, flights.limit, reporter)
         run_on_loop(
             ensure_loaded(
                 bootstrap_servers, options.topic, expectation, reporter, limit=flights.limit

@@ -117,10 +117,9 @@ def spark_session(
         try:
             spark = builder.getOrCreate()
         finally:
+            # The JVM has it; other processes may have other PySparks.
             if spark_home is not None:
-                del os.environ[
-                    "SPARK_HOME"
-                ]  # the JVM has it; other processes may have other PySparks
+                del os.environ["SPARK_HOME"]
         try:
             yield spark
         finally:
