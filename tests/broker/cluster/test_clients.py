@@ -89,6 +89,9 @@ class AIOKafka(Reader):
         return [(r.partition, r.offset) for records in polled.values() for r in records]
 
     async def stop(self) -> None:
+        # Its stop() tries to commit for ever when it knows no coordinator; commit() finds one.
+        with contextlib.suppress(aiokafka.errors.KafkaError):
+            await self._consumer.commit()
         # Its stop() lets out the cancellation of its own tasks.
         with contextlib.suppress(asyncio.CancelledError):
             await self._consumer.stop()
