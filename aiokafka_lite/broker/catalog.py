@@ -209,7 +209,7 @@ class TopicCatalog:
             self._on_change(partition.key)
         folder = self._folder(topic)
         if folder is not None:
-            self._disk.submit(lambda: shutil.rmtree(folder, ignore_errors=True))
+            self._disk.submit_behind(lambda: shutil.rmtree(folder, ignore_errors=True))
 
     def leaders_changed(self) -> None:
         """Keep who leads what, and in which epoch."""
@@ -274,7 +274,7 @@ class TopicCatalog:
         if self._config.data_dir is None:
             work()  # memory is not slow
         else:
-            self._disk.submit(work)
+            self._disk.submit_behind(work)
 
     def _folder(self, topic: Topic) -> Path | None:
         data_dir = self._config.data_dir

@@ -319,7 +319,7 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
             KafkaStorageError: The disk failed.
         """
         await self._maintenance.run_once()
-        await self.disk.settled()
+        await self.disk.drained()
 
     # Nodes
 

@@ -39,7 +39,7 @@ async def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRe
         )
         for topic in request.topics
     ]
-    await ctx.broker.disk.settled()
+    await ctx.broker.disk.drained()
     return DeleteRecordsResponse(topics=results)
 
 

@@ -1,8 +1,9 @@
-"""Slow disk work in one thread, in the order it was asked for."""
+"""Slow disk work in one thread, in two lanes."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
@@ -14,37 +15,66 @@ _NOTHING.set_result(None)
 
 
 class DiskQueue:
-    """Flushes, checkpoints and deletions, kept off the event loop.
+    """Small files, flushes and deletions, kept off the event loop.
 
-    One thread, so that what was asked for first is on the disk first. The first failure is kept;
-    everyone who waits for the disk is told of it from then on.
+    One thread, so that of what has one lane, what was asked for first is on the disk first. Small
+    files that clients wait for come before what logs have to flush and to delete: of that there
+    can be more than the disk keeps up with.
+
+    The first failure is kept; everyone who waits for the disk is told of it from then on.
     """
 
     def __init__(self) -> None:
         self._executor: ThreadPoolExecutor | None = None
-        self._latest: Future[None] = _NOTHING
+        self._front = _Lane()
+        self._back = _Lane()
         self._failure: OSError | None = None
 
     def submit(self, work: Callable[[], None]) -> None:
         """Have work done after all that was submitted before."""
+        self._enqueue(self._front, work)
+
+    def submit_behind(self, work: Callable[[], None]) -> None:
+        """Have work done when nothing is left that was submitted; not in front of its like."""
+        self._enqueue(self._back, work)
+
+    def _enqueue(self, lane: _Lane, work: Callable[[], None]) -> None:
         if self._executor is None:  # no thread unless there is a disk
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="broker-disk")
-        self._latest = self._executor.submit(self._run, work)
+        lane.append(work)
+        self._executor.submit(self._run_next)
 
-    def _run(self, work: Callable[[], None]) -> None:
+    def _run_next(self) -> None:
+        work, done = (self._front.waiting or self._back.waiting).popleft()
         try:
             work()
         except OSError as error:
             self._failure = self._failure or error
+        except BaseException as error:  # noqa: BLE001 — raised where it is waited for
+            done.set_exception(error)
+            return
+        done.set_result(None)
 
     async def settled(self) -> None:
-        """Wait until all work submitted so far is done.
+        """Wait until all work submitted so far is done, but for what logs have to do.
 
         Raises:
-            KafkaStorageError: Some of it failed, now or earlier.
+            KafkaStorageError: Some work failed, now or earlier.
         """
-        if not self._latest.done():
-            await asyncio.wrap_future(self._latest)
+        await self._until(self._front.latest)
+
+    async def drained(self) -> None:
+        """Wait until all work is done that was asked for so far.
+
+        Raises:
+            KafkaStorageError: See `settled`.
+        """
+        await self._until(self._front.latest, self._back.latest)
+
+    async def _until(self, *latest: Future[None]) -> None:
+        for future in latest:
+            if not future.done():
+                await asyncio.wrap_future(future)
         if self._failure is not None:
             raise KafkaStorageError(f"the disk failed: {self._failure}") from self._failure
 
@@ -55,8 +85,21 @@ class DiskQueue:
             KafkaStorageError: See `settled`.
         """
         try:
-            await self.settled()
+            await self.drained()
         finally:
             if self._executor is not None:
                 self._executor.shutdown()
                 self._executor = None
+
+
+class _Lane:
+    """Work that waits, first come first served. Filled by the loop, emptied by the thread."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Callable[[], None], Future[None]]] = deque()
+        self.latest = _NOTHING
+
+    def append(self, work: Callable[[], None]) -> None:
+        self.latest = Future()
+        self.latest.set_running_or_notify_cancel()  # who waits for it cannot cancel it
+        self.waiting.append((work, self.latest))
