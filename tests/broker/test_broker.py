@@ -22,10 +22,16 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol import framing
-from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
 from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from tests.broker.wire import eventually, fetch, fetch_partition, fetch_request, list_offset
+from tests.broker.wire import (
+    eventually,
+    fetch,
+    fetch_partition,
+    fetch_request,
+    list_offset,
+    new_producer_id,
+)
 from tests.support.cluster import KafkaHandle
 from tests.support.wire import RawClient
 
@@ -169,7 +175,7 @@ async def test_restart_gives_back_topics_ids_configs_and_offsets(tmp_path: Path)
         old = broker.topics["deleted"].topic_id
         await kafka.delete_topic("deleted")
         async with kafka.raw() as client:
-            first = await client.request(InitProducerIdRequest(transactional_id=None))
+            first = await new_producer_id(client)
         before = (broker.cluster_id, broker.topics["kept"].topic_id)
 
     async with Broker(data_dir=tmp_path) as broker:
@@ -187,8 +193,7 @@ async def test_restart_gives_back_topics_ids_configs_and_offsets(tmp_path: Path)
             data = await fetch(client, "kept", fetch_partition(1))
             assert data.high_watermark == 3
             assert (await list_offset(client, "deleted", -1)).offset == 0
-            again = await client.request(InitProducerIdRequest(transactional_id=None))
-            assert again.producer_id > first.producer_id
+            assert await new_producer_id(client) > first
         assert await kafka.produce("kept", 1, ROWS) == 3
 
 
