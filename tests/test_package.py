@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -146,9 +147,73 @@ def test_version_is_the_projects() -> None:
     assert f'version = "{aiokafka_lite.__version__}"' in text
 
 
-def test_every_python_claimed_is_one_that_was_tested() -> None:
-    text = (ROOT / "pyproject.toml").read_text()
-    claimed = re.findall(r"Python :: (3\.\d+)", text)
-    readme = (ROOT / "README.md").read_text()
-    assert claimed == ["3.10", "3.11", "3.12", "3.13"]
-    assert "3.10 to 3.13" in readme
+CLAIMED = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
+
+# Reads what it is named, to its end or to a SyntaxError, and says with which Python.
+COMPILE = """
+import pathlib, sys, warnings
+warnings.simplefilter("error")
+for name in sys.argv[1:]:
+    for path in sorted(pathlib.Path(name).rglob("*.py")):
+        compile(path.read_text(encoding="utf-8"), str(path), "exec")
+print("%d.%d" % sys.version_info[:2])
+"""
+
+
+def test_the_python_that_runs_the_tests_is_one_that_is_claimed() -> None:
+    assert f"{sys.version_info[0]}.{sys.version_info[1]}" in CLAIMED
+    assert f"{CLAIMED[0]} to {CLAIMED[-1]}" in (ROOT / "README.md").read_text()
+
+
+def interpreter(version: str) -> str | None:
+    """Return a Python of that version: on the path, or beside the one that runs the tests."""
+    beside = Path(sys.base_prefix).parent.glob(f"{version}.*/bin/python{version}")
+    for command in (shutil.which(f"python{version}"), *map(str, beside)):
+        # pyenv's commands may be there for versions that are not in use.
+        if command and not subprocess.run([command, "-c", ""], capture_output=True).returncode:
+            return command
+    return None
+
+
+@pytest.mark.parametrize("version", CLAIMED)
+def test_every_python_claimed_can_read_the_package(version: str) -> None:
+    command = interpreter(version)
+    if command is None:
+        pytest.skip(f"Python {version} is not installed here")
+    packages = [str(ROOT / "aiokafka_lite"), str(ROOT / "pyspark_aiokafka_lite")]
+    done = subprocess.run(
+        [command, "-c", COMPILE, *packages], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.strip(), done.stderr) == (version, "")
+
+
+PLAIN = """
+import asyncio, logging, sys
+sys.modules["aiokafka_lite.records._decode"] = None  # as if it were not built
+from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite.broker import Broker
+
+logging.basicConfig(format="%(levelname)s %(message)s")
+
+async def main():
+    async with Broker() as broker:
+        for _ in range(2):
+            async with AIOKafkaConsumer(bootstrap_servers=broker.bootstrap_servers) as consumer:
+                print(consumer.metrics()["decoder"])
+
+asyncio.run(main())
+"""
+
+
+def test_the_plain_decoder_is_told_once_in_a_process_with_what_to_do() -> None:
+    *decoders, warning = sorted(run_python(PLAIN).splitlines(), reverse=True)
+    assert decoders == ["plain Python", "plain Python"]
+    assert warning.startswith("WARNING records are decoded by plain Python")
+    assert str(ROOT / "aiokafka_lite" / "records") in warning
+    assert "install a C compiler" in warning
+
+
+@compiled_only
+def test_nothing_is_told_of_the_compiled_decoder() -> None:
+    told = run_python(PLAIN.replace('sys.modules["aiokafka_lite.records._decode"] = None', ""))
+    assert told.split() == ["compiled", "compiled"]

@@ -1,0 +1,86 @@
+"""What is released: a wheel has the compiled decoder or says that it has not."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from tests.support.distributions import build, built, copied_checkout
+
+ROOT = Path(__file__).parent.parent
+# As if the compiler were there and failed.
+NO_COMPILER = {"CC": "false", "CXX": "false"}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of what releases are built of, without what was built of it."""
+    return copied_checkout(tmp_path / "checkout")
+
+
+def test_a_source_distribution_has_all_of_the_package_and_no_test(checkout: Path) -> None:
+    with tarfile.open(built(checkout, "sdist")) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for path in (ROOT / "aiokafka_lite").rglob("*.py*"):
+        if path.suffix in (".py", ".pyi", ".pyx", ".pxd"):
+            assert str(path.relative_to(ROOT)) in names
+    assert {"CHANGELOG.md", "LICENSE", "README.md", "setup.py"} <= names
+    assert not {name for name in names if name.startswith("tests")}
+
+
+def test_the_wheel_for_every_platform_says_so_and_links_to_what_is_elsewhere(
+    checkout: Path,
+) -> None:
+    wheel = built(checkout, "bdist_wheel", AIOKAFKA_LITE_EXTENSIONS="none")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if name.endswith((".so", ".pyd"))]
+        (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        fields = Parser().parsestr(archive.read(metadata).decode())
+    links = re.findall(r"\]\(([^)]*)\)", str(fields.get_payload()))
+    assert len(links) > 10
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    source = dict(url.split(", ") for url in fields.get_all("Project-URL") or ())["Source"]
+    at_version = f"{source}/blob/v{fields['Version']}/"
+    here = {link.removeprefix(at_version) for link in links if link.startswith(at_version)}
+    assert "docs/design.md" in here
+    assert [name for name in here if not (ROOT / name.partition("#")[0]).exists()] == []
+
+
+def test_a_choice_that_there_is_not_is_refused(checkout: Path) -> None:
+    done = build(checkout, "bdist_wheel", AIOKAFKA_LITE_EXTENSIONS="maybe")
+    assert done.returncode != 0
+    assert "'maybe'" in done.stderr
+    assert "required, optional, none" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_checkout_makes_no_wheel_where_compiling_fails(checkout: Path) -> None:
+    done = build(checkout, "bdist_wheel", **NO_COMPILER)
+    assert done.returncode != 0
+    assert not (checkout / "dist").exists()
+
+
+@pytest.mark.slow
+def test_a_source_distribution_can_be_installed_where_compiling_fails(checkout: Path) -> None:
+    with tarfile.open(built(checkout, "sdist")) as archive:
+        archive.extractall(checkout.parent, filter="data")
+    (unpacked,) = checkout.parent.glob("aiokafka_lite-*")
+    wheel = built(unpacked, "bdist_wheel", **NO_COMPILER)
+    with zipfile.ZipFile(wheel) as archive:
+        assert "aiokafka_lite/records/_decode_py.py" in archive.namelist()
+        assert not [name for name in archive.namelist() if name.endswith(".so")]
+
+
+@pytest.mark.slow
+def test_extensions_carry_no_debugging_information(checkout: Path) -> None:
+    wheel = built(checkout, "bdist_wheel")
+    with zipfile.ZipFile(wheel) as archive:
+        modules = [info for info in archive.infolist() if info.filename.endswith(".so")]
+        assert len(modules) == 4
+        assert all(b".debug_info" not in archive.read(info) for info in modules)
