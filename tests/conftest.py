@@ -22,6 +22,7 @@ from aiokafka_lite.broker import Broker
 from tests.support.cluster import KafkaHandle
 from tests.support.java import JavaTools
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
+from tests.support.required import summary, unavailable
 from tests.support.virtual_time import VIRTUAL_TIME
 
 LONG = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
@@ -88,8 +89,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if isinstance(item, pytest.Function) and hasattr(item, "callspec")
             else {}
         )
-        if params.get("kafka") == "real":
+        names: Sequence[str] = getattr(item, "fixturenames", ())
+        if params.get("kafka") == "real" or "real_kafka" in names:
             item.add_marker(pytest.mark.real_kafka)
+        if "java_tools" in names or "java_runner" in names:
+            item.add_marker(pytest.mark.java)
         has_one_loop_each = item.get_closest_marker("one_loop_each") is not None
         wanted = LONG or (
             _is_in_pairwise_set(params, has_one_loop_each=has_one_loop_each)
@@ -128,6 +132,15 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         gc.freeze()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # pytest-xdist hands all workers' reports to the one process that has a terminal.
+    stats = terminalreporter.stats
+    reports = [
+        each for name in ("passed", "failed", "skipped", "error") for each in stats.get(name, ())
+    ]
+    terminalreporter.write_line(summary(reports))
+
+
 @pytest.fixture(scope="session")
 def real_kafka() -> Iterator[str]:
     """The address of a real Kafka: BOOTSTRAP, or one started for this run."""
@@ -137,7 +150,7 @@ def real_kafka() -> Iterator[str]:
     try:
         kafka = RealKafka()
     except KafkaUnavailableError as error:
-        pytest.skip(str(error))
+        unavailable(error)
     with kafka:
         yield kafka.bootstrap_servers
 
@@ -148,7 +161,7 @@ def java_tools() -> JavaTools:
     try:
         return JavaTools()
     except KafkaUnavailableError as error:
-        pytest.skip(str(error))
+        unavailable(error)
 
 
 @pytest.fixture(params=["embedded", "real"])

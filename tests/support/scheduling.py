@@ -25,6 +25,7 @@ SHARE_SPARK: Final = frozenset(
         "test_home",
         "test_options_alike",
         "test_session",
+        "test_snippets",
         "test_stream",
     )
 )
