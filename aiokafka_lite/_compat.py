@@ -68,6 +68,15 @@ else:  # these only speak to type checkers as well
 
 T = TypeVar("T")
 
+if TYPE_CHECKING:  # a default is Python 3.13's, and only speaks to type checkers
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    KT = TypeVarWithDefault("KT", covariant=True, default=bytes | None)
+    VT = TypeVarWithDefault("VT", covariant=True, default=bytes | None)
+else:
+    KT = TypeVar("KT", covariant=True)
+    VT = TypeVar("VT", covariant=True)
+
 
 def is_being_cancelled(task: asyncio.Task[T]) -> bool:
     """Whether a task was asked to end, and has not ended yet; before Python 3.11 nobody knows."""
@@ -76,6 +85,8 @@ def is_being_cancelled(task: asyncio.Task[T]) -> bool:
 
 
 __all__ = [
+    "KT",
+    "VT",
     "Buffer",
     "Never",
     "Self",

@@ -8,7 +8,7 @@ pytest finds this by the package's entry point; there is nothing to import::
         assert [record.value for record in kafka_broker.records("invoices")] == [b"42"]
 
 
-    @pytest.mark.kafka(partitions=3)
+    @pytest.mark.kafka_broker(partitions=3)
     async def test_my_consumer(kafka_broker, kafka_topic):
         async with AIOKafkaConsumer(
             kafka_topic, bootstrap_servers=kafka_broker.bootstrap_servers
@@ -31,11 +31,14 @@ if TYPE_CHECKING:
     from aiokafka_lite.broker.thread import BrokerThread
 
 CLUSTER_NODES: Final = 3
+MARKER: Final = "kafka_broker"
+# What it was called before, which others have markers of their own by.
+OLD_MARKER: Final = "kafka"
 _topic_numbers = itertools.count(1)
 
 
 class KafkaOptions(NamedTuple):
-    """What `@pytest.mark.kafka` takes; the marker closest to the test counts, option by option."""
+    """What the marker takes; the one closest to the test counts, option by option."""
 
     nodes: int | None = None
     num_partitions: int = 1
@@ -65,11 +68,14 @@ _CHECKS: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have pytest know the marker `kafka`."""
+    """Have pytest know the marker `kafka_broker`, and its old name."""
     config.addinivalue_line(
         "markers",
-        f"kafka({', '.join(_CHECKS)}): options of the fixtures kafka_broker and kafka_cluster "
+        f"{MARKER}({', '.join(_CHECKS)}): options of the fixtures kafka_broker and kafka_cluster "
         "(nodes, num_partitions, auto_create_topics) and kafka_topic (partitions, configs)",
+    )
+    config.addinivalue_line(
+        "markers", f"{OLD_MARKER}(...): the old name of {MARKER}, where it has its options only"
     )
 
 
@@ -77,8 +83,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def kafka_broker(request: pytest.FixtureRequest) -> Iterator[BrokerThread]:
     """A fresh, empty Kafka of one node; topics are created when clients ask for them.
 
-    `@pytest.mark.kafka(nodes=…, num_partitions=…, auto_create_topics=…)` says otherwise. The test
-    fails if the broker met an exception that it did not expect.
+    `@pytest.mark.kafka_broker(nodes=…, num_partitions=…, auto_create_topics=…)` says otherwise.
+    The test fails if the broker met an exception that it did not expect.
     """
     yield from _run_broker(request, nodes=1)
 
@@ -93,7 +99,8 @@ def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[BrokerThread]:
 def kafka_topic(request: pytest.FixtureRequest) -> str:
     """The name of a new topic, on `kafka_cluster` if the test asks for that, or `kafka_broker`.
 
-    It has `@pytest.mark.kafka(partitions=…, configs=…)`, by default `num_partitions` of them.
+    `@pytest.mark.kafka_broker(partitions=…, configs=…)` says how it is; by default it has
+    `num_partitions` of them.
     """
     is_on_cluster = "kafka_cluster" in request.fixturenames
     broker: BrokerThread = request.getfixturevalue(
@@ -124,9 +131,18 @@ def _run_broker(request: pytest.FixtureRequest, *, nodes: int) -> Iterator[Broke
 def _options(request: pytest.FixtureRequest) -> KafkaOptions:
     """Put the markers of a test together; fails the test if one of them is wrong."""
     given: dict[str, object] = {}
-    for marker in request.node.iter_markers("kafka"):  # from the test outwards
+    for marker in request.node.iter_markers():  # from the test outwards
+        if marker.name == OLD_MARKER and _is_ours(marker):
+            request.node.warn(
+                pytest.PytestDeprecationWarning(
+                    f"@pytest.mark.{OLD_MARKER} is now called @pytest.mark.{MARKER}: the old name "
+                    "is that of many projects' own markers"
+                )
+            )
+        elif marker.name != MARKER:
+            continue
         if marker.args:
-            _refuse("takes options by name only", f"kafka({marker.args[0]!r})")
+            _refuse("takes options by name only", f"{MARKER}({marker.args[0]!r})")
         for name, value in marker.kwargs.items():
             if name not in _CHECKS:
                 _refuse(f"has no option {name!r}: it has {', '.join(_CHECKS)}", f"{name}={value!r}")
@@ -137,5 +153,10 @@ def _options(request: pytest.FixtureRequest) -> KafkaOptions:
     return KafkaOptions(**given)  # type: ignore[arg-type]  # checked above
 
 
+def _is_ours(marker: pytest.Mark) -> bool:
+    """Whether a marker by the old name is meant for the fixtures: it has their options only."""
+    return not marker.args and bool(marker.kwargs) and marker.kwargs.keys() <= _CHECKS.keys()
+
+
 def _refuse(rule: str, written: str) -> NoReturn:
-    pytest.fail(f"@pytest.mark.kafka {rule}, and this test has {written}", pytrace=False)
+    pytest.fail(f"@pytest.mark.{MARKER} {rule}, and this test has {written}", pytrace=False)

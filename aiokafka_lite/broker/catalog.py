@@ -1,7 +1,8 @@
 """The topics of the cluster: found by name and id, created, deleted, kept across restarts.
 
 `cluster.json` in the data directory names every topic with its id, its configuration and the
-leader and replicas of each partition; it is replaced as a whole. Beside it each topic has a folder
+leader and replicas of each partition; it is replaced as a whole, not for each change, but after all
+that came while it was written last. Beside it each topic has a folder
 whose name ends with its id, so that a topic never meets what another of its name left behind; in
 it, each partition has one.
 """
@@ -64,15 +65,48 @@ class _StoredTopic(TypedDict):
     partitions: list[_StoredPartition]
 
 
-class _FirstStoredCatalog(TypedDict):
+class _FirstStoredHead(TypedDict):
     format: int
     cluster_id: str
     next_producer_id: int
+
+
+class _StoredHead(_FirstStoredHead, total=False):
+    settings: list[StoredSettings]
+
+
+class _StoredCatalog(_StoredHead):
     topics: dict[str, _StoredTopic]
 
 
-class _StoredCatalog(_FirstStoredCatalog, total=False):
-    settings: list[StoredSettings]
+def _kept(topic: Topic) -> str:
+    """Return how a topic is kept."""
+    return json.dumps(
+        _StoredTopic(
+            id=uuid_to_str(topic.topic_id),
+            configs=dict(topic.config.overrides),
+            partitions=[
+                _StoredPartition(
+                    leader_id=partition.leader_id,
+                    leader_epoch=partition.leader_epoch,
+                    replicas=list(partition.replicas),
+                    isr=list(partition.isr),
+                )
+                for partition in topic.partitions
+            ],
+        )
+    )
+
+
+def _catalog_json(head: str, topics: Mapping[str, str]) -> bytes:
+    """Put the catalog together, a topic a line."""
+    lines = ",\n".join(f"{json.dumps(name)}: {kept}" for name, kept in topics.items())
+    return f'{head[:-1]}, "topics": {{\n{lines}\n}}}}'.encode()
+
+
+def _plain(name: str) -> str:
+    """Return a name as metrics have it: no two topics may be the same there."""
+    return name.replace(".", "_")
 
 
 class TopicCatalog:
@@ -91,11 +125,16 @@ class TopicCatalog:
         self._on_change = on_change
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
+        self._by_plain_name: dict[str, Topic] = {}
         self._partition_count = 0
         self._lock_fd = -1
         self._next_producer_id = self._producer_ids_end = 0
-        # How often the catalog was saved: asked for by the loop, done by the disk's thread.
+        # How often the catalog was to be saved: asked for by the loop, done by the disk's thread.
         self._saves = self._saves_done = 0
+        # What is to be on the disk, as JSON: all but the topics, and each topic by its name.
+        # Written by the loop; the disk's thread reads, and what it reads never changes.
+        self._kept_head = ""
+        self._kept_topics: dict[str, str] = {}
         # Topics that a crash might take, or some of their partitions: the save that keeps them.
         self._unsaved: dict[bytes, int] = {}
         # Grows when a topic is made, grows or is deleted; and its value when one was made last.
@@ -136,11 +175,9 @@ class TopicCatalog:
             InvalidTopicError: It breaks a rule, or another topic's name is too much like it.
         """
         check_topic_name(name)
-        plain = name.replace(".", "_")
-        if plain != name or "_" in name:
-            for other in self._topics:
-                if other != name and other.replace(".", "_") == plain:
-                    raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
+        other = self._by_plain_name.get(_plain(name))
+        if other is not None and other.name != name:
+            raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other.name}")
 
     def check_growth(self, more: int) -> None:
         """Check that so many partitions may be created.
@@ -165,11 +202,15 @@ class TopicCatalog:
         topic = Topic(new.name, self._rng.randbytes(16), new.config)
         for replicas in new.replicas:
             self._add_partition(topic, replicas)
-        self._topics[topic.name] = self._by_id[topic.topic_id] = topic
+        self._add(topic)
         self.version += 1
         self.created_version = self.version
         self._save_growth(topic)
         return topic
+
+    def _add(self, topic: Topic) -> None:
+        self._topics[topic.name] = self._by_id[topic.topic_id] = topic
+        self._by_plain_name[_plain(topic.name)] = topic
 
     def add_partitions(self, topic: Topic, replicas: Sequence[Sequence[int]]) -> None:
         """Add partitions, one for each replica list, at the end of a topic."""
@@ -200,9 +241,11 @@ class TopicCatalog:
     def delete(self, topic: Topic) -> None:
         """Delete a topic with all its records and wake who waits for any."""
         del self._topics[topic.name], self._by_id[topic.topic_id]
+        del self._by_plain_name[_plain(topic.name)]
         self.version += 1
         self._unsaved.pop(topic.topic_id, None)
         self._partition_count -= len(topic.partitions)
+        self._kept_topics.pop(topic.name, None)
         self._save()
         for partition in topic.partitions:
             partition.log.delete()
@@ -213,12 +256,13 @@ class TopicCatalog:
 
     def leaders_changed(self) -> None:
         """Keep who leads what, and in which epoch."""
+        self._keep_all()
         self._save()
 
     def configure_topic(self, topic: Topic, config: TopicConfig) -> None:
         """Let another configuration apply to a topic, its open logs included."""
         self._apply(topic, config)
-        self._save()
+        self._save_topic(topic)
 
     def configure(
         self, kind: ResourceType, name: str, settings: Mapping[str, str], *, validate_only: bool
@@ -286,49 +330,51 @@ class TopicCatalog:
         folder = self._folder(topic)
         if folder is None:
             return MemoryStore(topic.config.segment_bytes)
-        return FolderStore(folder / str(index), topic.config.segment_bytes)
+        name = f"{topic.name}-{index}"
+        return FolderStore(folder / str(index), topic.config.segment_bytes, name)
+
+    def _keep_all(self) -> None:
+        if self._config.data_dir is not None:
+            self._kept_topics = {name: _kept(topic) for name, topic in self._topics.items()}
+
+    def _save_topic(self, topic: Topic) -> None:
+        """Keep a topic that was made, has grown or was configured anew."""
+        if self._config.data_dir is not None:
+            self._kept_topics[topic.name] = _kept(topic)
+        self._save()
 
     def _save_growth(self, topic: Topic) -> None:
-        self._save()
+        self._save_topic(topic)
         if self._config.data_dir is not None:
             self._unsaved[topic.topic_id] = self._saves
 
     def _save(self) -> None:
+        """Have the disk's thread write what is kept, unless an earlier write has brought it.
+
+        So a thousand topics that are made at once are written a few times, not a thousand.
+        """
         if self._config.data_dir is None:
             return
-        path, stored = self._config.data_dir / CATALOG_FILE, self._stored()
+        path = self._config.data_dir / CATALOG_FILE
+        self._kept_head = json.dumps(
+            _StoredHead(
+                format=FORMAT,
+                cluster_id=self.cluster_id,
+                next_producer_id=self._producer_ids_end,
+                settings=self.settings.stored(),
+            )
+        )
+        # Last of all: who reads this number first finds what it stands for.
         self._saves += 1
         number = self._saves
 
         def save() -> None:
-            replace_file(path, json.dumps(stored, indent=1).encode())
-            self._saves_done = number
+            if self._saves_done < number:
+                brought = self._saves
+                replace_file(path, _catalog_json(self._kept_head, self._kept_topics.copy()))
+                self._saves_done = brought
 
         self._disk.submit(save)
-
-    def _stored(self) -> _StoredCatalog:
-        return _StoredCatalog(
-            format=FORMAT,
-            cluster_id=self.cluster_id,
-            next_producer_id=self._producer_ids_end,
-            settings=self.settings.stored(),
-            topics={
-                topic.name: _StoredTopic(
-                    id=uuid_to_str(topic.topic_id),
-                    configs=dict(topic.config.overrides),
-                    partitions=[
-                        _StoredPartition(
-                            leader_id=partition.leader_id,
-                            leader_epoch=partition.leader_epoch,
-                            replicas=list(partition.replicas),
-                            isr=list(partition.isr),
-                        )
-                        for partition in topic.partitions
-                    ],
-                )
-                for topic in self._topics.values()
-            },
-        )
 
     def load(self) -> None:
         """Take hold of the data directory and load what is in it. Blocks on the disk.
@@ -356,6 +402,7 @@ class TopicCatalog:
                 f"{data_dir / CATALOG_FILE} cannot be read: {error!r}"
             ) from error
         self._remove_leftovers(data_dir)
+        self._keep_all()
         self._save()
 
     def _lock(self, data_dir: Path) -> None:
@@ -386,7 +433,7 @@ class TopicCatalog:
                     partition.leader_epoch += 1
                     partition.log.begin_epoch(partition.leader_epoch)
                 topic.partitions.append(partition)
-            self._topics[name] = self._by_id[topic.topic_id] = topic
+            self._add(topic)
             self._partition_count += len(topic.partitions)
 
     def _remove_leftovers(self, data_dir: Path) -> None:

@@ -82,7 +82,7 @@ class DirectAccess(ABC):
 
         Args:
             topic: Where to.
-            value: None writes a tombstone.
+            value: Bytes or text; None writes a tombstone.
             key: Decides the partition, as Java's partitioner has it, if `partition` does not.
             headers: Pairs of name and value.
             partition: None without a key: the one that ends first.
@@ -91,6 +91,7 @@ class DirectAccess(ABC):
         Raises:
             UnknownTopicOrPartitionError: There is no such topic or partition.
             KafkaError: What a producer would be told: too large, no key for a compacted topic …
+            TypeError: The value, the key or a header is neither bytes, nor str, nor None.
         """
         record = NewRecord(value, key, headers, partition, timestamp_ms)
         (written,) = self.produce_all(topic, [record])
@@ -103,8 +104,8 @@ class DirectAccess(ABC):
 
         Raises:
             UnknownTopicOrPartitionError: As `produce`.
-            KafkaError: As `produce`. Whatever is raised, nothing was written, unless it is
-                KafkaStorageError.
+            KafkaError, TypeError: As `produce`. Whatever is raised, nothing was written, unless it
+                is KafkaStorageError.
         """
         writer = self.writer(topic, codec=codec)
         try:
@@ -140,7 +141,7 @@ class DirectAccess(ABC):
         partition: int | None = None,
         *,
         isolation_level: IsolationLevel = "read_uncommitted",
-    ) -> list[ConsumerRecord[bytes, bytes]]:
+    ) -> list[ConsumerRecord]:
         """Return all records of a topic, or of one partition, by partition and offset.
 
         Args:
@@ -197,7 +198,7 @@ class DirectAccess(ABC):
 
     async def wait_for_records(
         self, topic: str, count: int = 1, *, timeout_s: float = WAIT_S
-    ) -> list[ConsumerRecord[bytes, bytes]]:
+    ) -> list[ConsumerRecord]:
         """Wait until a topic holds at least so many records, and return all of them.
 
         The topic need not be there yet.
@@ -205,7 +206,7 @@ class DirectAccess(ABC):
         Raises:
             TimeoutError: It does not within the timeout.
         """
-        found: list[ConsumerRecord[bytes, bytes]] = []
+        found: list[ConsumerRecord] = []
         seen: list[int] = []
 
         def are_there() -> bool:
@@ -291,7 +292,7 @@ class DirectAccess(ABC):
         return known
 
 
-def _read(partition: Partition, is_committed: bool) -> Iterator[ConsumerRecord[bytes, bytes]]:
+def _read(partition: Partition, is_committed: bool) -> Iterator[ConsumerRecord]:
     log = partition.log
     offset = log.log_start_offset
     end = log.last_stable_offset if is_committed else log.high_watermark

@@ -55,6 +55,7 @@ class BrokerNode:
         self._all_gone: asyncio.Future[None] | None = None
         # Made by open(), which has a loop.
         self._loop: asyncio.AbstractEventLoop
+        self.on_bug: Callable[[str, BaseException], None]
         self.channel: RequestChannel[Work]
         self.fetch_sessions: FetchSessionCache
         self.groups: GroupCoordinator
@@ -92,7 +93,7 @@ class BrokerNode:
 
     def open(self, on_bug: Callable[[str, BaseException], None]) -> None:
         """Make what lives as long as the cluster does; must be called in the cluster's loop."""
-        cluster, config = self.cluster, self.cluster.config
+        cluster, config, self.on_bug = self.cluster, self.cluster.config, on_bug
         self._loop = cluster.loop
         self.fetch_sessions = FetchSessionCache(
             config.max_fetch_sessions, config.fetch_session_eviction_s, cluster.rng
@@ -101,7 +102,7 @@ class BrokerNode:
         self.transactions = TransactionCoordinator(cluster.transactions)
         self.channel = RequestChannel(config.queued_max_requests, self._loop)
         dispatcher = Dispatcher(
-            self.channel, cluster.purgatory, cluster.scope, cluster.faults, cluster.quotas, on_bug
+            self.channel, cluster.purgatory, cluster.scope, cluster.faults, cluster.quotas
         )
         cluster.scope.spawn(dispatcher.run(), name=f"dispatcher-{self.id}")
 

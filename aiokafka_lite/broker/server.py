@@ -36,7 +36,7 @@ from aiokafka_lite.broker.faults.rules import Action, Match
 from aiokafka_lite.broker.groups.consumer_values import ConsumerSettings
 from aiokafka_lite.broker.groups.values import GroupSettings
 from aiokafka_lite.broker.log.compaction import compact_all
-from aiokafka_lite.broker.log.maintenance import Job, Maintenance, Steps
+from aiokafka_lite.broker.log.maintenance import Job, Maintenance
 from aiokafka_lite.broker.log.retention import delete_expired
 from aiokafka_lite.broker.network.purgatory import Purgatory
 from aiokafka_lite.broker.network.quota_file import QuotaFile
@@ -58,6 +58,7 @@ from aiokafka_lite.errors import (
     BrokerNotAvailableError,
 )
 from aiokafka_lite.protocol.schema import Response
+from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.sasl import Secret
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
         # Made by start(), which has a loop.
         self.loop: asyncio.AbstractEventLoop
         self.scope: TaskScope
-        self.purgatory: Purgatory[Response]
+        self.purgatory: Purgatory[Response | Steps[Response]]
         self._maintenance: Maintenance
 
     # Starting and stopping
@@ -304,7 +305,7 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
         yield Job(self.config.offsets_retention_check_interval_ms / 1000, self._expire_offsets)
         yield Job(EXPIRY_CHECK_S, self.transactions.expire_ids)
 
-    def _expire_offsets(self) -> Steps:
+    def _expire_offsets(self) -> Steps[None]:
         for node in self.live_nodes:
             yield from node.groups.removal.expire(self.config.offsets_retention_minutes * 60_000)
 

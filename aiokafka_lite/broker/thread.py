@@ -234,7 +234,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         partition: int | None = None,
         *,
         isolation_level: IsolationLevel = "read_uncommitted",
-    ) -> list[ConsumerRecord[bytes, bytes]]:
+    ) -> list[ConsumerRecord]:
         """Return all records of a topic, or of one partition; see `Broker.records`."""
         return self.call(
             lambda broker: broker.records(topic, partition, isolation_level=isolation_level)
@@ -256,7 +256,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
 
     def wait_for_records(
         self, topic: str, count: int = 1, *, timeout_s: float = WAIT_S
-    ) -> list[ConsumerRecord[bytes, bytes]]:
+    ) -> list[ConsumerRecord]:
         """Wait until a topic holds so many records; see `Broker.wait_for_records`.
 
         Raises:

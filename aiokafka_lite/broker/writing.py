@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -143,16 +143,17 @@ class TopicWriter:
 
         Raises:
             RecordRefusedError: The topic does not take this record, or an earlier one.
+            TypeError: Its value, key or headers are neither bytes nor text; nothing was added.
         """
         number = self.count
-        self.count += 1
         encoded = _Encoded(
             number,
-            _bytes(record.value),
-            _bytes(record.key),
-            [(name, _bytes(value)) for name, value in record.headers],
+            _bytes("value", record.value),
+            _bytes("key", record.key),
+            [*_headers(record.headers)],
             self._clock() if record.timestamp_ms is None else record.timestamp_ms,
         )
+        self.count += 1
         try:
             partition = self._choose(record.partition, encoded.key)
         except KafkaError as error:
@@ -246,8 +247,30 @@ class TopicWriter:
         return validated_batch(builder.build(), NEWEST_PRODUCE, config, self._clock())
 
 
-def _bytes(text: Text) -> bytes | None:
-    return text.encode() if isinstance(text, str) else text
+def _bytes(what: str, given: object) -> bytes | None:
+    """Return what is written of what a caller gave, whose types nobody may have checked."""
+    if given is None or isinstance(given, bytes):
+        return given
+    if isinstance(given, str):
+        return given.encode()
+    if isinstance(given, (bytearray, memoryview)):
+        return bytes(given)
+    raise TypeError(
+        f"a record's {what} may be bytes, a str (written in UTF-8) or None, not "
+        f"{type(given).__name__}: json.dumps(...), for instance, makes a str of it"
+    )
+
+
+def _headers(given: Iterable[object]) -> Iterator[tuple[str, bytes | None]]:
+    for header in given:
+        if not (isinstance(header, (tuple, list)) and len(header) == 2):
+            raise TypeError(
+                f"headers are pairs of name and value, as [('trace', 'a1')], not {header!r}"
+            )
+        name, value = header
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name may be a str, not {type(name).__name__}")
+        yield name, _bytes(f"header {name!r}", value)
 
 
 def _add(builder: BatchBuilder, record: _Encoded) -> None:

@@ -519,8 +519,11 @@ class ShareSessionLimitReachedError(
 
 # fmt: on
 
-# Names that aiokafka keeps for older programs.
 InvalidMessageError = CorruptRecordException
+"""The same class, by the name that aiokafka keeps for older programs."""
 GroupLoadInProgressError = CoordinatorLoadInProgressError
+"""The same class, by the name that aiokafka keeps for older programs."""
 GroupCoordinatorNotAvailableError = CoordinatorNotAvailableError
+"""The same class, by the name that aiokafka keeps for older programs."""
 NotCoordinatorForGroupError = NotCoordinatorError
+"""The same class, by the name that aiokafka keeps for older programs."""

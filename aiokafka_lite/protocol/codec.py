@@ -6,22 +6,36 @@ Codecs are compiled once for each class and version, on first use (see decoding.
 from __future__ import annotations
 
 import struct
-from typing import Final, TypeVar, cast
+from functools import cache
+from typing import Final, TypeVar
 
 from aiokafka_lite._compat import Buffer
 from aiokafka_lite.errors import IllegalArgumentError, KafkaProtocolError, UnsupportedVersionError
-from aiokafka_lite.protocol.decoding import Decoder, Head, compile_decoder
-from aiokafka_lite.protocol.encoding import Encoder, Part, compile_encoder
-from aiokafka_lite.protocol.schema import Blob, Message
+from aiokafka_lite.protocol.decoding import (
+    Decoder,
+    DecoderInSteps,
+    Head,
+    PiecewiseDecoder,
+    compile_decoder,
+    compile_decoder_in_steps,
+    compile_piecewise,
+)
+from aiokafka_lite.protocol.encoding import (
+    Encoder,
+    EncoderInSteps,
+    Part,
+    compile_encoder,
+    compile_encoder_in_steps,
+)
+from aiokafka_lite.protocol.schema import Blob, Message, Struct
 
 M = TypeVar("M", bound=Message)
 B = TypeVar("B", bound=Blob)
 
-_decoders: Final[dict[tuple[type[Message], int, Head], Decoder[Message]]] = {}
-_encoders: Final[dict[tuple[type[Message], int], Encoder[Message]]] = {}
 _INT16: Final = struct.Struct(">h")
 
 
+@cache
 def decoder(cls: type[M], version: int, head: Head = Head.NONE) -> Decoder[M]:
     """Return the compiled decoder: it takes a view of bytes and uses them up, or raises.
 
@@ -30,24 +44,54 @@ def decoder(cls: type[M], version: int, head: Head = Head.NONE) -> Decoder[M]:
     Raises:
         UnsupportedVersionError: The class has no such version.
     """
-    compiled = _decoders.get((cls, version, head))
-    if compiled is None:
-        _check_version(cls, version)
-        compiled = _decoders[cls, version, head] = compile_decoder(cls, version, head)
-    return cast("Decoder[M]", compiled)
+    _check_version(cls, version)
+    return compile_decoder(cls, version, head)
 
 
+@cache
+def piecewise_decoder(
+    cls: type[M], version: int, element: type[Struct], head: Head
+) -> PiecewiseDecoder[M]:
+    """Return the compiled decoder that stops every so many elements.
+
+    Raises:
+        UnsupportedVersionError: The class has no such version.
+    """
+    _check_version(cls, version)
+    return compile_piecewise(cls, version, element, head)
+
+
+@cache
 def encoder(cls: type[M], version: int) -> Encoder[M]:
     """Return the compiled encoder: it hands the message's parts to an append function.
 
     Raises:
         UnsupportedVersionError: The class has no such version.
     """
-    compiled = _encoders.get((cls, version))
-    if compiled is None:
-        _check_version(cls, version)
-        compiled = _encoders[cls, version] = cast("Encoder[Message]", compile_encoder(cls, version))
-    return compiled
+    _check_version(cls, version)
+    return compile_encoder(cls, version)
+
+
+@cache
+def decoder_in_steps(cls: type[M], version: int) -> DecoderInSteps[M]:
+    """Return what decodes like `decoder` does, but as a generator that yields now and then.
+
+    Raises:
+        UnsupportedVersionError: The class has no such version.
+    """
+    _check_version(cls, version)
+    return compile_decoder_in_steps(cls, version)
+
+
+@cache
+def encoder_in_steps(cls: type[M], version: int) -> EncoderInSteps[M]:
+    """Return what encodes like `encoder` does, but as a generator that yields now and then.
+
+    Raises:
+        UnsupportedVersionError: The class has no such version.
+    """
+    _check_version(cls, version)
+    return compile_encoder_in_steps(cls, version)
 
 
 def _check_version(cls: type[Message], version: int) -> None:
@@ -64,7 +108,8 @@ def decode(cls: type[M], version: int, data: Buffer) -> M:
         KafkaProtocolError: The bytes are not such a message and nothing else.
         UnsupportedVersionError: The class has no such version.
     """
-    return decoder(cls, version)(memoryview(data))
+    message: M = decoder(cls, version)(memoryview(data))
+    return message
 
 
 def encode(message: Message, version: int) -> bytes:
@@ -86,10 +131,18 @@ def encode_parts(message: Message, version: int) -> list[Part]:
     encode_into = encoder(type(message), version)
     try:
         encode_into(message, parts.append)
-    except (struct.error, AttributeError, TypeError, ValueError) as error:
-        name = type(message).__name__
-        raise IllegalArgumentError(f"{name} v{version}: a value misfits: {error}") from error
+    except MISFITS as error:
+        raise misfit(message, version, error) from error
     return parts
+
+
+MISFITS: Final = (struct.error, AttributeError, TypeError, ValueError)
+"""What encoders raise of a value that does not fit its field; see `misfit`."""
+
+
+def misfit(message: Message, version: int, error: BaseException) -> IllegalArgumentError:
+    """Make the error for a value that does not fit its field."""
+    return IllegalArgumentError(f"{type(message).__name__} v{version}: a value misfits: {error}")
 
 
 def encode_versioned(blob: Blob, version: int) -> bytes:
@@ -114,6 +167,9 @@ def decode_versioned(cls: type[B], data: Buffer) -> B:
     if len(view) < _INT16.size:
         raise KafkaProtocolError(f"{cls.__name__}: {len(view)} bytes hold no version")
     (version,) = _INT16.unpack_from(view)
+    message: B
     if version > cls.versions.last and cls.is_forward_compatible:
-        return decoder(cls, cls.versions.last)(view[_INT16.size :], True)
-    return decoder(cls, version)(view[_INT16.size :])
+        message = decoder(cls, cls.versions.last)(view[_INT16.size :], True)
+    else:
+        message = decoder(cls, version)(view[_INT16.size :])
+    return message

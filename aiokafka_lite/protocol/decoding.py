@@ -11,6 +11,8 @@ Whatever the bytes, the outcome is a message or KafkaProtocolError:
   is sliced or allocated, a count by the least size that its elements can have. Counts below 127
   need no comparison: the elements that are missing are noticed when they are read;
 - tags must ascend, and tagged fields must be as long as they claim. Unknown ones are skipped.
+
+A decoder *in steps* is the same as a generator, for whoever must not be held up by a large message.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ from struct import error as struct_error
 from struct import unpack_from
 from typing import Final, Protocol, TypeVar
 
+from aiokafka_lite._compat import override
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol import varint
 from aiokafka_lite.protocol.schema import Message, Struct
-from aiokafka_lite.protocol.source import SourceWriter, compile_function
+from aiokafka_lite.protocol.source import SourceWriter, Steps, compile_function
 from aiokafka_lite.protocol.wire import (
     RECORDS,
     STRING,
@@ -50,6 +53,25 @@ class Decoder(Protocol[M_co]):
         """Decode a message that ends where the view ends, or with `has_rest` before that."""
 
 
+class DecoderInSteps(Protocol[M_co]):
+    """A compiled decoder that yields after so many elements."""
+
+    def __call__(self, view: memoryview, has_rest: bool = False, /) -> Steps[M_co]:
+        """Decode a message as a `Decoder` does."""
+
+
+class PiecewiseDecoder(Protocol[M_co]):
+    """A compiled decoder of messages that hold very many of one struct, two arrays deep.
+
+    Its iterator gives first the message, as far as it was read by then, and after that the structs
+    whose array holds these, each time with some of them more: the array is emptied when it goes on.
+    The message has everything but that when the iterator ends. Errors come when they are met.
+    """
+
+    def __call__(self, view: memoryview, /) -> Iterator[M_co | Struct]:
+        """Decode a message that ends where the view ends."""
+
+
 class Head(enum.Enum):
     """What is ahead of a message: a response's header, skipped along with it."""
 
@@ -59,12 +81,30 @@ class Head(enum.Enum):
 
 
 _CORRELATION_ID_BYTES: Final = 4
+# Elements that a piecewise decoder reads in one go: some 1 us each.
+PIECE: Final = 100
 
 
 def compile_decoder(cls: type[M], version: int, head: Head = Head.NONE) -> Decoder[M]:
     """Compile the decoder of `cls` in `version`; it must be one of `cls.versions`."""
     source = _DecoderSource(cls, version, head)
     return compile_function(f"decode {cls.__name__} v{version}", source.lines, source.constants)
+
+
+def compile_decoder_in_steps(cls: type[M], version: int) -> DecoderInSteps[M]:
+    """Compile what decodes `cls` in `version` in steps."""
+    source = _DecoderSource(cls, version, Head.NONE, in_steps=True)
+    name = f"decode {cls.__name__} v{version} in steps"
+    return compile_function(name, source.lines, source.constants)
+
+
+def compile_piecewise(
+    cls: type[M], version: int, element: type[Struct], head: Head = Head.NONE
+) -> PiecewiseDecoder[M]:
+    """Compile a decoder that stops every `PIECE` elements; see `PiecewiseDecoder`."""
+    source = _PiecewiseSource(cls, version, head, element)
+    name = f"decode {cls.__name__} v{version} piecewise"
+    return compile_function(name, source.lines, source.constants)
 
 
 def present(cls: type[Struct], version: int) -> list[Field]:
@@ -107,6 +147,7 @@ _GLOBALS: Final[dict[str, object]] = {
     "new": object.__new__,
     "read_tag": varint.read_tag,
     "read_uvarint": varint.read_uvarint,
+    "skip_in_steps": varint.skip_tagged_fields_in_steps,
     "skip_tagged_fields": varint.skip_tagged_fields,
     "struct_error": struct_error,
     "unpack_from": unpack_from,
@@ -117,8 +158,11 @@ _GLOBALS: Final[dict[str, object]] = {
 class _DecoderSource(SourceWriter):
     """The source of one decoder."""
 
-    def __init__(self, cls: type[Message], version: int, head: Head) -> None:
-        super().__init__(f"def decode_{cls.__name__}(view, has_rest=False):", _GLOBALS)
+    def __init__(
+        self, cls: type[Message], version: int, head: Head, *, in_steps: bool = False
+    ) -> None:
+        signature = f"def decode_{cls.__name__}(view, has_rest=False):"
+        super().__init__(signature, _GLOBALS, in_steps=in_steps)
         self.version = version
         self.is_flexible = cls.flexible.covers(version)
         self.run: list[tuple[str, str]] = []  # (code in the struct module, assignment target)
@@ -142,7 +186,7 @@ class _DecoderSource(SourceWriter):
         with self.block("if pos != end and not has_rest:"):
             self.line(f"text = f'{name} ends at {{pos}}, but {{end}} bytes came'")
             self.line("raise KafkaProtocolError(text)")
-        self.line(f"return {message}")
+        self.end(message)
 
     def read_fixed(self, code: str, target: str) -> None:
         self.run.append((code, target))
@@ -196,7 +240,8 @@ class _DecoderSource(SourceWriter):
         self.read_fixed("B", "n")
         self.flush()
         with self.block("if n:"):
-            self.line("pos = skip_tagged_fields(view, pos - 1)")
+            skip = "yield from skip_in_steps" if self.in_steps else "skip_tagged_fields"
+            self.line(f"pos = {skip}(view, pos - 1)")
 
     def read_tags(self, fields: list[Field], target: str, path: str) -> None:
         for field in fields:
@@ -211,6 +256,7 @@ class _DecoderSource(SourceWriter):
             self.line("n, pos = read_uvarint(view, pos - 1)")
             self.line(f"{tag} = -1")
             with self.block("for _ in range(n):"):
+                self.count()
                 self.line(f"{tag}, n, pos = read_tag(view, pos, {tag})")
                 self.line(f"{stop} = pos + n")
                 for number, field in enumerate(fields):
@@ -305,6 +351,7 @@ class _DecoderSource(SourceWriter):
             if isinstance(element, Fixed) and element is not UUID:
                 self.line(f"{target} = [*unpack_from(f'>{{{count}}}{element.code}', view, pos)]")
                 self.line(f"pos += {size} * ({count})")
+                self.count(count)
             else:
                 self.read_elements(element, count, target, path)
 
@@ -313,6 +360,7 @@ class _DecoderSource(SourceWriter):
         items = self.fresh("items")
         self.line(f"{target} = {items} = []")
         with self.block(f"for _ in range({count}):"):
+            self.count()
             if isinstance(element, Nested):
                 variable = self.read_struct(element.struct, path)
             else:
@@ -320,3 +368,41 @@ class _DecoderSource(SourceWriter):
                 self.read(element, variable, path, nullable=False)
             self.flush()
             self.line(f"{items}.append({variable})")
+
+
+class _PiecewiseSource(_DecoderSource):
+    """The source of one decoder that stops in between; its arrays are not kept."""
+
+    def __init__(self, cls: type[Message], version: int, head: Head, element: type[Struct]) -> None:
+        self.element = element
+        super().__init__(cls, version, head)
+
+    @override
+    def read_elements(self, element: Wire, count: str, target: str, path: str) -> None:
+        owner = target.rpartition(".")[0]
+        if self._is_element(element):
+            items = self.fresh("items")
+            self.line(f"{target} = {items} = []")
+            with self.block(f"for _ in range({count}):"):
+                variable = self.read_struct(self.element, path)
+                self.flush()
+                self.line(f"{items}.append({variable})")
+                with self.block(f"if len({items}) == {PIECE}:"):
+                    self.line(f"yield {owner}")
+                    self.line(f"{items}.clear()")
+            self.line(f"yield {owner}")
+        elif isinstance(element, Nested) and self._holds_elements(element.struct):
+            self.line(f"{target} = []")
+            self.line(f"yield {owner}")
+            with self.block(f"for _ in range({count}):"):
+                self.read_struct(element.struct, path)
+                self.flush()
+        else:
+            super().read_elements(element, count, target, path)
+
+    def _is_element(self, wire: Wire) -> bool:
+        return isinstance(wire, Nested) and wire.struct is self.element
+
+    def _holds_elements(self, struct: type[Struct]) -> bool:
+        wires = [field.wire for field in struct.schema]
+        return any(isinstance(wire, Array) and self._is_element(wire.element) for wire in wires)

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.decoding import absent, present, tagged
 from aiokafka_lite.protocol.schema import Message, Struct
-from aiokafka_lite.protocol.source import SourceWriter, compile_function
+from aiokafka_lite.protocol.source import SourceWriter, Steps, compile_function
 from aiokafka_lite.protocol.varint import ONE_BYTE, encode_uvarint
 from aiokafka_lite.protocol.wire import (
     NO_VERSIONS,
@@ -35,15 +35,30 @@ from aiokafka_lite.protocol.wire import (
 M = TypeVar("M", bound=Message)
 Part = bytes | bytearray | memoryview
 Encoder = Callable[[M, Callable[[Part], None]], None]
+EncoderInSteps = Callable[[M, Callable[[Part], None]], Steps[None]]
+"""Yields after so many elements; what was appended until then may be taken away."""
 
 
 def compile_encoder(cls: type[M], version: int) -> Encoder[M]:
     """Compile the encoder of `cls` in `version`; it must be one of `cls.versions`."""
-    source = EncoderSource(f"def encode_{cls.__name__}(message, append):", cls, version)
+    source = _whole_source(cls, version, in_steps=False)
+    return compile_function(f"encode {cls.__name__} v{version}", source.lines, source.constants)
+
+
+def compile_encoder_in_steps(cls: type[M], version: int) -> EncoderInSteps[M]:
+    """Compile what encodes `cls` in `version` in steps."""
+    source = _whole_source(cls, version, in_steps=True)
+    name = f"encode {cls.__name__} v{version} in steps"
+    return compile_function(name, source.lines, source.constants)
+
+
+def _whole_source(cls: type[Message], version: int, *, in_steps: bool) -> EncoderSource:
+    signature = f"def encode_{cls.__name__}(message, append):"
+    source = EncoderSource(signature, cls, version, in_steps=in_steps)
     source.write_struct(cls, "message", cls.__name__)
     source.flush()
-    source.line("return")
-    return compile_function(f"encode {cls.__name__} v{version}", source.lines, source.constants)
+    source.end("")
+    return source
 
 
 def _cannot_carry(version: int, field: str) -> UnsupportedVersionError:
@@ -71,8 +86,10 @@ Run = list[tuple[str, str]]
 class EncoderSource(SourceWriter):
     """The source of one encoder; where values come from is for subclasses to change."""
 
-    def __init__(self, signature: str, cls: type[Message], version: int) -> None:
-        super().__init__(signature, _GLOBALS)
+    def __init__(
+        self, signature: str, cls: type[Message], version: int, *, in_steps: bool = False
+    ) -> None:
+        super().__init__(signature, _GLOBALS, in_steps=in_steps)
         self.version = version
         self.is_flexible = cls.flexible.covers(version)
         self.run: Run = []
@@ -226,8 +243,10 @@ class EncoderSource(SourceWriter):
             with self.block(f"if {value}:"):
                 code = f"f'>{{len({value})}}{element.code}'"
                 self.line(f"{self.append}(pack({code}, *{value}))")
+                self.count(f"len({value})")
             return
         item = self.fresh("item")
         with self.block(f"for {self.each(element, item)} in {value}:"):
+            self.count()
             self.write_value(element, item, False, path)
             self.flush()

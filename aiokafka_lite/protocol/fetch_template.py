@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from aiokafka_lite._compat import override
@@ -87,17 +88,24 @@ class FetchTemplate:
         """Return what encodes requests, compiled on first use."""
         template = self._templates.get(key)
         if template is None:
-            template = self._templates[key] = self._compile(*key)
+            template = _compile(self._min_bytes, self._isolation_level, *key)
+            self._templates[key] = template
         return template
 
-    def _compile(self, version: int, client_id: str | None, rack_id: str, is_one: bool) -> Template:
-        fixed = FetchRequest(
-            min_bytes=self._min_bytes,
-            isolation_level=self._isolation_level,
-            rack_id=rack_id,
-        )
-        counts = _ONE_PARTITION if is_one else {}
-        return compile_template(fixed, _VARYING, version, client_id, counts)
+
+@lru_cache(maxsize=64)
+def _compile(
+    min_bytes: int,
+    isolation_level: int,
+    version: int,
+    client_id: str | None,
+    rack_id: str,
+    is_one: bool,
+) -> Template:
+    """Compile a template, once for all consumers of a process: it takes a millisecond."""
+    fixed = FetchRequest(min_bytes=min_bytes, isolation_level=isolation_level, rack_id=rack_id)
+    counts = _ONE_PARTITION if is_one else {}
+    return compile_template(fixed, _VARYING, version, client_id, counts)
 
 
 class PreparedFetch(PreparedRequest[FetchResponse]):

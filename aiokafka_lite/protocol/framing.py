@@ -11,7 +11,7 @@ read the newest layout whatever the version on the wire.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
@@ -19,7 +19,8 @@ from aiokafka_lite.protocol import codec, varint
 from aiokafka_lite.protocol.decoding import Head
 from aiokafka_lite.protocol.encoding import Part
 from aiokafka_lite.protocol.registry import REQUESTS, request_class
-from aiokafka_lite.protocol.schema import Message, Request, Response
+from aiokafka_lite.protocol.schema import Message, Request, Response, Struct
+from aiokafka_lite.protocol.source import Steps
 
 R = TypeVar("R", bound=Response)
 
@@ -129,6 +130,47 @@ def encode_response_parts(response: Response, version: int, correlation_id: int)
     size = _CORRELATION_ID.size + len(tags) + sum(map(len, parts))
     small: list[Part] = [_RESPONSE_HEAD.pack(size, correlation_id), tags]
     buffers: list[Part] = []
+    _gather(parts, small, buffers)
+    if small:
+        buffers.append(b"".join(small))
+    return buffers
+
+
+def encode_response_in_steps(
+    response: Response, version: int, correlation_id: int
+) -> Steps[list[Part]]:
+    """Encode a response as `encode_response_parts` does, and yield after so many elements.
+
+    Raises: as `encode_request`.
+    """
+    tags = _NO_TAGGED_FIELDS if _has_tagged_header(type(response), version) else b""
+    parts: list[Part] = []
+    small: list[Part] = [b"", tags]
+    buffers: list[Part] = []
+    message = yield from response.for_version_in_steps(version)
+    try:
+        for _ in codec.encoder_in_steps(type(message), version)(message, parts.append):
+            _gather(parts, small, buffers)
+            buffers.append(b"".join(small))
+            parts.clear()
+            small.clear()
+            yield
+    except codec.MISFITS as error:
+        raise codec.misfit(message, version, error) from error
+    _gather(parts, small, buffers)
+    size = _CORRELATION_ID.size + sum(map(len, small)) + sum(map(len, buffers))
+    head = _RESPONSE_HEAD.pack(size, correlation_id)
+    if not buffers:
+        small[0] = head
+        return [b"".join(small)]
+    if small:
+        buffers.append(b"".join(small))
+    buffers[0] = head + buffers[0]
+    return buffers
+
+
+def _gather(parts: list[Part], small: list[Part], buffers: list[Part]) -> None:
+    """Collect small parts, and put large ones behind what was collected before them."""
     for part in parts:
         if len(part) < _LARGE_PART_BYTES:
             small.append(part)
@@ -137,9 +179,6 @@ def encode_response_parts(response: Response, version: int, correlation_id: int)
             buffers.append(b"".join(small))
             small.clear()
         buffers.append(part)
-    if small:
-        buffers.append(b"".join(small))
-    return buffers
 
 
 read_correlation_id: Final = _CORRELATION_ID.unpack_from
@@ -186,6 +225,22 @@ def response_decoder(request_cls: type[Request[R]], version: int) -> ResponseDec
         return decode_oldest(frame) if _is_unsupported_version(frame) else decode(frame)
 
     return decode_whichever
+
+
+def decode_piecewise(
+    request_cls: type[Request[R]], version: int, frame: memoryview, element: type[Struct]
+) -> tuple[R, Iterator[Struct]]:
+    """Decode the head of a response, and return what decodes the rest; see PiecewiseDecoder.
+
+    For responses in which nothing is rearranged by version.
+
+    Raises: as `decode_response`, and the iterator as well.
+    """
+    cls = cast("type[R]", request_cls.response)
+    head = Head.TAGGED if _has_tagged_header(cls, version) else Head.PLAIN
+    pieces = codec.piecewise_decoder(cls, version, element, head)(frame)
+    response = cast("R", next(pieces))
+    return response, cast("Iterator[Struct]", pieces)
 
 
 def _frame_decoder(cls: type[R], version: int) -> ResponseDecoder[R]:

@@ -44,7 +44,7 @@ from aiokafka_lite.protocol.fields import (
     uint16,
     uuid,
 )
-from aiokafka_lite.protocol.source import compile_function
+from aiokafka_lite.protocol.source import Steps, compile_function
 from aiokafka_lite.protocol.wire import (
     NO_VERSIONS,
     UNSET,
@@ -213,6 +213,16 @@ class Message(Struct):
     def from_version(self, version: int) -> Self:
         """Return a message that was decoded in `version` in the newest layout."""
         return self
+
+    def for_version_in_steps(self, version: int) -> Steps[Self]:
+        """Do as `for_version`; where that is a loop over what may be many, yield after so many."""
+        yield from ()
+        return self.for_version(version)
+
+    def from_version_in_steps(self, version: int) -> Steps[Self]:
+        """Do as `from_version`; where that is a loop over what may be many, yield after so many."""
+        yield from ()
+        return self.from_version(version)
 
 
 class Blob(Message):

@@ -5,11 +5,29 @@ from __future__ import annotations
 import contextlib
 import itertools
 import linecache
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar, cast
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Final, TypeAlias, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., object])
+T = TypeVar("T")
+
+Steps: TypeAlias = Generator[None, None, T]
+"""Work in pieces: where it yields, others may run, or it may be closed for good."""
+
+ELEMENTS_PER_STEP: Final = 100
+"""How many elements of arrays a step is: less than a millisecond's work for the largest."""
+
 _serial = itertools.count(1)
+
+
+def run_to_end(steps: Steps[T]) -> T:
+    """Take all steps at once and return what comes of them."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 def compile_function(name: str, lines: Iterable[str], constants: Mapping[str, object]) -> F:  # type: ignore[type-var] # the caller says what it compiles
@@ -35,13 +53,33 @@ class SourceWriter:
     Args:
         signature: The line that starts the definition.
         constants: What the source refers to by name.
+        in_steps: Write a generator function, whose loops over elements yield after a step.
     """
 
-    def __init__(self, signature: str, constants: Mapping[str, object]) -> None:
+    def __init__(
+        self, signature: str, constants: Mapping[str, object], *, in_steps: bool = False
+    ) -> None:
         self.lines = [signature]
         self.constants = dict(constants)
+        self.in_steps = in_steps
         self._indent = 1
         self._names = itertools.count(1)
+        if in_steps:
+            self.line(f"left = {ELEMENTS_PER_STEP}")
+
+    def count(self, elements: str = "1") -> None:
+        """Count elements that were read or written, or are about to be; maybe end the step."""
+        if self.in_steps:
+            self.line(f"left -= {elements}")
+            with self.block("if left < 0:"):
+                self.line(f"left = {ELEMENTS_PER_STEP}")
+                self.line("yield")
+
+    def end(self, returned: str) -> None:
+        """Write the return; what follows it makes a generator of a function without loops, too."""
+        self.line(f"return {returned}".rstrip())
+        if self.in_steps:
+            self.line("yield")
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self._indent + text)

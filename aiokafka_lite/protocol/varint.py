@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from aiokafka_lite.errors import KafkaProtocolError
+from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps, run_to_end
 
 ONE_BYTE: Final = tuple(bytes([n]) for n in range(128))
 """Varints below 128, ready to append."""
@@ -60,9 +61,16 @@ def skip_tagged_fields(view: memoryview, pos: int) -> int:
         IndexError: The view ends within it.
         KafkaProtocolError: The tags are not in ascending order, or a size is wrong.
     """
+    return run_to_end(skip_tagged_fields_in_steps(view, pos))
+
+
+def skip_tagged_fields_in_steps(view: memoryview, pos: int) -> Steps[int]:
+    """Skip tagged fields as `skip_tagged_fields` does, and yield after so many."""
     count, pos = read_uvarint(view, pos)
     previous = -1
-    for _ in range(count):  # each takes two bytes at least, so a false count soon runs out
+    for number in range(count):  # each takes two bytes at least: a false count soon runs out
+        if number % ELEMENTS_PER_STEP == ELEMENTS_PER_STEP - 1:
+            yield
         tag, size, pos = read_tag(view, pos, previous)
         previous = tag
         pos += size

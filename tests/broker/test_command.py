@@ -107,8 +107,8 @@ async def _produce_until_killed(
         acknowledged[result.base_offset] = value
 
 
-async def _read_all(client: RawClient) -> list[ConsumerRecord[bytes, bytes]]:
-    found: list[ConsumerRecord[bytes, bytes]] = []
+async def _read_all(client: RawClient) -> list[ConsumerRecord]:
+    found: list[ConsumerRecord] = []
     while True:
         offset = found[-1].offset + 1 if found else 0
         data = await fetch(client, "t", fetch_partition(offset=offset))

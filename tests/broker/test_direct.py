@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import aiokafka
 import pytest
@@ -38,6 +39,33 @@ async def test_clients_read_what_was_written_directly() -> None:
         assert (record.partition, record.offset, record.timestamp) == (1, 0, 7)
         assert (record.key, record.value) == (b"k", "välue".encode())
         assert record.headers == (("h", b"x"), ("none", None))
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"value": {"a": 1}}, r"value may be bytes, a str \(written in UTF-8\) or None, not dict"),
+        ({"value": "v", "key": 42}, "key may be bytes, .* not int"),
+        ({"value": "v", "headers": [("h", 1.5)]}, "header 'h' may be bytes, .* not float"),
+        ({"value": "v", "headers": [(b"h", "x")]}, "a header's name may be a str, not bytes"),
+        ({"value": "v", "headers": {"trace": "a1"}}, "pairs of name and value.*, not 'trace'"),
+    ],
+)
+def test_what_cannot_be_written_is_told_what_can(given: dict[str, Any], what: str) -> None:
+    with BrokerThread() as broker:
+        with pytest.raises(TypeError, match=what):
+            broker.produce("t", **given)
+        assert broker.records("t") == []
+        broker.produce("t", "next")
+        assert [record.offset for record in broker.records("t")] == [0]
+
+
+def test_all_kinds_of_bytes_are_written() -> None:
+    with BrokerThread() as broker:
+        values: list[Any] = [bytearray(b"v"), memoryview(b"v"), b"v", "v"]
+        for value in values:
+            broker.produce("t", value)
+        assert {record.value for record in broker.records("t")} == {b"v"}
 
 
 async def test_write_wakes_a_consumer_that_waits() -> None:

@@ -84,7 +84,7 @@ def test_options_come_from_the_closest_marker(run: Run) -> None:
     result = run(
         """
         import pytest
-        pytestmark = pytest.mark.kafka(num_partitions=4, auto_create_topics=False)
+        pytestmark = pytest.mark.kafka_broker(num_partitions=4, auto_create_topics=False)
 
         def test_topic_has_the_brokers_number(kafka_broker, kafka_topic):
             assert kafka_broker.topics == {kafka_topic: 4}
@@ -92,15 +92,15 @@ def test_options_come_from_the_closest_marker(run: Run) -> None:
             with pytest.raises(Exception, match="there is no topic 'other'"):
                 kafka_broker.produce("other", "v")
 
-        @pytest.mark.kafka(partitions=2, configs={"cleanup.policy": "compact"})
+        @pytest.mark.kafka_broker(partitions=2, configs={"cleanup.policy": "compact"})
         def test_topic_has_its_own(kafka_broker, kafka_topic):
             assert kafka_broker.topics == {kafka_topic: 2}
             with pytest.raises(Exception, match="need keys"):
                 kafka_broker.produce(kafka_topic, "v")
 
-        @pytest.mark.kafka(auto_create_topics=True)
+        @pytest.mark.kafka_broker(auto_create_topics=True)
         class TestInClass:
-            @pytest.mark.kafka(num_partitions=5)
+            @pytest.mark.kafka_broker(num_partitions=5)
             def test_inner(self, kafka_broker):
                 kafka_broker.produce("made", "v")
                 assert kafka_broker.topics == {"made": 5}
@@ -112,7 +112,7 @@ def test_options_come_from_the_closest_marker(run: Run) -> None:
             assert len(kafka_cluster.bootstrap_servers.split(",")) == 3
             assert kafka_cluster.topics == {kafka_topic: 4}
 
-        @pytest.mark.kafka(nodes=2)
+        @pytest.mark.kafka_broker(nodes=2)
         def test_other_sizes(kafka_cluster, kafka_broker):
             for broker in (kafka_cluster, kafka_broker):
                 assert len(broker.bootstrap_servers.split(",")) == 2
@@ -126,40 +126,87 @@ def test_wrong_option_says_what_is_right(run: Run) -> None:
         """
         import pytest
 
-        @pytest.mark.kafka(partition=3)
+        @pytest.mark.kafka_broker(partition=3)
         def test_name(kafka_broker): ...
 
-        @pytest.mark.kafka(partitions=0)
+        @pytest.mark.kafka_broker(partitions=0)
         def test_value(kafka_topic): ...
 
-        @pytest.mark.kafka(nodes=True)
+        @pytest.mark.kafka_broker(nodes=True)
         def test_type(kafka_cluster): ...
 
-        @pytest.mark.kafka(configs={"retention.ms": 5})
+        @pytest.mark.kafka_broker(configs={"retention.ms": 5})
         def test_configs(kafka_topic): ...
 
-        @pytest.mark.kafka(3)
+        @pytest.mark.kafka_broker(3)
         def test_position(kafka_broker): ...
 
-        @pytest.mark.kafka("of", somebody="else")
+        @pytest.mark.kafka_broker("of", somebody="else")
         def test_without_a_fixture(): ...
         """
     )
     result.assert_outcomes(passed=1, errors=5)
     result.stdout.fnmatch_lines_random(
         [
-            "@pytest.mark.kafka has no option 'partition': it has nodes, num_partitions, "
+            "@pytest.mark.kafka_broker has no option 'partition': it has nodes, num_partitions, "
             "auto_create_topics, partitions, configs, and this test has partition=3",
-            "@pytest.mark.kafka takes a whole number above 0 for 'partitions', and this test has "
-            "partitions=0",
-            "@pytest.mark.kafka takes a whole number above 0 for 'nodes', and this test has "
+            "@pytest.mark.kafka_broker takes a whole number above 0 for 'partitions', and this "
+            "test has partitions=0",
+            "@pytest.mark.kafka_broker takes a whole number above 0 for 'nodes', and this test has "
             "nodes=True",
-            "@pytest.mark.kafka takes a dict of strings, as {'cleanup.policy': 'compact'} for "
-            "'configs', and this test has configs={'retention.ms': 5}",
-            "@pytest.mark.kafka takes options by name only, and this test has kafka(3)",
+            "@pytest.mark.kafka_broker takes a dict of strings, as {'cleanup.policy': 'compact'} "
+            "for 'configs', and this test has configs={'retention.ms': 5}",
+            "@pytest.mark.kafka_broker takes options by name only, and this test has "
+            "kafka_broker(3)",
         ]
     )
     assert "Traceback" not in result.stdout.str()
+
+
+def test_old_name_of_the_marker_counts_and_warns(run: Run) -> None:
+    result = run(
+        """
+        import pytest
+
+        @pytest.mark.kafka(num_partitions=2)
+        class TestInClass:
+            @pytest.mark.kafka_broker(num_partitions=3)
+            def test_new_name_is_closer(self, kafka_broker):
+                kafka_broker.produce("made", "v")
+                assert kafka_broker.topics == {"made": 3}
+
+            def test_old_name(self, kafka_broker):
+                kafka_broker.produce("made", "v")
+                assert kafka_broker.topics == {"made": 2}
+        """,
+        "-W",
+        "default::pytest.PytestDeprecationWarning",
+    )
+    result.assert_outcomes(passed=2, warnings=2)
+    result.stdout.fnmatch_lines(
+        ["*PytestDeprecationWarning: @pytest.mark.kafka is now called @pytest.mark.kafka_broker*"]
+    )
+
+
+def test_markers_of_others_by_the_old_name_are_left_alone(run: Run) -> None:
+    result = run(
+        """
+        import pytest
+
+        @pytest.mark.kafka
+        def test_name_alone(kafka_broker, kafka_topic):
+            assert kafka_broker.topics == {kafka_topic: 1}
+
+        @pytest.mark.kafka("3.9", partitions=7)
+        def test_arguments(kafka_broker, kafka_topic):
+            assert kafka_broker.topics == {kafka_topic: 1}
+
+        @pytest.mark.kafka(partitions=7, version="3.9")
+        def test_options(kafka_broker, kafka_topic):
+            assert kafka_broker.topics == {kafka_topic: 1}
+        """
+    )
+    result.assert_outcomes(passed=3)
 
 
 def test_works_without_any_async_plugin(run: Run, pytester: pytest.Pytester) -> None:
@@ -297,12 +344,15 @@ def test_plugin_brings_nothing_into_a_run_that_does_not_use_it() -> None:
 
 
 def test_broker_is_up_in_milliseconds() -> None:
-    times_s = []
+    times_s, cpu_s = [], []
     for _ in range(10):
-        start = time.perf_counter()
+        start, start_cpu = time.perf_counter(), time.process_time()
         with BrokerThread(BrokerConfig(nodes=3)):
             times_s.append(time.perf_counter() - start)
-    assert min(times_s) < 0.1  # 0.001 measured; 0.02 is what we want of it
+        cpu_s.append(time.process_time() - start_cpu)
+    assert min(times_s) < 0.02
+    # 1 ms of three nodes, with their end 2: whatever else the machine does.
+    assert min(cpu_s) < 0.006
 
 
 def test_broker_thread_ends_with_its_block() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 
@@ -147,3 +148,47 @@ def test_bytes_that_come_when_there_is_no_room_are_kept() -> None:
     while receiver.has_frame:
         taken_out.append(bytes(receiver.next_frame()))
     assert taken_out == frames
+
+
+@pytest.mark.parametrize("size", [SCRATCH_BYTES * 2, MAPPED_FROM_BYTES - 1])
+def test_announced_size_costs_nothing(size: int) -> None:
+    receivers = [FrameReceiver(LIMIT) for _ in range(20)]
+    tracemalloc.start()
+    try:
+        for receiver in receivers:
+            feed(receiver, size.to_bytes(4, "big") + b"x")
+        taken = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert taken < len(receivers) * 3 * FIRST_SCRATCH_BYTES
+
+
+def test_memory_grows_with_what_comes_of_a_large_frame() -> None:
+    size = MAPPED_FROM_BYTES - 1
+    receiver, sent = FrameReceiver(LIMIT), 0
+    feed(receiver, size.to_bytes(4, "big"))
+    while not receiver.has_frame:
+        assert len(receiver.buffer()) <= max(4 * sent, FIRST_SCRATCH_BYTES)
+        sent += feed(receiver, b"y" * min(10_000, size - sent))
+    assert bytes(receiver.next_frame()) == b"y" * size
+
+
+def test_next_frame_of_the_size_of_the_last_is_received_in_one_piece() -> None:
+    size = 1 << 20
+    receiver = FrameReceiver(LIMIT)
+    feed(receiver, size.to_bytes(4, "big") + bytes(size))
+    receiver.next_frame()
+    feed(receiver, size.to_bytes(4, "big") + b"x")
+    assert len(receiver.buffer()) == size - 1
+
+
+def feed(receiver: FrameReceiver, data: bytes) -> int:
+    """Give a receiver bytes, as many at a time as it has room for; return how many."""
+    left = memoryview(data)
+    while left:
+        room = receiver.buffer()
+        count = min(len(room), len(left))
+        room[:count] = left[:count]
+        receiver.received(count)
+        left = left[count:]
+    return len(data)

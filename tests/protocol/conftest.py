@@ -11,6 +11,7 @@ from typing import TypedDict
 import pytest
 
 from tests.support.real_kafka import KAFKA_VERSION, KafkaUnavailableError, kafka_libs
+from tests.support.required import unavailable
 
 
 class FieldDefinition(TypedDict, total=False):
@@ -55,7 +56,7 @@ def definitions() -> Mapping[str, MessageDefinition]:
     try:
         libs = kafka_libs()
     except KafkaUnavailableError as error:
-        pytest.skip(f"Kafka's message definitions are in its jars: {error}")
+        unavailable(f"Kafka's message definitions are in its jars: {error}")
     found: dict[str, MessageDefinition] = {}
     for jar in _JARS:
         with zipfile.ZipFile(libs / f"{jar}-{KAFKA_VERSION}.jar") as archive:

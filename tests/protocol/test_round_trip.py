@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from aiokafka_lite.errors import IllegalArgumentError, KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol import codec
+from aiokafka_lite.protocol.encoding import Part
 from aiokafka_lite.protocol.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -23,9 +24,15 @@ from aiokafka_lite.protocol.messages.fetch import (
 )
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
+from aiokafka_lite.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.protocol.schema import Message
+from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, run_to_end
 from aiokafka_lite.protocol.varint import encode_uvarint
 from tests.protocol.samples import (
     EVERY_VERSION,
@@ -43,6 +50,42 @@ every_version = pytest.mark.parametrize(("cls", "version"), EVERY_VERSION, ids=n
 def test_messages_survive(cls: type[Message], version: int) -> None:
     for message in (cls(), filled(cls, version), filled(cls, version, has_nulls=True)):
         assert codec.decode(cls, version, codec.encode(message, version)) == message
+
+
+@every_version
+def test_steps_come_to_the_same(cls: type[Message], version: int) -> None:
+    for message in (cls(), filled(cls, version), filled(cls, version, has_nulls=True)):
+        parts: list[Part] = []
+        body = codec.encode(message, version)
+        run_to_end(codec.encoder_in_steps(cls, version)(message, parts.append))
+        assert b"".join(parts) == body
+        decode = codec.decoder_in_steps(cls, version)
+        assert run_to_end(decode(memoryview(body))) == message
+        for size in range(0, len(body), 7):
+            with pytest.raises(KafkaProtocolError):
+                run_to_end(decode(memoryview(body)[:size]))
+
+
+def test_large_message_takes_many_steps() -> None:
+    topics = [
+        ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition() for _ in range(n)])
+        for n in (3_000, 1, 2_000)
+    ]
+    request = ListOffsetsRequest(topics=topics)
+    parts: list[Part] = []
+    encoding = list(codec.encoder_in_steps(ListOffsetsRequest, 9)(request, parts.append))
+    body = memoryview(b"".join(parts))
+    decoding = list(codec.decoder_in_steps(ListOffsetsRequest, 9)(body))
+    assert len(encoding) == len(decoding) > 5_001 // ELEMENTS_PER_STEP - 2
+
+
+def test_unknown_tags_are_skipped_in_steps() -> None:
+    tags = b"".join(encode_uvarint(tag) + b"\0" for tag in range(1_000))
+    body = codec.encode(HeartbeatRequest(group_id="g"), 4)[:-1] + encode_uvarint(1_000) + tags
+    steps = codec.decoder_in_steps(HeartbeatRequest, 4)(memoryview(body))
+    assert len(list(steps)) > 3
+    steps = codec.decoder_in_steps(HeartbeatRequest, 4)(memoryview(body))
+    assert run_to_end(steps) == HeartbeatRequest(group_id="g")
 
 
 @pytest.mark.parametrize("size", [126, 127, (1 << 14) - 2, (1 << 14) - 1, (1 << 21) - 1])

@@ -192,3 +192,12 @@ def test_messages_are_prepared_as_they_are() -> None:
     assert request.request_class is FetchRequest
     assert request.usable_max_version == 12
     assert request.encode(12, 5, "me") == framing.encode_request(message, 12, 5, "me")
+
+
+def test_templates_of_consumers_with_the_same_settings_are_compiled_once() -> None:
+    def template(min_bytes: int) -> FetchTemplate:
+        return FetchTemplate(max_wait_ms=500, min_bytes=min_bytes, isolation_level=0)
+
+    key = (FETCH_VERSIONS[-1], "tests", "", True)
+    assert template(1).compiled(key) is template(1).compiled(key)
+    assert template(1).compiled(key) is not template(2).compiled(key)

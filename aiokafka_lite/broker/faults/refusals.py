@@ -22,7 +22,7 @@ from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.messages.offset_fetch import OffsetFetchRequest
 from aiokafka_lite.protocol.schema import ZERO_UUID, Message, Request, Response, Struct
-from aiokafka_lite.protocol.source import compile_function
+from aiokafka_lite.protocol.source import SourceWriter, Steps, compile_function
 from aiokafka_lite.protocol.wire import Array, Field, Nested
 
 Place: TypeAlias = Literal["answer", "topic", "partition"]
@@ -90,7 +90,7 @@ class Refusal:
     """
 
     def __init__(self, request: type[Request[Response]], version: int, at: Place | None) -> None:
-        self._levels = _levels(request, version)
+        self._levels = levels_of(request, version)
         self._version = _layout_of(request.response, version)
         self._depth = self._place(at or _usual_place(request, version), request, version)
 
@@ -297,37 +297,60 @@ def named_partitions(
         found.append((topic, index))
         return False
 
-    levels = _levels(type(request), version)
+    levels = levels_of(type(request), version)
     depth = sum(level.asked_in is not None for level in levels)
     if depth:
         _Splitter(levels, depth, _Error(0, "", version), note, topic_name).split(request, 1, None)
     return found
 
 
+NO_ERRORS: Final[frozenset[int]] = frozenset()
+
+
 def error_codes(answer: Response) -> frozenset[int]:
     """Return the error codes other than 0 that an answer holds."""
-    return frozenset(_collector(type(answer))(answer))
+    return _collector(type(answer))(answer)
+
+
+def error_codes_in_steps(answer: Response) -> Steps[frozenset[int]]:
+    """Return the error codes as `error_codes` does, and yield after so many elements."""
+    return _collector_in_steps(type(answer))(answer)
 
 
 @functools.cache
-def _collector(cls: type[Struct]) -> Callable[[Struct], Sequence[int]]:
+def _collector(cls: type[Struct]) -> Callable[[Struct], frozenset[int]]:
     """Return a function that collects them: it runs for every answer that is logged."""
-    body = ["def collect(m0):", "    found = ()", *_collecting(cls, 0), "    return found"]
-    return compile_function(f"error_codes({cls.__name__})", body, {})
+    return compile_function(f"error_codes({cls.__name__})", *_collecting(cls, in_steps=False))
 
 
-def _collecting(cls: type[Struct], depth: int) -> list[str]:
+@functools.cache
+def _collector_in_steps(cls: type[Struct]) -> Callable[[Struct], Steps[frozenset[int]]]:
+    name = f"error_codes({cls.__name__}) in steps"
+    return compile_function(name, *_collecting(cls, in_steps=True))
+
+
+def _collecting(cls: type[Struct], *, in_steps: bool) -> tuple[Sequence[str], Mapping[str, object]]:
+    constants = {"NO_ERRORS": NO_ERRORS}
+    source = SourceWriter("def collect(m0):", constants, in_steps=in_steps)
+    source.line("found = None")
+    _collect(source, cls, 0)
+    source.end("NO_ERRORS if found is None else frozenset(found)")
+    return source.lines, source.constants
+
+
+def _collect(source: SourceWriter, cls: type[Struct], depth: int) -> None:
     fields, lists = _error_places(cls)
-    indent = "    " * (depth + 1)
-    lines = []
     for name in fields:
-        lines += [f"{indent}if m{depth}.{name}:", f"{indent}    found += (m{depth}.{name},)"]
+        with source.block(f"if m{depth}.{name}:"):
+            with source.block("if found is None:"):
+                source.line("found = set()")
+            source.line(f"found.add(m{depth}.{name})")
     for field in cls.schema:
         inner = _struct_of(field)
         if field.name in lists and inner is not None:
-            lines.append(f"{indent}for m{depth + 1} in m{depth}.{field.name} or ():")
-            lines += _collecting(inner, depth + 1)
-    return lines
+            with source.block(f"for m{depth + 1} in m{depth}.{field.name} or ():"):
+                source.count()
+                _collect(source, inner, depth + 1)
 
 
 @functools.cache
@@ -354,7 +377,7 @@ def _has_errors(cls: type[Struct]) -> bool:
 
 
 @functools.cache
-def _levels(request: type[Request[Response]], version: int) -> tuple[Level, ...]:
+def levels_of(request: type[Request[Response]], version: int) -> tuple[Level, ...]:
     """Return the levels of an answer, as far as lists of request and answer correspond."""
     asked_version = _layout_of(request, version)
     version = _layout_of(request.response, version)

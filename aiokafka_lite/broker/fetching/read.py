@@ -21,6 +21,7 @@ from aiokafka_lite.errors import (
     UnknownError,
 )
 from aiokafka_lite.protocol.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
+from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps, run_to_end
 from aiokafka_lite.records import end_offset
 
 READ_COMMITTED: Final = 1
@@ -95,7 +96,11 @@ class FetchRead:
 
     def read(self) -> Findings:
         """Read every partition, within the limits."""
-        results = []
+        return run_to_end(self.read_in_steps())
+
+    def read_in_steps(self) -> Steps[Findings]:
+        """Read every partition, within the limits, and yield after so many."""
+        results: list[tuple[FetchTarget, PartitionData]] = []
         self._served, self.keys = [], []
         left, size, is_final = self._limits.max_bytes, 0, False
         for target in self._targets:
@@ -112,6 +117,8 @@ class FetchRead:
             else:
                 data = error_data(target, partition)
             results.append((target, data))
+            if not len(results) % ELEMENTS_PER_STEP:
+                yield
         return Findings(results, size, is_final)
 
     def is_worth_answering(self) -> bool:

@@ -7,7 +7,7 @@ which they joined, and the first of them leads, so that the same requests give t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from aiokafka_lite.broker.groups.values import (
@@ -158,12 +158,17 @@ class Members:
         return True
 
     def common_protocols(self) -> frozenset[str]:
-        """Return the protocols that every member supports."""
-        support = Counter(name for member in self for name in dict(member.protocols))
-        return frozenset(name for name, count in support.items() if count == len(self))
+        """Return the protocols that every member supports; there must be members."""
+        names = [dict(member.protocols).keys() for member in self]
+        return frozenset(names[0]).intersection(*names[1:])
 
-    def support_any(self, names: Iterable[str]) -> bool:
-        """Say whether every member supports at least one and the same of these protocols."""
+    def support_any(self, names: Collection[str]) -> bool:
+        """Say whether every member supports at least one and the same of these protocols.
+
+        Where nobody is a member, as in a rebalance that all have left, any protocol will do.
+        """
+        if not self:
+            return bool(names)
         common = self.common_protocols()
         return any(name in common for name in names)
 

@@ -11,13 +11,13 @@ from aiokafka_lite.broker.groups.offset_expiry import end_of, expired
 from aiokafka_lite.broker.groups.offsets import OffsetManager
 from aiokafka_lite.broker.groups.subscription import consumed_of
 from aiokafka_lite.broker.groups.values import ErrorType
-from aiokafka_lite.broker.log.maintenance import Steps
 from aiokafka_lite.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopicError,
     NoError,
     NonEmptyGroup,
 )
+from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.structs import TopicPartition
 
 
@@ -76,7 +76,7 @@ class OffsetRemoval:
         for group_id, records in self._offsets.delete_topic(topic, topic_id).items():
             self._append(group_id, records)
 
-    def expire(self, retention_ms: int) -> Steps:
+    def expire(self, retention_ms: int) -> Steps[None]:
         """Forget offsets that have lapsed, and empty groups without any; a group a step."""
         now_ms = self._clock()
         for group_id, group in tuple(self._groups.items()):

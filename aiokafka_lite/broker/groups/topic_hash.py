@@ -65,7 +65,8 @@ def topic_ids(topics: Topics, names: Iterable[str]) -> frozenset[bytes]:
 
 def metadata_hash(topics: Topics, names: Iterable[str]) -> int:
     """Return the hash of the topics that exist, signed as Java has it; 0 for none."""
-    found = (topics.by_name(name) for name in sorted(names, key=java_order))
+    known = (name for name in names if topics.id_of(name) is not None)
+    found = (topics.by_name(name) for name in sorted(known, key=java_order))
     hashes = [_topic_hash(topic) for topic in found if topic is not None]
     if not hashes:
         return 0

@@ -6,7 +6,7 @@ may only verify (KIP-890); 5 TRANSACTION_ABORTABLE.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
@@ -15,6 +15,7 @@ from aiokafka_lite.broker.topics import INTERNAL_TOPICS
 from aiokafka_lite.broker.transactions.values import ErrorType, ProducerIdentity, TransactionVersion
 from aiokafka_lite.errors import (
     InvalidProducerEpoch,
+    NoError,
     OperationNotAttempted,
     ProducerFencedError,
     TopicAuthorizationFailedError,
@@ -28,6 +29,7 @@ from aiokafka_lite.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
+from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
 from aiokafka_lite.structs import TopicPartition
 
 FIRST_WITH_FENCED: Final = 2
@@ -35,62 +37,76 @@ FIRST_FOR_BROKERS: Final = 4
 
 
 @handler(AddPartitionsToTxnRequest)
-def handle(ctx: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+def handle(
+    ctx: RequestContext, request: AddPartitionsToTxnRequest
+) -> Steps[AddPartitionsToTxnResponse]:
     """Add partitions to transactions, all of one transaction or none."""
-    return AddPartitionsToTxnResponse(
-        results_by_transaction=[_add(ctx, transaction) for transaction in request.transactions]
-    )
+    answer = AddPartitionsToTxnResponse()
+    for number, transaction in enumerate(request.transactions, 1):
+        answer.results_by_transaction.append((yield from _add(ctx, transaction)))
+        if not number % ELEMENTS_PER_STEP:
+            yield
+    return answer
 
 
 def _add(
     ctx: RequestContext, transaction: AddPartitionsToTxnTransaction
-) -> AddPartitionsToTxnResult:
-    errors = _errors(ctx, transaction)
-    return AddPartitionsToTxnResult(
-        transactional_id=transaction.transactional_id,
-        topic_results=[
-            AddPartitionsToTxnTopicResult(
-                name=topic.name,
-                results_by_partition=[
-                    AddPartitionsToTxnPartitionResult(
-                        partition_index=index,
-                        partition_error_code=errors[TopicPartition(topic.name, index)].errno,
-                    )
-                    for index in topic.partitions
-                ],
+) -> Steps[AddPartitionsToTxnResult]:
+    tps: list[TopicPartition] = []
+    for topic in transaction.topics:
+        for index in topic.partitions:
+            tps.append(TopicPartition(topic.name, index))
+            if not len(tps) % ELEMENTS_PER_STEP:
+                yield
+    errors, of_the_rest = yield from _errors(ctx, transaction, tps)
+    result = AddPartitionsToTxnResult(transactional_id=transaction.transactional_id)
+    count = 0
+    for topic in transaction.topics:
+        told = AddPartitionsToTxnTopicResult(name=topic.name)
+        result.topic_results.append(told)
+        count += 1
+        if not count % ELEMENTS_PER_STEP:
+            yield
+        for index in topic.partitions:
+            error = errors.get(TopicPartition(topic.name, index), of_the_rest)
+            told.results_by_partition.append(
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=index, partition_error_code=error.errno
+                )
             )
-            for topic in transaction.topics
-        ],
-    )
+            count += 1
+            if not count % ELEMENTS_PER_STEP:
+                yield
+    return result
 
 
 def _errors(
-    ctx: RequestContext, transaction: AddPartitionsToTxnTransaction
-) -> dict[TopicPartition, ErrorType]:
-    """Return the outcome for each partition."""
-    tps = list(_partitions(transaction))
+    ctx: RequestContext, transaction: AddPartitionsToTxnTransaction, tps: Sequence[TopicPartition]
+) -> Steps[tuple[dict[TopicPartition, ErrorType], ErrorType]]:
+    """Return the outcome for some partitions, and that for all others."""
     transactional_id = transaction.transactional_id
     producer = ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
+    found: dict[TopicPartition, ErrorType] = {}
+    for number, tp in enumerate(tps, 1):
+        if not number % ELEMENTS_PER_STEP:
+            yield
+        if transaction.verify_only:
+            found[tp] = ctx.transactions.verify_partition(transactional_id, producer, tp)
+        elif error := _why_refused(ctx, tp):
+            found[tp] = error
     if transaction.verify_only:
-        return {tp: ctx.transactions.verify_partition(transactional_id, producer, tp) for tp in tps}
-    refused = {tp: error for tp in tps if (error := _why_refused(ctx, tp))}
-    if refused:
-        return dict.fromkeys(tps, OperationNotAttempted) | refused
+        return found, NoError
+    if found:
+        return found, OperationNotAttempted
     version = (
         TransactionVersion.ORIGINAL
         if ctx.api_version < FIRST_FOR_BROKERS
         else TransactionVersion.EPOCH_PER_TRANSACTION
     )
-    error = ctx.transactions.add_partitions(transactional_id, producer, tps, version)
-    if error is ProducerFencedError and ctx.api_version < FIRST_WITH_FENCED:
-        error = InvalidProducerEpoch
-    return dict.fromkeys(tps, error)
-
-
-def _partitions(transaction: AddPartitionsToTxnTransaction) -> Iterator[TopicPartition]:
-    for topic in transaction.topics:
-        for index in topic.partitions:
-            yield TopicPartition(topic.name, index)
+    outcome = ctx.transactions.add_partitions(transactional_id, producer, tps, version)
+    if outcome is ProducerFencedError and ctx.api_version < FIRST_WITH_FENCED:
+        outcome = InvalidProducerEpoch
+    return found, outcome
 
 
 def _why_refused(ctx: RequestContext, tp: TopicPartition) -> ErrorType | None:

@@ -15,6 +15,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
 from aiokafka_lite.broker.network.quotas import CLIENT_ID, IP, USER, Entity, QuotaKey, entity_of
+from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.errors import InvalidRequestError
 from aiokafka_lite.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -46,13 +47,16 @@ async def handle(
     """Set and remove quotas, those of one entity all or none."""
     seen: dict[Entity, EntryDataResult] = {}
     altered: dict[Entity, Mapping[QuotaKey, float | None]] = {}
-    for entry in request.entries:
+    async for entry in in_slices(request.entries):
         names = {each.entity_type: each.entity_name for each in entry.entity}
         # Not entity_of(): an empty name is an error, and is answered.
         entity = tuple(sorted(names.items(), key=lambda item: item[0]))
         result = EntryDataResult(
             error_message=None,
-            entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+            entity=[
+                EntityData(entity_type=kind, entity_name=name)
+                async for kind, name in in_slices(entity)
+            ],
         )
         try:
             if entity in seen or _repeats(entry.ops):
@@ -64,7 +68,7 @@ async def handle(
             result.error_code, result.error_message = code_of(error), text_of(error)
         seen[entity] = result
     if altered and not request.validate_only:
-        for entity, changes in altered.items():
+        async for entity, changes in in_slices(altered.items()):
             for key, value in changes.items():
                 ctx.broker.quotas.put(entity_of(dict(entity)), key, value)
         ctx.broker.quota_file.save()

@@ -11,6 +11,7 @@ from aiokafka_lite.broker.configs.changes import Change, Operation, change_confi
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
+from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.errors import InvalidRequestError, KafkaError
 from aiokafka_lite.protocol.messages.alter_configs import (
     AlterConfigsRequest,
@@ -23,9 +24,11 @@ from aiokafka_lite.protocol.messages.alter_configs import (
 @handler(AlterConfigsRequest)
 async def handle(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Replace the settings of each resource, all of one or none."""
-    named = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    named: Counter[tuple[int, str]] = Counter()
+    async for resource in in_slices(request.resources):
+        named[resource.resource_type, resource.resource_name] += 1
     responses = []
-    for resource in request.resources:
+    async for resource in in_slices(request.resources):
         answer = AlterConfigsResourceResponse(
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
@@ -34,7 +37,7 @@ async def handle(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConf
         try:
             if named[resource.resource_type, resource.resource_name] > 1:
                 raise InvalidRequestError("Each resource must appear at most once.")
-            _replace(ctx, resource, validate_only=request.validate_only)
+            await _replace(ctx, resource, validate_only=request.validate_only)
         except KafkaError as error:
             answer.error_code, answer.error_message = code_of(error), text_of(error)
         responses.append(answer)
@@ -42,12 +45,18 @@ async def handle(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConf
     return AlterConfigsResponse(responses=responses)
 
 
-def _replace(ctx: RequestContext, resource: AlterConfigsResource, *, validate_only: bool) -> None:
+async def _replace(
+    ctx: RequestContext, resource: AlterConfigsResource, *, validate_only: bool
+) -> None:
+    changes = [
+        Change(config.name, Operation.SET, config.value)
+        async for config in in_slices(resource.configs)
+    ]
     change_configs(
         ctx,
         resource.resource_type,
         resource.resource_name,
-        [Change(config.name, Operation.SET, config.value) for config in resource.configs],
+        changes,
         replaces_all=True,
         validate_only=validate_only,
     )

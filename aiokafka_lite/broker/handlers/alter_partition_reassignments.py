@@ -30,7 +30,7 @@ from aiokafka_lite.protocol.messages.alter_partition_reassignments import (
 from aiokafka_lite.structs import TopicPartition
 
 
-@handler(AlterPartitionReassignmentsRequest)
+@handler(AlterPartitionReassignmentsRequest, is_by_element=True)
 async def handle(
     ctx: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from aiokafka_lite.broker.configs.broker_defs import log_dir
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.errors import LogDirNotFound, NoError, ReplicaNotAvailableError
 from aiokafka_lite.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -18,22 +19,23 @@ from aiokafka_lite.protocol.messages.alter_replica_log_dirs import (
 
 
 @handler(AlterReplicaLogDirsRequest)
-def handle(ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+async def handle(
+    ctx: RequestContext, request: AlterReplicaLogDirsRequest
+) -> AlterReplicaLogDirsResponse:
     """Say of each replica whether it is where it is to be."""
     results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
-    for folder in request.dirs:
-        for topic in folder.topics:
-            results.setdefault(topic.name, []).extend(
-                AlterReplicaLogDirPartitionResult(
-                    partition_index=index,
-                    error_code=_error_code(ctx, folder.path, topic.name, index),
+    async for folder in in_slices(request.dirs):
+        async for topic in in_slices(folder.topics):
+            result = results.setdefault(topic.name, [])
+            async for index in in_slices(topic.partitions):
+                code = _error_code(ctx, folder.path, topic.name, index)
+                result.append(
+                    AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
                 )
-                for index in topic.partitions
-            )
     return AlterReplicaLogDirsResponse(
         results=[
             AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
-            for name, partitions in results.items()
+            async for name, partitions in in_slices(results.items())
         ]
     )
 

@@ -14,6 +14,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
 from aiokafka_lite.broker.security.credentials import CredentialStore
+from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.errors import (
     BrokerResponseError,
     DuplicateResourceError,
@@ -47,7 +48,7 @@ async def handle(
         *request.deletions,
         *request.upsertions,
     ]
-    for wanted in changes:
+    async for wanted in in_slices(changes):
         if wanted.name in refused:
             continue
         try:
@@ -58,20 +59,20 @@ async def handle(
             accepted[wanted.name] = _change(credentials, wanted)
         except BrokerResponseError as error:
             refused[wanted.name] = error
-    for change in accepted.values():
+    async for change in in_slices(accepted.values()):
         change()
     await ctx.broker.disk.settled()
-    return AlterUserScramCredentialsResponse(
-        results=[
-            *(AlterUserScramCredentialsResult(user=name, error_message=None) for name in accepted),
-            *(
-                AlterUserScramCredentialsResult(
-                    user=name, error_code=code_of(error), error_message=text_of(error)
-                )
-                for name, error in refused.items()
-            ),
-        ]
-    )
+    done = [
+        AlterUserScramCredentialsResult(user=name, error_message=None)
+        async for name in in_slices(accepted)
+    ]
+    not_done = [
+        AlterUserScramCredentialsResult(
+            user=name, error_code=code_of(error), error_message=text_of(error)
+        )
+        async for name, error in in_slices(refused.items())
+    ]
+    return AlterUserScramCredentialsResponse(results=[*done, *not_done])
 
 
 def _change(

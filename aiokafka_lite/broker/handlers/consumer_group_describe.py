@@ -27,7 +27,7 @@ CLASSIC_MEMBER = 0
 CONSUMER_MEMBER = 1
 
 
-@handler(ConsumerGroupDescribeRequest)
+@handler(ConsumerGroupDescribeRequest, is_by_element=True)
 def handle(
     ctx: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:

@@ -16,7 +16,7 @@ from aiokafka_lite.protocol.messages.create_acls import (
 )
 
 
-@handler(CreateAclsRequest)
+@handler(CreateAclsRequest, is_by_element=True)
 def handle(ctx: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
     """Refuse each permission."""
     return CreateAclsResponse(

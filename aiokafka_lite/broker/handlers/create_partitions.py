@@ -12,6 +12,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.create_topics import check_as_many, check_replicas
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
+from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.errors import (
     InvalidPartitionsError,
     InvalidReplicationAssignmentError,
@@ -30,9 +31,13 @@ from aiokafka_lite.protocol.messages.create_partitions import (
 @handler(CreatePartitionsRequest)
 async def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Add partitions until each topic has as many as asked for."""
-    named = Counter(topic.name for topic in request.topics)
+    named: Counter[str] = Counter()
+    asked: dict[str, CreatePartitionsTopic] = {}
+    async for topic in in_slices(request.topics):
+        named[topic.name] += 1
+        asked[topic.name] = topic
     results = []
-    for wanted in {topic.name: topic for topic in request.topics}.values():
+    async for wanted in in_slices(asked.values()):
         result = CreatePartitionsTopicResult(name=wanted.name, error_message=None)
         try:
             if named[wanted.name] > 1:

@@ -15,6 +15,7 @@ from aiokafka_lite.broker.configs.topic_config import TopicConfig
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
+from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.broker.topics import NewTopic
 from aiokafka_lite.errors import (
     InvalidConfigurationError,
@@ -43,9 +44,13 @@ CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 @handler(CreateTopicsRequest)
 async def handle(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create each topic that may be, and say why the others may not."""
-    named = Counter(topic.name for topic in request.topics)
+    named: Counter[str] = Counter()
+    asked: dict[str, CreatableTopic] = {}
+    async for topic in in_slices(request.topics):
+        named[topic.name] += 1
+        asked[topic.name] = topic
     results = []
-    for wanted in {topic.name: topic for topic in request.topics}.values():
+    async for wanted in in_slices(asked.values()):
         try:
             if named[wanted.name] > 1:
                 raise InvalidRequestError("Duplicate topic name.")

@@ -16,7 +16,7 @@ from aiokafka_lite.protocol.messages.delete_acls import (
 )
 
 
-@handler(DeleteAclsRequest)
+@handler(DeleteAclsRequest, is_by_element=True)
 def handle(ctx: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
     """Refuse each filter."""
     return DeleteAclsResponse(

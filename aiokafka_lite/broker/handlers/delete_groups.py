@@ -14,7 +14,7 @@ from aiokafka_lite.protocol.messages.delete_groups import (
 )
 
 
-@handler(DeleteGroupsRequest)
+@handler(DeleteGroupsRequest, is_by_element=True)
 def handle(ctx: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete groups that have no members, with everything they have committed."""
     return DeleteGroupsResponse(

@@ -29,7 +29,7 @@ TO_HIGH_WATERMARK: Final = -1
 NO_LOW_WATERMARK: Final = -1
 
 
-@handler(DeleteRecordsRequest)
+@handler(DeleteRecordsRequest, is_by_element=True)
 async def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Delete what lies before the given offsets."""
     results = [

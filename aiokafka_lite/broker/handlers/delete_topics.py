@@ -9,6 +9,7 @@ from collections import Counter
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.errors import (
     BrokerResponseError,
     InvalidRequestError,
@@ -26,9 +27,11 @@ from aiokafka_lite.protocol.schema import ZERO_UUID
 @handler(DeleteTopicsRequest)
 async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete each topic that there is."""
-    asked = Counter((state.name, state.topic_id) for state in request.topics)
+    asked: Counter[tuple[str | None, bytes]] = Counter()
+    async for state in in_slices(request.topics):
+        asked[state.name, state.topic_id] += 1
     results = []
-    for (name, topic_id), times in asked.items():
+    async for (name, topic_id), times in in_slices(asked.items()):
         if times > 1:
             twice = "Duplicate topic id." if name is None else "Duplicate topic name."
             results.append(_refused(name, topic_id, InvalidRequestError, twice))

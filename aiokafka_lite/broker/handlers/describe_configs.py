@@ -30,7 +30,7 @@ from aiokafka_lite.protocol.messages.describe_configs import (
 )
 
 
-@handler(DescribeConfigsRequest)
+@handler(DescribeConfigsRequest, is_by_element=True)
 def handle(ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Tell the settings of each resource."""
     return DescribeConfigsResponse(

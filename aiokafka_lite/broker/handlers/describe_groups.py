@@ -25,7 +25,7 @@ NOT_ASKED = -(2**31)
 ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
-@handler(DescribeGroupsRequest)
+@handler(DescribeGroupsRequest, is_by_element=True)
 def handle(ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Describe groups and their members."""
     groups = [_describe(ctx, group_id) for group_id in request.groups]

@@ -9,11 +9,12 @@ Logs in memory lie in a folder called "memory", whose volume has no size.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 from aiokafka_lite.broker.configs.broker_defs import log_dir
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.broker.topics import Partition
 from aiokafka_lite.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -28,7 +29,7 @@ from aiokafka_lite.protocol.messages.describe_log_dirs import (
 async def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     """Tell how large the node's replicas are."""
     topics: dict[str, list[Partition]] = {}
-    for partition in _partitions(ctx, request):
+    async for partition in _partitions(ctx, request):
         if ctx.node.id in partition.replicas:
             topics.setdefault(partition.topic, []).append(partition)
     result = DescribeLogDirsResult(
@@ -37,7 +38,7 @@ async def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> Descri
             DescribeLogDirsTopic(
                 name=name, partitions=[_told(ctx, partition) for partition in partitions]
             )
-            for name, partitions in topics.items()
+            async for name, partitions in in_slices(topics.items())
         ],
     )
     data_dir = ctx.broker.config.data_dir
@@ -47,18 +48,24 @@ async def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> Descri
     return DescribeLogDirsResponse(results=[result])
 
 
-def _partitions(ctx: RequestContext, request: DescribeLogDirsRequest) -> Iterator[Partition]:
+async def _partitions(
+    ctx: RequestContext, request: DescribeLogDirsRequest
+) -> AsyncIterator[Partition]:
     """Yield the partitions asked for that there are."""
     if request.topics is None:
-        for topic in ctx.broker.topics.values():
-            yield from topic.partitions
+        async for topic in in_slices(tuple(ctx.broker.topics.values())):
+            for partition in topic.partitions:
+                yield partition
         return
-    wanted = {(topic.topic, index): None for topic in request.topics for index in topic.partitions}
-    for name, index in wanted:
+    wanted: dict[tuple[str, int], None] = {}
+    async for asked in in_slices(request.topics):
+        async for index in in_slices(asked.partitions):
+            wanted[asked.topic, index] = None
+    async for name, index in in_slices(wanted):
         known = ctx.broker.topic(name)
-        partition = None if known is None else known.partition(index)
-        if partition is not None:
-            yield partition
+        found = None if known is None else known.partition(index)
+        if found is not None:
+            yield found
 
 
 def _told(ctx: RequestContext, partition: Partition) -> DescribeLogDirsPartition:

@@ -15,7 +15,7 @@ from aiokafka_lite.protocol.messages.describe_producers import (
 from aiokafka_lite.structs import TopicPartition
 
 
-@handler(DescribeProducersRequest)
+@handler(DescribeProducersRequest, is_by_element=True)
 def handle(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
     """Say who writes to partitions that this node leads."""
     return DescribeProducersResponse(

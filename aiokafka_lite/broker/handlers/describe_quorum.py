@@ -8,10 +8,12 @@ controller that Metadata names, and its log is empty.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.errors import UnknownTopicOrPartitionError
 from aiokafka_lite.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -30,17 +32,14 @@ FIRST_WITH_NODES: Final = 2
 
 
 @handler(DescribeQuorumRequest)
-def handle(ctx: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+async def handle(ctx: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     """Describe the quorum of the metadata's log; there is no other."""
     if not request.topics:
         return DescribeQuorumResponse()
-    wanted = [
-        (topic.topic_name, partition.partition_index)
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
-    if wanted != [(METADATA_TOPIC, METADATA_PARTITION)]:
-        return DescribeQuorumResponse(topics=[_unknown(topic) for topic in request.topics])
+    if not _is_known(request.topics):
+        return DescribeQuorumResponse(
+            topics=[await _unknown(topic) async for topic in in_slices(request.topics)]
+        )
     controller = ctx.address_of(ctx.broker.nodes[ctx.broker.controller_id])
     now_ms = ctx.broker.clock()
     voter = ReplicaState(
@@ -57,7 +56,16 @@ def handle(ctx: RequestContext, request: DescribeQuorumRequest) -> DescribeQuoru
     )
 
 
-def _unknown(topic: DescribeQuorumRequest.TopicData) -> TopicData:
+def _is_known(topics: Sequence[DescribeQuorumRequest.TopicData]) -> bool:
+    wanted = [
+        (topic.topic_name, partition.partition_index)
+        for topic in topics[:2]
+        for partition in topic.partitions[:2]
+    ]
+    return len(topics) == 1 and wanted == [(METADATA_TOPIC, METADATA_PARTITION)]
+
+
+async def _unknown(topic: DescribeQuorumRequest.TopicData) -> TopicData:
     return TopicData(
         topic_name=topic.topic_name,
         partitions=[
@@ -66,6 +74,6 @@ def _unknown(topic: DescribeQuorumRequest.TopicData) -> TopicData:
                 error_code=UnknownTopicOrPartitionError.errno,
                 error_message="This server does not host this topic-partition.",
             )
-            for partition in topic.partitions
+            async for partition in in_slices(topic.partitions)
         ],
     )

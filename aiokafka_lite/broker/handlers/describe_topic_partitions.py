@@ -12,6 +12,7 @@ from typing import Final
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import TOPIC_OPERATIONS
+from aiokafka_lite.broker.slices import in_slices, sorted_in_slices
 from aiokafka_lite.broker.topics import NO_LEADER, Partition, Topic, check_topic_name
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -34,12 +35,13 @@ MOST_PARTITIONS: Final = 2_000
 
 
 @handler(DescribeTopicPartitionsRequest)
-def handle(
+async def handle(
     ctx: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Describe topics until the page is full."""
     cursor, asked_for_all = request.cursor, not request.topics
-    names = sorted(ctx.broker.topics if asked_for_all else {topic.name for topic in request.topics})
+    asked = {topic.name async for topic in in_slices(request.topics)}
+    names = await sorted_in_slices(list(ctx.broker.topics) if asked_for_all else asked)
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
         wrong = _wrong_cursor(request, cursor, names)
@@ -47,7 +49,7 @@ def handle(
             return wrong
     room = max(min(MOST_PARTITIONS, request.response_partition_limit), 1)
     answer = DescribeTopicPartitionsResponse()
-    for name in names:
+    async for name in in_slices(names):
         if room == 0:
             answer.next_cursor = Cursor(topic_name=name, partition_index=0)
             break

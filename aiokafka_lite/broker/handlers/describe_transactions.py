@@ -14,7 +14,7 @@ from aiokafka_lite.protocol.messages.describe_transactions import (
 )
 
 
-@handler(DescribeTransactionsRequest)
+@handler(DescribeTransactionsRequest, is_by_element=True)
 def handle(
     ctx: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:

@@ -6,6 +6,7 @@ from collections import Counter
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.errors import DuplicateResourceError, ResourceNotFoundError
 from aiokafka_lite.protocol.messages.describe_user_scram_credentials import (
     CredentialInfo,
@@ -16,14 +17,16 @@ from aiokafka_lite.protocol.messages.describe_user_scram_credentials import (
 
 
 @handler(DescribeUserScramCredentialsRequest)
-def handle(
+async def handle(
     ctx: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
     """Name the mechanisms and iterations of the users asked for, or of all."""
     credentials = ctx.broker.security.credentials
-    asked = Counter(user.name for user in request.users or ())
+    asked: Counter[str] = Counter()
+    async for user in in_slices(request.users or ()):
+        asked[user.name] += 1
     results = []
-    for name in asked or credentials.usernames:
+    async for name in in_slices(asked or credentials.usernames):
         result = DescribeUserScramCredentialsResult(user=name)
         mechanisms = credentials.mechanisms_of(name)
         if asked[name] > 1:

@@ -38,7 +38,7 @@ class ElectionType(enum.IntEnum):
     UNCLEAN = 1
 
 
-@handler(ElectLeadersRequest)
+@handler(ElectLeadersRequest, is_by_element=True)
 async def handle(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     """Elect a leader for each partition that needs one; of all, only outcomes of these are told."""
     is_unknown = request.election_type not in tuple(ElectionType)

@@ -16,7 +16,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.fetching.read import FetchLimits, FetchRead, Findings
 from aiokafka_lite.broker.fetching.replicas import ReplicaReader
 from aiokafka_lite.broker.fetching.session import FetchContext, FetchKey, FetchTarget
-from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.handlers.registry import Late, handler
 from aiokafka_lite.broker.network.purgatory import Delayed
 from aiokafka_lite.broker.network.quotas import QuotaKey, user_of
 from aiokafka_lite.broker.node import BrokerNode
@@ -39,6 +39,7 @@ from aiokafka_lite.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
 
 NO_LIMIT: Final = 2**31 - 1
 
@@ -50,15 +51,19 @@ _MOVED: Final = (NotLeaderForPartitionError.errno, FencedLeaderEpochError.errno)
 
 
 @handler(FetchRequest)
-def handle(ctx: RequestContext, request: FetchRequest) -> FetchResponse | Delayed[FetchResponse]:
+def handle(ctx: RequestContext, request: FetchRequest) -> Steps[FetchResponse | Late]:
     """Read from partitions, now or when there is enough."""
     uses_topic_ids = ctx.api_version >= FIRST_WITH_TOPIC_IDS
     now = ctx.broker.loop.time()
+    targets = yield from _targets(request.topics, uses_topic_ids)
+    forgotten: list[FetchKey] = []
+    if request.forgotten_topics_data:
+        forgotten = yield from _forgotten(request.forgotten_topics_data, uses_topic_ids)
     context = ctx.node.fetch_sessions.context(
         request.session_id,
         request.session_epoch,
-        _targets(request.topics, uses_topic_ids),
-        _forgotten(request.forgotten_topics_data, uses_topic_ids),
+        targets,
+        forgotten,
         uses_topic_ids=uses_topic_ids,
         now=now,
     )
@@ -70,7 +75,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> FetchResponse | Delaye
     )
     reader = ReplicaReader(ctx.node, request.rack_id, ctx.api_version >= FIRST_THAT_READS_FOLLOWERS)
     read = FetchRead(context.targets, limits, lambda target: _find(ctx, target), reader)
-    findings = read.read()
+    findings = yield from read.read_in_steps()
     if (
         not read.keys
         or request.max_wait_ms <= 0
@@ -81,33 +86,48 @@ def handle(ctx: RequestContext, request: FetchRequest) -> FetchResponse | Delaye
     return Delayed(
         keys=read.keys,
         deadline=now + request.max_wait_ms / 1000,
-        try_complete=lambda: (
-            _response(ctx, context, read.read()) if read.is_worth_answering() else None
-        ),
-        expire=lambda: _response(ctx, context, read.read()),
+        try_complete=lambda: _read_again(ctx, context, read) if read.is_worth_answering() else None,
+        expire=lambda: _read_again(ctx, context, read),
     )
 
 
-def _targets(topics: Sequence[FetchTopic], uses_topic_ids: bool) -> list[FetchTarget]:
-    return [
-        FetchTarget(
-            key=FetchKey(topic.topic_id if uses_topic_ids else topic.topic, item.partition),
-            fetch_offset=item.fetch_offset,
-            max_bytes=item.partition_max_bytes,
-            current_leader_epoch=item.current_leader_epoch,
-            last_fetched_epoch=item.last_fetched_epoch,
-        )
-        for topic in topics
-        for item in topic.partitions
-    ]
+def _read_again(
+    ctx: RequestContext, context: FetchContext, read: FetchRead
+) -> Steps[FetchResponse]:
+    findings = yield from read.read_in_steps()
+    return _response(ctx, context, findings)
 
 
-def _forgotten(topics: Sequence[ForgottenTopic], uses_topic_ids: bool) -> list[FetchKey]:
-    return [
-        FetchKey(topic.topic_id if uses_topic_ids else topic.topic, partition)
-        for topic in topics
-        for partition in topic.partitions
-    ]
+def _targets(topics: Sequence[FetchTopic], uses_topic_ids: bool) -> Steps[list[FetchTarget]]:
+    """Return what is to be read; of a partition that is named twice, what is said last."""
+    targets: dict[FetchKey, FetchTarget] = {}
+    for number, topic in enumerate(topics, 1):
+        if not number % ELEMENTS_PER_STEP:
+            yield
+        for in_topic, item in enumerate(topic.partitions, 1):
+            key = FetchKey(topic.topic_id if uses_topic_ids else topic.topic, item.partition)
+            targets[key] = FetchTarget(
+                key=key,
+                fetch_offset=item.fetch_offset,
+                max_bytes=item.partition_max_bytes,
+                current_leader_epoch=item.current_leader_epoch,
+                last_fetched_epoch=item.last_fetched_epoch,
+            )
+            if not in_topic % ELEMENTS_PER_STEP:
+                yield
+    return list(targets.values())
+
+
+def _forgotten(topics: Sequence[ForgottenTopic], uses_topic_ids: bool) -> Steps[list[FetchKey]]:
+    keys: list[FetchKey] = []
+    for number, topic in enumerate(topics, 1):
+        if not number % ELEMENTS_PER_STEP:
+            yield
+        for partition in topic.partitions:
+            keys.append(FetchKey(topic.topic_id if uses_topic_ids else topic.topic, partition))
+            if not len(keys) % ELEMENTS_PER_STEP:
+                yield
+    return keys
 
 
 def _find(ctx: RequestContext, target: FetchTarget) -> Partition | type[BrokerResponseError]:

@@ -43,7 +43,7 @@ class KeyType(enum.IntEnum):
     SHARE = 2
 
 
-@handler(FindCoordinatorRequest)
+@handler(FindCoordinatorRequest, is_by_element=True)
 async def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """Say which node coordinates each of the keys; the first to ask has the topic made."""
     error = await _open(ctx, request.key_type)

@@ -11,6 +11,7 @@ from aiokafka_lite.broker.configs.changes import Change, change_configs
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
+from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.errors import InvalidRequestError, KafkaError
 from aiokafka_lite.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
@@ -25,9 +26,11 @@ async def handle(
     ctx: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Change settings of each resource, all that are named of one or none."""
-    named = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    named: Counter[tuple[int, str]] = Counter()
+    async for resource in in_slices(request.resources):
+        named[resource.resource_type, resource.resource_name] += 1
     responses = []
-    for resource in request.resources:
+    async for resource in in_slices(request.resources):
         answer = AlterConfigsResourceResponse(
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
@@ -36,7 +39,7 @@ async def handle(
         try:
             if named[resource.resource_type, resource.resource_name] > 1:
                 raise InvalidRequestError("Each resource must appear at most once.")
-            _change(ctx, resource, validate_only=request.validate_only)
+            await _change(ctx, resource, validate_only=request.validate_only)
         except KafkaError as error:
             answer.error_code, answer.error_message = code_of(error), text_of(error)
         responses.append(answer)
@@ -44,12 +47,18 @@ async def handle(
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
-def _change(ctx: RequestContext, resource: AlterConfigsResource, *, validate_only: bool) -> None:
+async def _change(
+    ctx: RequestContext, resource: AlterConfigsResource, *, validate_only: bool
+) -> None:
+    changes = [
+        Change(config.name, config.config_operation, config.value)
+        async for config in in_slices(resource.configs)
+    ]
     change_configs(
         ctx,
         resource.resource_type,
         resource.resource_name,
-        [Change(config.name, config.config_operation, config.value) for config in resource.configs],
+        changes,
         replaces_all=False,
         validate_only=validate_only,
     )

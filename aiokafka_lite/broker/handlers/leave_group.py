@@ -16,7 +16,7 @@ from aiokafka_lite.protocol.messages.leave_group import (
 )
 
 
-@handler(LeaveGroupRequest)
+@handler(LeaveGroupRequest, is_by_element=True)
 def handle(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """Remove members from a group."""
     leavers = [Leaver(item.member_id, item.group_instance_id) for item in request.members]

@@ -11,6 +11,7 @@ from aiokafka_lite.broker.groups.classic_machine import ClassicGroup
 from aiokafka_lite.broker.groups.consumer_driver import Group
 from aiokafka_lite.broker.groups.values import CONSUMER_PROTOCOL_TYPE
 from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.errors import CoordinatorLoadInProgressError
 from aiokafka_lite.protocol.messages.list_groups import (
     ListedGroup,
@@ -23,13 +24,13 @@ CONSUMER_TYPE = "consumer"
 
 
 @handler(ListGroupsRequest)
-def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+async def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """List the groups that this broker coordinates; filters do not mind the case of letters."""
     if ctx.groups.is_loading:
         return ListGroupsResponse(error_code=CoordinatorLoadInProgressError.errno)
-    states = {name.strip().lower() for name in request.states_filter}
-    types = {name.strip().lower() for name in request.types_filter}
-    listed = [_listed(group) for group in ctx.groups.groups.values()]
+    states = {name.strip().lower() async for name in in_slices(request.states_filter)}
+    types = {name.strip().lower() async for name in in_slices(request.types_filter)}
+    listed = [_listed(group) async for group in in_slices(tuple(ctx.groups.groups.values()))]
     return ListGroupsResponse(
         groups=[
             group

@@ -57,7 +57,7 @@ FIRST_VERSIONS: Final[Mapping[int, int]] = {
 }
 
 
-@handler(ListOffsetsRequest)
+@handler(ListOffsetsRequest, is_by_element=True)
 def handle(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Look up an offset in each partition."""
     is_committed = request.isolation_level == READ_COMMITTED

@@ -8,6 +8,7 @@ from __future__ import annotations
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups import re2
 from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.broker.transactions.machine import Transaction
 from aiokafka_lite.broker.transactions.values import TransactionState as State
 from aiokafka_lite.errors import CoordinatorLoadInProgressError, InvalidRegularExpressionError
@@ -19,7 +20,7 @@ from aiokafka_lite.protocol.messages.list_transactions import (
 
 
 @handler(ListTransactionsRequest)
-def handle(ctx: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
+async def handle(ctx: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
     """List the transactional ids that this node coordinates and the filters let pass."""
     if ctx.transactions.is_loading:
         return ListTransactionsResponse(error_code=CoordinatorLoadInProgressError.errno)
@@ -28,7 +29,9 @@ def handle(ctx: RequestContext, request: ListTransactionsRequest) -> ListTransac
         pattern = re2.compile(wanted) if wanted else None
     except re2.RegexError:
         return ListTransactionsResponse(error_code=InvalidRegularExpressionError.errno)
-    unknown = [name for name in request.state_filters if name not in State.__members__]
+    unknown = [
+        name async for name in in_slices(request.state_filters) if name not in State.__members__
+    ]
     return ListTransactionsResponse(
         unknown_state_filters=unknown,
         transaction_states=[
@@ -37,7 +40,9 @@ def handle(ctx: RequestContext, request: ListTransactionsRequest) -> ListTransac
                 producer_id=transaction.value.producer_id,
                 transaction_state=transaction.state.name,
             )
-            for transactional_id, transaction in ctx.transactions.transactions.items()
+            async for transactional_id, transaction in in_slices(
+                tuple(ctx.transactions.transactions.items())
+            )
             if _passes(request, transaction, ctx.broker.clock())
             and (pattern is None or pattern.matches(transactional_id))
         ],

@@ -8,7 +8,7 @@ operations moved to DescribeCluster; 12 topics asked for by id; 13 an error of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
@@ -19,10 +19,11 @@ from aiokafka_lite.broker.handlers.replies import (
     TOPIC_OPERATIONS,
     code_of,
 )
+from aiokafka_lite.broker.slices import Slices, in_slices
 from aiokafka_lite.broker.topics import (
     GROUP_METADATA_TOPIC,
+    INTERNAL_TOPICS,
     NO_LEADER,
-    TRANSACTION_STATE_TOPIC,
     Partition,
     Topic,
     check_topic_name,
@@ -53,17 +54,9 @@ FIRST_WITH_REQUESTED_IDS: Final = 12
 async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """Describe the cluster and the topics asked for, creating those that may be."""
     topic_count = len(ctx.broker.topics)
-    if _asks_for(ctx, request, GROUP_METADATA_TOPIC):
-        await ctx.broker.open_offsets_topic()
-    if _asks_for(ctx, request, TRANSACTION_STATE_TOPIC):
-        await ctx.broker.open_transaction_topic()
-    topics = list(_topics(ctx, request))
+    described = await _described(ctx, request)
     if len(ctx.broker.topics) != topic_count:  # some were created
         await ctx.broker.disk.settled()
-    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
-    described = [
-        _describe(ctx, topic, operations) if isinstance(topic, Topic) else topic for topic in topics
-    ]
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=at.id, host=at.host, port=at.port, rack=at.rack)
@@ -78,30 +71,37 @@ async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataRespo
     )
 
 
-def _topics(
-    ctx: RequestContext, request: MetadataRequest
-) -> Iterator[Topic | MetadataResponseTopic]:
-    """Yield each topic asked for, or what is to be said instead."""
+async def _described(ctx: RequestContext, request: MetadataRequest) -> list[MetadataResponseTopic]:
+    """Describe each topic asked for, or say what is to be said instead."""
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     if request.topics is None:
-        yield from ctx.broker.topics.values()
-        return
-    seen: dict[str | bytes, None] = {}
+        every_topic = tuple(ctx.broker.topics.values())
+        return [_describe(ctx, topic, operations) async for topic in in_slices(every_topic)]
+    found: dict[str | bytes, MetadataResponseTopic] = {}
+    slices = Slices()  # most requests are small: nothing is to be called for each topic
     for wanted in request.topics:
+        if slices.is_over:
+            await slices.rest()
         by_id = wanted.topic_id != ZERO_UUID and ctx.api_version >= FIRST_WITH_REQUESTED_IDS
         key = wanted.topic_id if by_id else wanted.name or ""
-        if key not in seen:
-            seen[key] = None
-            yield _by_id(ctx, wanted) if by_id else _by_name(ctx, request, wanted.name or "")
+        if key in found:
+            continue
+        if wanted.name in INTERNAL_TOPICS and _may_create(ctx, request):
+            await _open(ctx, wanted.name)
+        topic = _by_id(ctx, wanted) if by_id else _by_name(ctx, request, wanted.name or "")
+        found[key] = _describe(ctx, topic, operations) if isinstance(topic, Topic) else topic
+    return list(found.values())
+
+
+async def _open(ctx: RequestContext, internal_topic: str) -> None:
+    if internal_topic == GROUP_METADATA_TOPIC:
+        await ctx.broker.open_offsets_topic()
+    else:
+        await ctx.broker.open_transaction_topic()
 
 
 def _may_create(ctx: RequestContext, request: MetadataRequest) -> bool:
     return request.allow_auto_topic_creation and ctx.broker.config.auto_create_topics
-
-
-def _asks_for(ctx: RequestContext, request: MetadataRequest, topic: str) -> bool:
-    return _may_create(ctx, request) and any(
-        wanted.name == topic for wanted in request.topics or ()
-    )
 
 
 def _by_id(ctx: RequestContext, wanted: MetadataRequestTopic) -> Topic | MetadataResponseTopic:

@@ -32,7 +32,7 @@ FIRST_WITH_GROUP_ID_NOT_FOUND = 9
 FIRST_WITH_TOPIC_IDS = 10
 
 
-@handler(OffsetCommitRequest)
+@handler(OffsetCommitRequest, is_by_element=True)
 def handle(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
     """Store what a group has consumed."""
     offsets: list[OffsetToCommit] = []

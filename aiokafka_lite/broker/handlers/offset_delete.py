@@ -14,7 +14,7 @@ from aiokafka_lite.protocol.messages.offset_delete import (
 from aiokafka_lite.structs import TopicPartition
 
 
-@handler(OffsetDeleteRequest)
+@handler(OffsetDeleteRequest, is_by_element=True)
 def handle(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Forget committed offsets of topics that the group does not consume."""
     tps: list[TopicPartition] = []

@@ -28,7 +28,7 @@ FIRST_WITH_GROUP_ERROR = 2
 FIRST_WITH_TOPIC_IDS = 10
 
 
-@handler(OffsetFetchRequest)
+@handler(OffsetFetchRequest, is_by_element=True)
 def handle(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     """Return what groups have committed."""
     return OffsetFetchResponse(

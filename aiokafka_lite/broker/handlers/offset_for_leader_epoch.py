@@ -19,7 +19,7 @@ from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
 )
 
 
-@handler(OffsetForLeaderEpochRequest)
+@handler(OffsetForLeaderEpochRequest, is_by_element=True)
 def handle(
     ctx: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:

@@ -55,7 +55,7 @@ NO_OFFSET: Final = -1
 ADMIN_CLIENT_ID: Final = "__admin_client"
 
 
-@handler(ProduceRequest, advertised_min_version=0)
+@handler(ProduceRequest, advertised_min_version=0, is_by_element=True)
 def handle(
     ctx: RequestContext, request: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse] | None:

@@ -9,9 +9,13 @@ from typing import TypeAlias, TypeVar, cast
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.network.purgatory import Delayed
 from aiokafka_lite.protocol.schema import Message, Request, Response
+from aiokafka_lite.protocol.source import Steps
 
-Answer: TypeAlias = "Response | Delayed[Response] | None"
-Handle: TypeAlias = "Callable[[RequestContext, Message], Answer | Awaitable[Answer]]"
+Late: TypeAlias = "Delayed[Response | Steps[Response]]"
+Answer: TypeAlias = "Response | Late | None"
+Handle: TypeAlias = (
+    "Callable[[RequestContext, Message], Answer | Awaitable[Answer] | Steps[Answer]]"
+)
 
 RequestT = TypeVar("RequestT", bound="Request[Response]")
 ResponseT = TypeVar("ResponseT", bound=Response)
@@ -23,6 +27,7 @@ class HandlerEntry:
 
     Attributes:
         advertised_min_version: What ApiVersions says; differs from `min_version` for Produce only.
+        is_by_element: Each element of its lists is answered on its own.
     """
 
     request: type[Request[Response]]
@@ -30,6 +35,7 @@ class HandlerEntry:
     min_version: int
     max_version: int
     advertised_min_version: int
+    is_by_element: bool
 
 
 HANDLERS: dict[int, HandlerEntry] = {}
@@ -39,12 +45,16 @@ def handler(
     request: type[Request[ResponseT]],
     *,
     advertised_min_version: int | None = None,
+    is_by_element: bool = False,
 ) -> Callable[[Callable[[RequestContext, RequestT], object]], Callable[..., object]]:
     """Register the decorated function as the one that answers `request`.
 
-    The function takes (context, request) and may be plain or a coroutine function. It returns the
-    response; or a `Delayed` that will; or None when the client expects no response (acks=0).
-    Versions are all stable ones that the protocol layer declares.
+    The function takes (context, request) and may be plain, a coroutine function, or a generator
+    function that yields where other work of the loop may have its turn. It returns the response;
+    or a `Delayed` that will; or None when the client expects no response (acks=0).
+    Versions are all stable ones that the protocol layer declares. With `is_by_element` each element
+    of the request's lists is answered on its own, whatever else is asked for: a large request is
+    handled as many small ones, with other work of the loop in between.
     """
     lowest = request.min_version
 
@@ -61,6 +71,7 @@ def handler(
             advertised_min_version=(
                 lowest if advertised_min_version is None else advertised_min_version
             ),
+            is_by_element=is_by_element,
         )
         return function
 

@@ -30,7 +30,7 @@ FIRST_ABORTABLE: Final = 4
 FIRST_THAT_ADDS: Final = 5
 
 
-@handler(TxnOffsetCommitRequest)
+@handler(TxnOffsetCommitRequest, is_by_element=True)
 def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
     """Store what a group has consumed, as a part of the transaction that produces from it."""
     offsets: list[OffsetToCommit] = []

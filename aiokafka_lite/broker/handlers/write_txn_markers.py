@@ -21,7 +21,7 @@ from aiokafka_lite.protocol.messages.write_txn_markers import (
 from aiokafka_lite.structs import TopicPartition
 
 
-@handler(WriteTxnMarkersRequest)
+@handler(WriteTxnMarkersRequest, is_by_element=True)
 def handle(ctx: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     """Write markers to partitions that this node leads."""
     return WriteTxnMarkersResponse(markers=[_write_all(ctx, marker) for marker in request.markers])

@@ -24,12 +24,12 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from aiokafka_lite.broker.configs.topic_config import TopicConfig
-from aiokafka_lite.broker.log.maintenance import Steps
 from aiokafka_lite.broker.log.partition_log import PartitionLog
 from aiokafka_lite.broker.log.segment import NO_TIMESTAMP, Segment, newest_timestamp
 from aiokafka_lite.broker.log.transactions import AbortedTransaction
 from aiokafka_lite.broker.topics import Topic
 from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.records import BatchHeader, ControlType, decode_all, iter_batches, read_header
 from aiokafka_lite.records.filtering import filter_batch
 from aiokafka_lite.records.transactions import end_marker
@@ -97,7 +97,7 @@ def _is_overdue(segment: Segment, config: TopicConfig, now_ms: int) -> bool:
     return first > 0 and now_ms - first > config.max_compaction_lag_ms
 
 
-def compact_all(topics: Iterable[Topic], now_ms: int) -> Steps:
+def compact_all(topics: Iterable[Topic], now_ms: int) -> Steps[None]:
     """Compact the logs of all compacted topics for which it is worth it.
 
     A log in which something cannot be read, or whose disk fails, is left alone from then on.
@@ -114,7 +114,7 @@ def compact_all(topics: Iterable[Topic], now_ms: int) -> Steps:
             yield
 
 
-def compact(log: PartitionLog, config: TopicConfig, now_ms: int) -> Steps:
+def compact(log: PartitionLog, config: TopicConfig, now_ms: int) -> Steps[None]:
     """Compact a log, if it is worth it, a batch a step."""
     plan = cleanable(log, config, now_ms)
     if plan is None or not (plan.is_overdue or plan.dirty_ratio > config.min_cleanable_dirty_ratio):
@@ -199,7 +199,7 @@ class _NewestOffsets:
 
     def read(
         self, segments: Sequence[Segment], end: int, aborted: Iterable[AbortedTransaction]
-    ) -> Steps:
+    ) -> Steps[None]:
         """Look at all records from `start` to `end`, or at as many as there is room for."""
         transactions = _Transactions(each for each in aborted if each.last_offset >= self._start)
         for header, batch in _batches(segments):

@@ -7,17 +7,15 @@ in slices of the loop's time: requests are served in between, from the same loop
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable
-from contextlib import closing
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
-TIME_SLICE_S: Final = 0.001
+from aiokafka_lite.broker.slices import run_in_slices
+from aiokafka_lite.protocol.source import Steps
+
 # Kafka waits so long after its start before it looks at its logs (log.initial.task.delay.ms).
 FIRST_DELAY_S: Final = 30.0
-
-# Work in pieces: where it yields others may run, or it may be ended for good.
-Steps: TypeAlias = Generator[None, None, None]
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Job:
     """
 
     interval_s: float
-    steps: Callable[[], Steps]
+    steps: Callable[[], Steps[None]]
 
 
 class Maintenance:
@@ -56,14 +54,3 @@ class Maintenance:
         async with self._running:
             for job in self._jobs:
                 await run_in_slices(job.steps())
-
-
-async def run_in_slices(steps: Steps) -> None:
-    """Take steps; let the loop run after each time slice."""
-    loop = asyncio.get_running_loop()
-    with closing(steps):
-        slice_ends = loop.time() + TIME_SLICE_S
-        for _ in steps:
-            if loop.time() >= slice_ends:
-                await asyncio.sleep(0)
-                slice_ends = loop.time() + TIME_SLICE_S

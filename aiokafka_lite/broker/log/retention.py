@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from aiokafka_lite.broker.configs.topic_config import TopicConfig
-from aiokafka_lite.broker.log.maintenance import Steps
 from aiokafka_lite.broker.log.segment import Segment
 from aiokafka_lite.broker.topics import Topic
+from aiokafka_lite.protocol.source import Steps
 
 
-def delete_expired(topics: Iterable[Topic], now_ms: int) -> Steps:
+def delete_expired(topics: Iterable[Topic], now_ms: int) -> Steps[None]:
     """Delete the segments that are not to be kept, one partition a step."""
     for topic in tuple(topics):
         if not topic.config.is_deleted_by_retention:

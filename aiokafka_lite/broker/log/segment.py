@@ -317,12 +317,22 @@ class FileSegment(Segment):
 
     # Loading
 
+    @property
+    def path(self) -> Path:
+        """Where the batches are."""
+        return self._path
+
+    @property
+    def file_size(self) -> int:
+        """Bytes in the file, indexed or not."""
+        return os.fstat(self._fd).st_size
+
     def load_index(self) -> int:
         """Read the index file and return the file's size; the caller checks what lies behind it.
 
         An index that is damaged, or claims more than there is, is not used at all.
         """
-        file_size = os.fstat(self._fd).st_size
+        file_size = self.file_size
         try:
             stored = self._index_path.read_bytes()
         except FileNotFoundError:
@@ -343,7 +353,7 @@ class FileSegment(Segment):
 
     def cut(self) -> None:
         """Cut the file at the end of what the index knows."""
-        if os.fstat(self._fd).st_size != self.size:
+        if self.file_size != self.size:
             os.ftruncate(self._fd, self.size)
             os.fsync(self._fd)
 
@@ -353,7 +363,7 @@ class FileSegment(Segment):
         Raises:
             CorruptRecordException: Cutting it would tear a hole into the log.
         """
-        file_size = os.fstat(self._fd).st_size
+        file_size = self.file_size
         if file_size != self.size:
             raise CorruptRecordException(
                 f"{self._path} is damaged at byte {self.size} of {file_size}, and there are "

@@ -5,6 +5,12 @@ A folder holds the segments, their indexes, and `state.json`: what cannot be rea
 as of an end offset).
 Loading trusts what was flushed and checks the rest batch by batch; the first batch that is torn
 or damaged ends the log.
+
+Loading also finds out what is missing, and warns of it. Segments follow each other without a gap,
+but for what compaction has left out (`gaps_end`); the log begins where the state says, and reaches
+at least to where it ended when the state was saved: at the latest stop, or when a segment was
+rolled. Readers skip a gap as Kafka's do, to the segment behind it. Of what was written after the
+state was saved, nobody can tell that whole batches are missing at the end.
 """
 
 from __future__ import annotations
@@ -140,11 +146,18 @@ class MemoryStore(LogStore):
 
 
 class FolderStore(LogStore):
-    """Keeps a log in a folder of its own."""
+    """Keeps a log in a folder of its own.
 
-    def __init__(self, folder: Path, segment_bytes: int) -> None:
+    Args:
+        folder: Need not exist.
+        segment_bytes: See the attribute.
+        partition: What the log is called in warnings; by default like its folder.
+    """
+
+    def __init__(self, folder: Path, segment_bytes: int, partition: str | None = None) -> None:
         super().__init__(segment_bytes)
         self._folder = folder
+        self._partition = partition or str(folder)
         # Most states are saved by the disk's thread, some by the loop, which is ahead of it.
         self._save_lock = threading.Lock()
         self._saved_serial = -1
@@ -176,10 +189,12 @@ class FolderStore(LogStore):
             FileSegment(self._folder, int(path.stem), self.segment_bytes)
             for path in sorted(self._folder.glob(f"*{LOG_SUFFIX}"))
         ]
-        recovery = _Recovery(state)
+        recovery = _Recovery(state, self._partition, self._folder)
         for segment in segments:
             recovery.load(segment)
-            if segment is not segments[-1]:
+            if segment is segments[-1]:
+                recovery.check_tail(segment)
+            else:
                 segment.require_intact()
                 segment.seal()
                 segment.checkpoint()
@@ -198,8 +213,13 @@ class FolderStore(LogStore):
 class _Recovery:
     """Walks over a log's segments, oldest first, and finds out where it ends."""
 
-    def __init__(self, state: LogState) -> None:
+    def __init__(self, state: LogState, partition: str, folder: Path) -> None:
         self._state = state
+        self._partition = partition
+        self._folder = folder
+        self._start_offset = state.log_start_offset
+        self._gaps_end = state.gaps_end
+        self._latest: FileSegment | None = None
         self._epochs = LeaderEpochs(state.epochs)
         self._producers = ProducerStates()
         self._producers.restore(state.producers, state.aborted)
@@ -210,19 +230,50 @@ class _Recovery:
         """Bring a segment's index up to the last whole batch of its file, and cut what is left."""
         file_size = segment.load_index()
         flushed_size = segment.size
+        self._check_start(segment)
         self._end_offset = max(self._end_offset, segment.base_offset)
         if flushed_size:
             start, _ = segment.index.span(segment.index.row_of(self._state.log_end_offset))
             stored = segment.stored(start, flushed_size)
             for header, batch in iter_batches(stored, check_crcs=False):
                 self._note(header, batch)
-        for header, batch in _whole_batches(segment.stored(flushed_size, file_size)):
+        for header, batch in _whole_batches(segment, flushed_size, file_size):
             if header.base_offset < self._end_offset:
                 break
             segment.index.add(header.base_offset, len(batch), newest_timestamp(header))
             self._note(header, batch)
         if flushed_size != file_size:
             self._is_clean = False
+        self._latest = segment
+
+    def _check_start(self, segment: FileSegment) -> None:
+        """Notice when there should be something before a segment that is not there."""
+        first = segment.base_offset
+        if self._latest is None:
+            if first > max(self._start_offset, self._gaps_end):
+                self._warn(self._start_offset, first, f"before {segment.path}")
+                self._start_offset = first
+        elif first > max(self._end_offset, self._gaps_end):
+            between = f"between {self._latest.path} and {segment.path}"
+            self._warn(self._end_offset, first, between)
+            self._gaps_end = first  # readers skip it
+
+    def check_tail(self, segment: FileSegment) -> None:
+        """Say what will be cut off the last segment."""
+        if segment.size != segment.file_size:
+            log.warning(
+                "the log of %s ends at offset %d: %s is torn or damaged from byte %d of %d on, "
+                "which is cut off",
+                self._partition, self._end_offset, segment.path, segment.size, segment.file_size,
+            )  # fmt: skip
+
+    def _warn(self, first: int, end: int, where: str) -> None:
+        self._is_clean = False
+        log.warning(
+            "the log of %s lacks offsets %d to %d %s: restore the files from a copy, or what was "
+            "there is lost",
+            self._partition, first, end - 1, where,
+        )  # fmt: skip
 
     def _note(self, header: BatchHeader, batch: memoryview) -> None:
         self._end_offset = header.last_offset + 1
@@ -234,23 +285,29 @@ class _Recovery:
     def finish(self, segments: Sequence[FileSegment]) -> LoadedLog:
         if segments:
             segments[-1].cut()
-        end_offset = max(self._end_offset, self._state.log_start_offset)
+        end_offset = max(self._end_offset, self._start_offset)
+        if end_offset < self._state.log_end_offset:
+            place = f"in {self._folder}" if self._latest is None else f"after {self._latest.path}"
+            where = f"{place}, where it ended when it was saved"
+            self._warn(end_offset, self._state.log_end_offset, where)
         self._epochs.truncate(end_offset + 1)
         return LoadedLog(
             segments=segments,
-            log_start_offset=self._state.log_start_offset,
+            log_start_offset=self._start_offset,
             log_end_offset=end_offset,
             epochs=self._epochs,
             producers=self._producers,
             clean_end=self._state.clean_end,
-            gaps_end=self._state.gaps_end,
+            gaps_end=self._gaps_end,
             was_clean=self._is_clean and end_offset == self._state.log_end_offset,
         )
 
 
-def _whole_batches(stored: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
+def _whole_batches(
+    segment: FileSegment, start: int, end: int
+) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Walk over batches up to the first that is torn or damaged."""
     try:
-        yield from iter_batches(stored, check_crcs=True)
+        yield from iter_batches(segment.stored(start, end), check_crcs=True)
     except KafkaError as error:
-        log.warning("the log's tail is cut at a batch that cannot be read: %s", error)
+        log.warning("%s has a batch that cannot be read: %s", segment.path, error)

@@ -6,20 +6,23 @@ import asyncio
 import types
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar, cast
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.faults import Faults
-from aiokafka_lite.broker.handlers.registry import Answer
+from aiokafka_lite.broker.handlers.registry import Answer, Late
 from aiokafka_lite.broker.network.channel import RequestChannel
+from aiokafka_lite.broker.network.pieces import (
+    LARGEST_PIECE,
+    Pieces,
+    shape_of,
+)
 from aiokafka_lite.broker.network.purgatory import Delayed, Purgatory
 from aiokafka_lite.broker.network.quotas import ClientQuotas
 from aiokafka_lite.broker.network.work import Work
-from aiokafka_lite.errors import KafkaProtocolError, KafkaStorageError
+from aiokafka_lite.broker.slices import TIME_SLICE_S, Slices, run_in_slices
 from aiokafka_lite.protocol.schema import Response
-
-# How long requests are handled before other work of the loop gets its turn.
-TIME_SLICE_S: Final = 0.001
+from aiokafka_lite.protocol.source import Steps
 
 T = TypeVar("T")
 
@@ -34,25 +37,21 @@ class Dispatcher:
     Args:
         faults: What is to happen to requests instead, if anything.
         quotas: Whether anybody wants to know how long handlers take.
-        on_bug: Told of an exception that a handler should not have let out; the connection is
-            closed, since there is no answer.
     """
 
     def __init__(
         self,
         channel: RequestChannel[Work],
-        purgatory: Purgatory[Response],
+        purgatory: Purgatory[Response | Steps[Response]],
         scope: TaskScope,
         faults: Faults,
         quotas: ClientQuotas,
-        on_bug: Callable[[str, BaseException], None],
     ) -> None:
         self._channel = channel
         self._purgatory = purgatory
         self._scope = scope
         self._faults = faults
         self._quotas = quotas
-        self._on_bug = on_bug
 
     async def run(self) -> None:
         """Handle requests until cancelled."""
@@ -80,7 +79,7 @@ class Dispatcher:
             if rule is not None:
                 rule.handle(work, partial(self._handle, work))
         except Exception as error:  # noqa: BLE001 — reported: the test's own functions may fail
-            self._failed(work, error)
+            work.processor.fail(work, error)
             return
         if rule is None:
             self._handle(work)
@@ -89,27 +88,36 @@ class Dispatcher:
         if self._quotas.is_timing:
             work.started_at = asyncio.get_running_loop().time()
         try:
-            answer = work.entry.handle(work.context, work.request)
-            if isinstance(answer, Response) or answer is None:
-                work.processor.answer(work, answer)
-            elif isinstance(answer, Delayed):
-                self._delay(work, answer)
+            if work.is_large and work.entry.is_by_element:
+                self._take(work, _in_pieces(work))
             else:
-                self._scope.spawn(self._await(work, answer), name=work.entry.request.__name__)
+                self._take(work, work.entry.handle(work.context, work.request))
         except Exception as error:  # noqa: BLE001 — reported; one bad handler must not stop all
-            self._failed(work, error)
+            work.processor.fail(work, error)
 
-    def _delay(self, work: Work, delayed: Delayed[Response]) -> None:
+    def _take(self, work: Work, given: Answer | Awaitable[Answer] | Steps[Answer]) -> None:
+        """Send an answer, or wait for what it is not yet."""
+        if isinstance(given, types.GeneratorType):
+            given = _begun(given)
+        answer = cast("Answer | Awaitable[Answer]", given)
+        if isinstance(answer, Response) or answer is None:
+            work.processor.answer(work, answer)
+        elif isinstance(answer, Delayed):
+            self._delay(work, answer)
+        else:
+            self._scope.spawn(self._await(work, answer), name=work.entry.request.__name__)
+
+    def _delay(self, work: Work, delayed: Late) -> None:
         watch = self._purgatory.watch(delayed, partial(self._complete, work))
         work.processor.call_when_gone(watch.cancel)
 
-    def _complete(self, work: Work, answer: Callable[[], Response]) -> None:
+    def _complete(self, work: Work, answer: Callable[[], Response | Steps[Response]]) -> None:
         if self._quotas.is_timing:
             work.started_at = asyncio.get_running_loop().time()
         try:
-            work.processor.answer(work, answer())
+            self._take(work, answer())
         except Exception as error:  # noqa: BLE001 — reported
-            self._failed(work, error)
+            work.processor.fail(work, error)
 
     async def _await(self, work: Work, answer: Awaitable[Answer]) -> None:
         try:
@@ -125,21 +133,42 @@ class Dispatcher:
             else:
                 work.processor.answer(work, result)
         except Exception as error:  # noqa: BLE001 — reported
-            self._failed(work, error)
+            work.processor.fail(work, error)
 
-    def _failed(self, work: Work, error: Exception) -> None:
-        # Hanging up is the handler's way out, and all that is left where the disk has failed: to
-        # answer would be to promise what a restart forgets.
-        if isinstance(error, KafkaProtocolError | KafkaStorageError):
-            work.processor.refuse(error)
-            return
-        context = work.context
-        self._on_bug(
-            f"{work.entry.request.__name__} v{context.api_version} from {work.processor.peer} "
-            f"(client id {context.client_id!r}) could not be handled",
-            error,
-        )
-        work.processor.abort()
+
+def _begun(steps: Steps[Answer]) -> Answer | Awaitable[Answer]:
+    """Take the first step, which is all there is to do for a small request."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        answer: Answer = end.value
+        return answer
+    return run_in_slices(steps)
+
+
+async def _in_pieces(work: Work) -> Answer:
+    """Handle a request as many small ones, with other work of the loop in between."""
+    now_s, slices = asyncio.get_running_loop().time, Slices()
+    shape = shape_of(work.entry.request, work.context.api_version)
+    pieces = Pieces(work.request, shape)
+    whole: Response | None = None
+    for request, depth in pieces:
+        began_s = now_s()
+        answer = work.entry.handle(work.context, request)
+        if not isinstance(answer, Response) and answer is not None:
+            answer = await cast("Awaitable[Response]", answer)
+        if whole is None:
+            whole = answer
+        elif answer is not None:
+            shape.join(whole, answer, depth)
+        spent_s = now_s() - began_s
+        if spent_s > TIME_SLICE_S:
+            pieces.size = max(pieces.size // 2, 1)
+        elif spent_s < TIME_SLICE_S / 4:
+            pieces.size = min(pieces.size * 2, LARGEST_PIECE)
+        if slices.is_over:
+            await slices.rest()
+    return whole
 
 
 @types.coroutine

@@ -145,6 +145,14 @@ class Endpoint:
         return self.node.id
 
     @property
+    def scope(self) -> TaskScope:
+        return self.node.cluster.scope
+
+    @property
+    def on_bug(self) -> Callable[[str, BaseException], None]:
+        return self.node.on_bug
+
+    @property
     def max_frame_bytes(self) -> int:
         return self.node.cluster.config.max_frame_bytes
 

@@ -20,14 +20,22 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from aiokafka_lite.broker.faults.connections import ConnectionFault
-from aiokafka_lite.broker.handlers.registry import HANDLERS
+from aiokafka_lite.broker.faults.refusals import NO_ERRORS, error_codes, error_codes_in_steps
+from aiokafka_lite.broker.handlers.registry import HANDLERS, HandlerEntry
 from aiokafka_lite.broker.network import gather
+from aiokafka_lite.broker.network.pieces import is_large
 from aiokafka_lite.broker.network.receive import FrameReceiver
 from aiokafka_lite.broker.network.work import Acceptor, BareToken, Work
 from aiokafka_lite.broker.security.authenticator import Verdict
 from aiokafka_lite.broker.security.session import SaslSession
 from aiokafka_lite.broker.security.tls import ANONYMOUS, principal_of
-from aiokafka_lite.errors import KafkaError, KafkaProtocolError, UnsupportedVersionError
+from aiokafka_lite.broker.slices import run_in_slices
+from aiokafka_lite.errors import (
+    KafkaError,
+    KafkaProtocolError,
+    KafkaStorageError,
+    UnsupportedVersionError,
+)
 from aiokafka_lite.protocol import codec, framing
 from aiokafka_lite.protocol.encoding import Part
 from aiokafka_lite.protocol.messages.api_versions import (
@@ -39,12 +47,16 @@ from aiokafka_lite.protocol.messages.sasl_authenticate import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
 )
-from aiokafka_lite.protocol.schema import Response
+from aiokafka_lite.protocol.schema import Request, Response
+from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
 
 log = logging.getLogger(__name__)
 
 
 NEWEST_UNDERSTOOD_BY_ALL: Final = 0
+
+# Frames from here on may hold so many elements that they take milliseconds.
+DECODED_IN_STEPS_FROM_BYTES: Final = 1 << 10
 
 # SO_LINGER, on, for no time: the kernel resets the connection when it is closed.
 _LINGER_NOT: Final = struct.pack("ii", 1, 0)
@@ -242,17 +254,60 @@ class Processor(asyncio.BufferedProtocol):
         if entry is None or not entry.min_version <= header.version <= entry.max_version:
             self._refuse(header.api_key, header.version, header.correlation_id)
             return
+        self._is_muted = True
         # Bytes behind the request are left alone, as Kafka does: librdkafka sends some.
-        request = codec.decoder(entry.request, header.version)(header.body, True)
-        request = request.from_version(header.version)
+        if len(frame) < DECODED_IN_STEPS_FROM_BYTES:
+            request = codec.decoder(entry.request, header.version)(header.body, True)
+            self._put(entry, header, request.from_version(header.version), len(frame))
+            return
+        steps = codec.decoder_in_steps(entry.request, header.version)(header.body, True)
+        try:
+            next(steps)
+        except StopIteration as end:  # it holds few elements, though large ones, maybe
+            self._put(entry, header, end.value.from_version(header.version), len(frame))
+        else:
+            self._acceptor.scope.spawn(
+                self._submit_in_slices(steps, entry, header, len(frame)), name="decoding"
+            )
+
+    async def _submit_in_slices(
+        self,
+        steps: Steps[Request[Response]],
+        entry: HandlerEntry,
+        header: framing.RequestFrame,
+        size_bytes: int,
+    ) -> None:
+        try:
+            decoded = await run_in_slices(steps)
+            request = await run_in_slices(decoded.from_version_in_steps(header.version))
+        except KafkaProtocolError as error:
+            self.refuse(error)
+            return
+        channel = self._acceptor.channel
+        while not channel.has_room:
+            room = asyncio.Event()
+            channel.call_when_room(room.set)
+            await room.wait()
+        if self._transport is not None:
+            self._put(entry, header, request, size_bytes, is_large=True)
+
+    def _put(
+        self,
+        entry: HandlerEntry,
+        header: framing.RequestFrame,
+        request: Request[Response],
+        size_bytes: int,
+        *,
+        is_large: bool = False,
+    ) -> None:
         context = self._acceptor.context(self, header.version, header.client_id)
-        work = Work(self, entry, context, header.correlation_id, request, len(frame))
+        work = Work(self, entry, context, header.correlation_id, request, size_bytes)
+        work.is_large = is_large
         requests = self._acceptor.requests
         if requests.is_on:
             work.seen = requests.arrived(
-                context, self.peer, request, work.size_bytes, self.last_active_at
+                context, self.peer, request, size_bytes, self.last_active_at
             )
-        self._is_muted = True
         self._acceptor.channel.put(work)
 
     def _submit_token(self, frame: memoryview) -> None:
@@ -298,23 +353,50 @@ class Processor(asyncio.BufferedProtocol):
 
     def send(self, work: Work, response: Response | None) -> None:
         """Send the answer to the request in flight as it is, and go on to the next."""
-        if work.seen is not None:
-            self._acceptor.requests.answered(work.seen, response, self._loop.time())
         if response is None:
+            if work.seen is not None:
+                self._acceptor.requests.answered(work.seen, NO_ERRORS, self._loop.time())
             self._unmute()
             return
-        if self.sasl is None:
-            self._write(_encoded(work, response))
-        else:
-            self._answer_in_session(self.sasl, work, response)
+        if is_large(response):
+            self._acceptor.scope.spawn(self._send_in_slices(work, response), name="encoding")
+            return
+        if work.seen is not None:
+            codes = error_codes(response)
+            self._acceptor.requests.answered(work.seen, codes, self._loop.time())
+        version = work.context.api_version
+        parts = framing.encode_response_parts(response, version, work.correlation_id)
+        self._send_parts(work, response, parts)
 
-    def _answer_in_session(self, sasl: SaslSession, work: Work, response: Response) -> None:
+    async def _send_in_slices(self, work: Work, response: Response) -> None:
+        version = work.context.api_version
+        try:
+            if work.seen is not None:
+                codes = await run_in_slices(error_codes_in_steps(response))
+                self._acceptor.requests.answered(work.seen, codes, self._loop.time())
+            parts = await run_in_slices(
+                framing.encode_response_in_steps(response, version, work.correlation_id)
+            )
+            if self._transport is not None:
+                self._send_parts(work, response, parts)
+            if work.rule is None:  # who made the answer gave it away
+                await run_in_slices(_dropped(response))
+        except Exception as error:  # noqa: BLE001 — reported
+            self.fail(work, error)
+
+    def _send_parts(self, work: Work, response: Response, parts: list[Part]) -> None:
+        if self.sasl is None:
+            self._write(parts)
+        else:
+            self._answer_in_session(self.sasl, work, response, parts)
+
+    def _answer_in_session(
+        self, sasl: SaslSession, work: Work, response: Response, parts: list[Part]
+    ) -> None:
         """Answer a client that may have authenticated, or failed to, by this request."""
         if isinstance(work, BareToken) and isinstance(response, SaslAuthenticateResponse):
             token = response.auth_bytes
-            parts: list[Part] = [] if sasl.has_failed else [len(token).to_bytes(4, "big") + token]
-        else:
-            parts = _encoded(work, response)
+            parts = [] if sasl.has_failed else [len(token).to_bytes(4, "big") + token]
         if sasl.has_failed:
             self._fail_later(sasl, parts)
             return
@@ -396,7 +478,8 @@ class Processor(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         if work.seen is not None:
-            self._acceptor.requests.answered(work.seen, response, self._loop.time())
+            codes = error_codes(response)
+            self._acceptor.requests.answered(work.seen, codes, self._loop.time())
         self._write([rest])
 
     def _write_last(self, transport: asyncio.Transport) -> None:
@@ -412,6 +495,21 @@ class Processor(asyncio.BufferedProtocol):
             transport.close()
 
     # The end
+
+    def fail(self, work: Work, error: Exception) -> None:
+        """End the connection because of what handling its request in flight has raised."""
+        # Hanging up is the handler's way out, and all that is left where the disk has failed: to
+        # answer would be to promise what a restart forgets.
+        if isinstance(error, KafkaProtocolError | KafkaStorageError):
+            self.refuse(error)
+            return
+        context = work.context
+        self._acceptor.on_bug(
+            f"{work.entry.request.__name__} v{context.api_version} from {self.peer} "
+            f"(client id {context.client_id!r}) could not be handled",
+            error,
+        )
+        self.abort()
 
     def refuse(self, error: KafkaError) -> None:
         """Hang up on a peer that breaks the protocol, or that cannot be told otherwise."""
@@ -436,5 +534,10 @@ class Processor(asyncio.BufferedProtocol):
             self._transport.abort()
 
 
-def _encoded(work: Work, response: Response) -> list[Part]:
-    return framing.encode_response_parts(response, work.context.api_version, work.correlation_id)
+def _dropped(response: Response) -> Steps[None]:
+    """Empty the lists of an answer: to free a million objects at once takes long, too."""
+    for field in response.schema:
+        items = getattr(response, field.slot)
+        while isinstance(items, list) and items:
+            del items[-ELEMENTS_PER_STEP:]
+            yield

@@ -2,8 +2,11 @@
 
 Most requests are small: they arrive whole, often several with one read, in a buffer that serves
 again and again, and are copied out of it. The buffer begins small, as most connections stay idle,
-and grows with what a connection sends. A frame that is larger than it ever gets has memory of
-exactly its size, and the socket is read straight into that.
+and grows with what a connection sends. A frame that is larger than it ever gets has memory of its
+own, in the end of exactly its size, and the socket is read straight into that.
+
+A size that is announced costs nothing: memory is there for what has come, and for a few times as
+much. Only a connection that has sent a frame is believed that the next one will be as large.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from aiokafka_lite.errors import KafkaProtocolError
 FIRST_SCRATCH_BYTES: Final = 4 << 10
 SCRATCH_BYTES: Final = 128 << 10
 GROWTH: Final = 4
-# Memory from here on comes page by page as it is filled: a claimed size costs nothing. Below it is
-# cheaper to clear memory that the process has had before than to be given fresh pages.
+# Memory from here on comes page by page as it is filled. Below it is cheaper to clear memory that
+# the process has had before than to be given fresh pages; that grows with what has come.
 MAPPED_FROM_BYTES: Final = 4 << 20
 
 _SIZE: Final = struct.Struct(">i")
@@ -36,6 +39,8 @@ class FrameReceiver:
         "_end",
         "_large",
         "_large_end",
+        "_large_size",
+        "_proven_size",
         "_scratch",
         "_size",
         "_start",
@@ -49,8 +54,12 @@ class FrameReceiver:
         self._start = 0  # of what has not been handed out
         self._end = 0  # of what was received
         self._size = 0  # of the frame at the start, as it announces itself
+        # A large frame: the memory that there is for it, how much of that is filled, and how much
+        # it is to be; and the size of the one before, which is believed without any growing.
         self._large: memoryview | None = None
         self._large_end = 0
+        self._large_size = 0
+        self._proven_size = 0
         self.has_frame = False
 
     @property
@@ -82,7 +91,8 @@ class FrameReceiver:
         """
         if self._large_missing:
             self._large_end += count
-            self.has_frame = not self._large_missing
+            if self._large_end == len(self._large or b""):
+                self._continue_large()
             return
         self._end += count
         if self._large is not None:  # it is complete: this is behind it
@@ -150,11 +160,25 @@ class FrameReceiver:
     def _begin_large(self, size: int) -> None:
         """Move a frame that will not fit the scratch out of it."""
         head = self._scratch[self._start + _SIZE.size : self._end]
-        is_mapped = size >= MAPPED_FROM_BYTES
-        self._large = anonymous_memory(size) if is_mapped else memoryview(bytearray(size))
+        if size >= MAPPED_FROM_BYTES:
+            self._large = anonymous_memory(size)
+        else:
+            room = max(GROWTH * len(head), len(self._scratch), self._proven_size)
+            self._large = memoryview(bytearray(min(room, size)))
         self._large[: len(head)] = head
         self._large_end = len(head)
+        self._large_size = size
         self._start = self._end = 0
+
+    def _continue_large(self) -> None:
+        """Make more room for a large frame that has filled what there was, or note that it ends."""
+        if self._large_end == self._large_size:
+            self.has_frame = True
+            self._proven_size = self._large_size
+            return
+        larger = memoryview(bytearray(min(GROWTH * self._large_end, self._large_size)))
+        larger[: self._large_end] = self._large or b""
+        self._large = larger
 
 
 def _guess(prefix: bytes) -> str:

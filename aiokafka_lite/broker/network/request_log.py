@@ -2,6 +2,11 @@
 
 The latest requests only: a ring. A request is noted when it arrives, so that those in a long
 poll, or left unanswered by a fault, are there too; its answer is noted when it is sent.
+
+What the log keeps is bounded, too. Of a request that takes more than 64 KiB on the wire it keeps an
+extract from the beginning: all fields, but of each list the first 16 elements, of longer texts and
+bytes the first 256, and no records. When those that are kept whole take more than 2 MiB together,
+extracts take the place of the oldest of them. `SeenRequest.is_extract` tells.
 """
 
 from __future__ import annotations
@@ -10,10 +15,10 @@ import asyncio
 import copy
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from aiokafka_lite import _compat
-from aiokafka_lite.broker.faults.refusals import error_codes
+from aiokafka_lite.broker.faults.refusals import NO_ERRORS
 from aiokafka_lite.broker.faults.rules import Api, api_key_of
 from aiokafka_lite.errors import BrokerResponseError
 from aiokafka_lite.protocol.messages.alter_user_scram_credentials import (
@@ -22,15 +27,21 @@ from aiokafka_lite.protocol.messages.alter_user_scram_credentials import (
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from aiokafka_lite.protocol.registry import API_NAMES
-from aiokafka_lite.protocol.schema import Request, Response
+from aiokafka_lite.protocol.schema import Request, Response, Struct
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.context import RequestContext
 
-NO_ERRORS: Final[frozenset[int]] = frozenset()
-
 # Requests that were longer are kept without their record sets: the log must not pin megabytes.
 KEPT_BYTES: Final = 16 << 10
+# Of requests that were longer than that an extract is kept, and of the oldest when all that are
+# not small take more than this together.
+WHOLE_BYTES: Final = 64 << 10
+ALL_WHOLE_BYTES: Final = 2 << 20
+SMALL_BYTES: Final = 1 << 10
+# What an extract has of lists, and of texts and bytes.
+EXTRACT_ELEMENTS: Final = 16
+EXTRACT_BYTES: Final = 256
 # These are kept without them.
 HOLDING_SECRETS: Final = frozenset(
     {SaslAuthenticateRequest.api_key, AlterUserScramCredentialsRequest.api_key}
@@ -48,6 +59,7 @@ class SeenRequest:
         peer: The client's address, "host:port".
         request: The request, without its record sets if these are large, and without passwords or
             what is made of them.
+        is_extract: Of a large request, `request` has the beginnings of its lists only.
         size_bytes: What it took on the wire, without the 4 bytes of its size.
         arrived_at: The loop's time when its last byte was there.
         answered_at: When its answer was handed to the socket; None before, and for ever when it
@@ -61,6 +73,7 @@ class SeenRequest:
         "arrived_at",
         "client_id",
         "error_codes",
+        "is_extract",
         "node_id",
         "number",
         "peer",
@@ -87,6 +100,7 @@ class SeenRequest:
         self.arrived_at = arrived_at
         self.answered_at: float | None = None
         self.error_codes = NO_ERRORS
+        self.is_extract = False
 
     @property
     def api(self) -> str:
@@ -111,6 +125,9 @@ class RequestLog:
 
     def __init__(self, capacity: int) -> None:
         self._entries: deque[SeenRequest] = deque(maxlen=capacity)
+        # Those that are neither small nor extracts, and what they took on the wire together.
+        self._whole: deque[SeenRequest] = deque()
+        self._whole_bytes = 0
         self._waiting: dict[asyncio.Event, None] = {}
         self.is_on: Final = capacity > 0
         self.total = 0
@@ -208,6 +225,8 @@ class RequestLog:
     def clear(self) -> None:
         """Forget the requests; `total` goes on."""
         self._entries.clear()
+        self._whole.clear()
+        self._whole_bytes = 0
 
     # The reactor's side
 
@@ -221,19 +240,36 @@ class RequestLog:
     ) -> SeenRequest:
         """Note a request."""
         self.total += 1
+        is_of_one_partition = size_bytes > SMALL_BYTES and _is_of_one_partition(request)
+        is_long = size_bytes > WHOLE_BYTES and not is_of_one_partition
+        kept = _extract(request) if is_long else request
         if request.api_key in HOLDING_SECRETS:
-            request = _without_secrets(request)
-        seen = SeenRequest(self.total, context, peer, request, size_bytes, now)
+            kept = _without_secrets(kept)
+        seen = SeenRequest(self.total, context, peer, kept, size_bytes, now)
         self._entries.append(seen)
+        if size_bytes > SMALL_BYTES and not is_of_one_partition:
+            self._bound(seen)
         if self._waiting:
             self._wake()
         return seen
 
-    def answered(self, seen: SeenRequest, response: Response | None, now: float) -> None:
-        """Note the answer to a request, or that it is done and expects none."""
+    def _bound(self, seen: SeenRequest) -> None:
+        """Put extracts in the place of what is too much."""
+        if seen.size_bytes > WHOLE_BYTES:
+            seen.is_extract = True
+            return
+        self._whole.append(seen)
+        self._whole_bytes += seen.size_bytes
+        while self._whole_bytes > ALL_WHOLE_BYTES:
+            oldest = self._whole.popleft()
+            self._whole_bytes -= oldest.size_bytes
+            oldest.request = _extract(oldest.request)
+            oldest.is_extract = True
+
+    def answered(self, seen: SeenRequest, codes: frozenset[int], now: float) -> None:
+        """Note that a request was answered with these error codes, or is done and expects none."""
         seen.answered_at = now
-        if response is not None:
-            seen.error_codes = error_codes(response)
+        seen.error_codes = codes
         if seen.size_bytes > KEPT_BYTES:
             _drop_records(seen.request)  # it is handled: nobody else looks at them
         if self._waiting:
@@ -242,6 +278,31 @@ class RequestLog:
     def _wake(self) -> None:
         for event in self._waiting:
             event.set()
+
+
+def _is_of_one_partition(request: Request[Response]) -> bool:
+    """Say whether a request is all records, which are dropped in time."""
+    if not isinstance(request, ProduceRequest) or len(request.topic_data) != 1:
+        return False
+    return len(request.topic_data[0].partition_data) == 1
+
+
+def _extract(request: Request[Response]) -> Request[Response]:
+    """Return a copy with the beginning of all that may be long."""
+    return cast("Request[Response]", _beginning(request))
+
+
+def _beginning(value: object) -> object:
+    if isinstance(value, Struct):
+        extract = copy.copy(value)
+        for field in value.schema:
+            setattr(extract, field.slot, _beginning(getattr(value, field.slot)))
+        return extract
+    if isinstance(value, list):
+        return [_beginning(each) for each in value[:EXTRACT_ELEMENTS]]
+    if isinstance(value, str | bytes):
+        return value[:EXTRACT_BYTES]
+    return None if isinstance(value, memoryview | bytearray) else value
 
 
 def _without_secrets(request: Request[Response]) -> Request[Response]:

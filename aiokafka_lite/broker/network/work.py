@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults import Faults, Rule
 from aiokafka_lite.broker.handlers.registry import HandlerEntry
@@ -24,6 +26,7 @@ class Work:
         seen: Its entry in the log of requests, if there is a log.
         rule: The fault that it was chosen for, if any.
         refused: What the fault has refused of it, while the rest is being handled.
+        is_large: It has so many elements that it was decoded in slices.
         started_at: When its handler began, or went on after waiting; None while it waits, and
             where nobody wants to know.
     """
@@ -32,6 +35,7 @@ class Work:
         "context",
         "correlation_id",
         "entry",
+        "is_large",
         "processor",
         "refused",
         "request",
@@ -56,6 +60,7 @@ class Work:
         self.correlation_id = correlation_id
         self.request = request
         self.size_bytes = size_bytes
+        self.is_large = False
         self.seen: SeenRequest | None = None
         self.rule: Rule | None = None
         self.refused: Response | None = None
@@ -92,6 +97,14 @@ class Acceptor(Protocol):
 
     @property
     def id(self) -> int: ...
+
+    @property
+    def scope(self) -> TaskScope:
+        """Where a connection starts tasks."""
+
+    @property
+    def on_bug(self) -> Callable[[str, BaseException], None]:
+        """Told of an exception that a handler should not have let out: there is no answer."""
 
     def admit(self, processor: Processor) -> bool:
         """Count a new connection in, unless there are too many."""

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple, Protocol
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.groups.coordinator_log import OffsetsLog
 from aiokafka_lite.broker.groups.loading import CoordinatedPartitions
-from aiokafka_lite.broker.log.maintenance import Steps
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
 from aiokafka_lite.broker.transactions.machine import Decision, Transaction
 from aiokafka_lite.broker.transactions.markers import MarkerWriter
@@ -44,6 +43,7 @@ from aiokafka_lite.errors import (
     NoError,
     NotCoordinatorError,
 )
+from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -360,7 +360,7 @@ class TransactionCoordinator:
         if self._carry_out(transaction, decision) is not NoError:
             self._abort_after(RETRY_S, transaction)
 
-    def expire_ids(self) -> Steps:
+    def expire_ids(self) -> Steps[None]:
         """Forget transactional ids of which nothing was heard for long; yields between some."""
         older_than_ms = self._services.clock() - self._settings.expiration_ms
         for number, transactional_id in enumerate(tuple(self._transactions)):

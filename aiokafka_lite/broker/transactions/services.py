@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.groups.coordinator_log import partition_for
-from aiokafka_lite.broker.log.maintenance import Steps
 from aiokafka_lite.broker.topics import (
     GROUP_METADATA_TOPIC,
     NO_LEADER,
@@ -27,6 +26,7 @@ from aiokafka_lite.errors import (
     NoError,
     UnknownTopicOrPartitionError,
 )
+from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.records import ControlType, control_batch, read_header
 from aiokafka_lite.structs import TopicPartition
 
@@ -79,7 +79,7 @@ class ClusterTransactions:
         await self._broker.disk.settled()
         return producer_id
 
-    def expire_ids(self) -> Steps:
+    def expire_ids(self) -> Steps[None]:
         """Forget what nobody used for long, on every node."""
         for node in self._broker.nodes.values():
             yield from node.transactions.expire_ids()

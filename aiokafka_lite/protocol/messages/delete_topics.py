@@ -21,6 +21,7 @@ from aiokafka_lite.protocol.schema import (
     string,
     uuid,
 )
+from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps, run_to_end
 
 _FIRST_WITH_IDS: Final = 6
 
@@ -68,7 +69,15 @@ class DeleteTopicsRequest(
 
     @override
     def from_version(self, version: int) -> Self:
+        return run_to_end(self.from_version_in_steps(version))
+
+    @override
+    def from_version_in_steps(self, version: int) -> Steps[Self]:
         if version >= _FIRST_WITH_IDS:
             return self
-        topics = [DeleteTopicState(name=name) for name in self.topic_names]
+        topics: list[DeleteTopicState] = []
+        for name in self.topic_names:
+            topics.append(DeleteTopicState(name=name))
+            if not len(topics) % ELEMENTS_PER_STEP:
+                yield
         return type(self)(topics=topics, timeout_ms=self.timeout_ms)

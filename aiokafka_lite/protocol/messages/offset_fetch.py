@@ -25,6 +25,7 @@ from aiokafka_lite.protocol.schema import (
     string,
     uuid,
 )
+from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps, run_to_end
 
 _FIRST_WITH_REQUIRE_STABLE: Final = 7
 _FIRST_WITH_SEVERAL_GROUPS: Final = 8
@@ -85,21 +86,27 @@ class OffsetFetchResponse(Response):
 
     @override
     def for_version(self, version: int) -> Self:
+        return run_to_end(self.for_version_in_steps(version))
+
+    @override
+    def for_version_in_steps(self, version: int) -> Steps[Self]:
         if version >= _FIRST_WITH_SEVERAL_GROUPS or not self.groups:
             return self
         if len(self.groups) > 1:
             raise UnsupportedVersionError(f"OffsetFetch v{version} answers for one group only")
         (group,) = self.groups
+        topics: list[OffsetFetchResponseTopic] = []
+        for topic in group.topics:
+            lowered: list[OffsetFetchResponsePartition] = []
+            topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=lowered))
+            if not len(topics) % ELEMENTS_PER_STEP:
+                yield
+            for partition in topic.partitions:
+                lowered.append(_lower(partition, group, version))
+                if not len(lowered) % ELEMENTS_PER_STEP:
+                    yield
         return type(self)(
-            throttle_time_ms=self.throttle_time_ms,
-            error_code=group.error_code,
-            topics=[
-                OffsetFetchResponseTopic(
-                    name=topic.name,
-                    partitions=[_lower(p, group, version) for p in topic.partitions],
-                )
-                for topic in group.topics
-            ],
+            throttle_time_ms=self.throttle_time_ms, error_code=group.error_code, topics=topics
         )
 
     @override
@@ -203,18 +210,23 @@ class OffsetFetchRequest(
 
     @override
     def from_version(self, version: int) -> Self:
+        return run_to_end(self.from_version_in_steps(version))
+
+    @override
+    def from_version_in_steps(self, version: int) -> Steps[Self]:
         if version >= _FIRST_WITH_SEVERAL_GROUPS:
             return self
-        topics = self.topics
-        group = OffsetFetchRequestGroup(
-            group_id=self.group_id,
-            topics=None
-            if topics is None
-            else [
-                OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes)
-                for t in topics
-            ],
-        )
+        topics: list[OffsetFetchRequestTopics] | None = None if self.topics is None else []
+        for number, topic in enumerate(self.topics or (), 1):
+            if topics is not None:
+                topics.append(
+                    OffsetFetchRequestTopics(
+                        name=topic.name, partition_indexes=topic.partition_indexes
+                    )
+                )
+            if not number % ELEMENTS_PER_STEP:
+                yield
+        group = OffsetFetchRequestGroup(group_id=self.group_id, topics=topics)
         return type(self)(groups=[group], require_stable=self.require_stable)
 
     @property

@@ -16,6 +16,7 @@ from tests.support.cluster import unique
 from tests.support.java import ToolResult
 from tests.support.java_runner import JavaRunner
 from tests.support.real_kafka import KafkaUnavailableError
+from tests.support.required import unavailable
 
 # What the two clusters are told apart by, and what differs from run to run.
 _NORMAL_FORMS = (
@@ -41,12 +42,12 @@ def java_runner() -> Iterator[JavaRunner]:
     try:
         runner = JavaRunner()
     except KafkaUnavailableError as error:
-        pytest.skip(str(error))
+        unavailable(error)
     with runner:
         try:
             runner.run("topics", "--version")
         except KafkaUnavailableError as error:
-            pytest.skip(f"Java cannot run a source file (install a JDK, not a JRE): {error}")
+            unavailable(f"Java cannot run a source file (install a JDK, not a JRE): {error}")
         yield runner
 
 

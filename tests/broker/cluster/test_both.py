@@ -45,6 +45,7 @@ from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
 from tests.broker.cluster.conftest import TP, get, only, put, values_in
 from tests.broker.wire import topic_metadata
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
+from tests.support.required import unavailable
 from tests.support.wire import RawClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.java]
@@ -106,7 +107,7 @@ async def nodes(request: pytest.FixtureRequest) -> AsyncIterator[ThreeNodes]:
     try:
         kafka = RealKafka(nodes=3)
     except KafkaUnavailableError as error:
-        pytest.skip(str(error))
+        unavailable(error)
     loop = asyncio.get_running_loop()
     await loop.run_in_executor(None, kafka.__enter__)
     try:

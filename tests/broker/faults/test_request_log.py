@@ -8,10 +8,14 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.network.request_log import KEPT_BYTES
+from aiokafka_lite.broker.network.request_log import (
+    ALL_WHOLE_BYTES,
+    EXTRACT_ELEMENTS,
+    KEPT_BYTES,
+)
 from aiokafka_lite.errors import GroupCoordinatorNotAvailableError, NotCoordinatorForGroupError
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -88,6 +92,38 @@ async def test_the_log_keeps_the_latest_and_no_large_record_sets() -> None:
             await client.request(METADATA)
         assert [seen.api for seen in broker.requests] == ["Metadata"] * 3
         assert broker.requests.total == 5
+
+
+def metadata_of(count: int) -> MetadataRequest:
+    return MetadataRequest(
+        topics=[MetadataRequestTopic(name=f"unknown{n}") for n in range(count)],
+        allow_auto_topic_creation=False,
+    )
+
+
+async def test_of_a_large_request_the_log_keeps_the_beginning() -> None:
+    async with Broker() as broker, RawClient(broker.bootstrap_servers) as client:
+        await client.request(metadata_of(1_000))
+        answer = await client.request(metadata_of(100_000))
+        assert len(answer.topics) == 100_000
+        small, large = broker.requests
+        assert (small.is_extract, small.request) == (False, metadata_of(1_000))
+        assert (large.is_extract, large.request) == (True, metadata_of(EXTRACT_ELEMENTS))
+        assert large.size_bytes > 1 << 20
+        assert large.error_codes == {3}
+
+
+async def test_what_the_log_keeps_is_bounded_altogether() -> None:
+    request = metadata_of(2_000)
+    async with Broker() as broker, RawClient(broker.bootstrap_servers) as client:
+        for _ in range(50):
+            await client.request(request)
+        whole = [seen for seen in broker.requests if not seen.is_extract]
+        assert 0 < len(whole) < 50
+        assert sum(seen.size_bytes for seen in whole) <= ALL_WHOLE_BYTES
+        assert whole == list(broker.requests)[-len(whole) :]
+        for seen in broker.requests:
+            assert seen.request == (metadata_of(EXTRACT_ELEMENTS) if seen.is_extract else request)
 
 
 async def test_no_log_is_kept_if_none_is_wanted() -> None:

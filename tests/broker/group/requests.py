@@ -9,6 +9,7 @@ from typing import NamedTuple
 from aiokafka_lite.protocol.codec import encode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from aiokafka_lite.protocol.messages.delete_groups import DeleteGroupsRequest
+from aiokafka_lite.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.protocol.messages.join_group import (
@@ -229,6 +230,12 @@ class GroupRequests:
             answer = await client.request(ListGroupsRequest())
         assert answer.error_code == 0
         return next((g for g in answer.groups if g.group_id == self.group_id), None)
+
+    async def describe(self) -> DescribedGroup:
+        """Return what DescribeGroups says about the group."""
+        async with self.kafka.raw() as client:
+            answer = await client.request(DescribeGroupsRequest(groups=[self.group_id]))
+        return answer.groups[0]
 
     async def delete(self) -> int:
         """Delete the group and return the error code."""

@@ -21,6 +21,7 @@ from tests.broker.group.requests import (
 )
 from tests.support.cluster import KafkaHandle
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
+from tests.support.required import unavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -77,7 +78,7 @@ async def aging(request: pytest.FixtureRequest) -> AsyncIterator[Aging]:
             }
         )
     except KafkaUnavailableError as error:
-        pytest.skip(str(error))
+        unavailable(error)
     loop = asyncio.get_running_loop()
     await loop.run_in_executor(None, kafka.__enter__)
     try:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
 import pytest
 
 from aiokafka_lite.broker.groups.classic_machine import ClassicGroup
@@ -129,6 +133,61 @@ def test_join_that_fits_no_other_member_is_inconsistent(
     ticket = driver.join(protocol_type=protocol_type, protocols=protocols)
     assert driver.joins[ticket].error is InconsistentGroupProtocolError
     assert driver.state is STABLE
+
+
+def test_rebalance_whose_members_all_left_takes_any_protocol(driver: Driver) -> None:
+    (first,) = driver.stable()
+    pending = driver.new_id()
+    second = driver.join()
+    driver.leave(Leaver(first))
+    (second_id,) = [member.member_id for member in driver.group.members]
+    driver.leave(Leaver(second_id))
+    assert driver.joins[second].error is UnknownMemberIdError
+    assert (driver.state, len(driver.group.members)) == (GroupState.PREPARING_REBALANCE, 0)
+    joined = driver.joins[driver.join(pending, protocols=[("of-nobody-before", b"")])]
+    assert (joined.error, joined.protocol) == (NoError, "of-nobody-before")
+
+
+@pytest.mark.parametrize("delay_ms", [0, 3_000])
+@pytest.mark.parametrize("seed", range(40))
+def test_join_is_inconsistent_when_kafka_would_say_so(seed: int, delay_ms: int) -> None:
+    """Random groups of members that come, ask for ids, leave and fall silent."""
+    random = Random(seed)
+    driver = Driver(GroupSettings(initial_rebalance_delay_ms=delay_ms))
+    group, ids = driver.group, [""]
+    for _ in range(60):
+        step = random.random()
+        if step < 0.5:
+            protocol_type = random.choice(["consumer", "consumer", "consumer", "connect"])
+            names = random.sample(["a", "b", "c"], random.randint(0, 3))
+            is_consistent = supports_as_kafka(group, protocol_type, names)
+            member_id = random.choice(ids)
+            ticket = driver.join(
+                member_id,
+                protocol_type=protocol_type,
+                protocols=[(name, b"") for name in names],
+                needs_known_member_id=random.random() < 0.5,
+            )
+            answer = driver.joins.get(ticket)
+            is_refused = answer is not None and answer.error is InconsistentGroupProtocolError
+            assert is_refused is not is_consistent
+            if answer is not None and answer.error is MemberIdRequired:
+                ids.append(answer.member_id)
+        elif step < 0.75:
+            known = [member.member_id for member in group.members] or ids
+            driver.leave(Leaver(random.choice(known)))
+        else:
+            driver.advance(random.choice([0.5, 5, 20]))
+        ids = ["", *ids[-3:], *(member.member_id for member in group.members)]
+
+
+def supports_as_kafka(group: ClassicGroup, protocol_type: str, names: Sequence[str]) -> bool:
+    """Apply the rule of Kafka's ClassicGroup.supportsProtocols."""
+    if group.state is GroupState.EMPTY:
+        return bool(protocol_type and names)
+    counts = Counter(name for member in group.members for name, _ in member.protocols)
+    of_all = any(counts[name] == len(group.members) for name in names)
+    return protocol_type == group.protocol_type and of_all
 
 
 def test_members_vote_among_common_protocols(driver: Driver) -> None:

@@ -128,6 +128,29 @@ async def test_join_that_fits_no_member_is_inconsistent(
     assert await group.heartbeat(member) == NONE
 
 
+async def test_rebalance_whose_members_all_left_takes_any_protocol(group: GroupRequests) -> None:
+    for _ in range(2):
+        first = await group.member()
+        pending = await group.join()
+        joining = asyncio.create_task(group.join_with_id())
+        await group.until_state("PreparingRebalance")
+        assert (await group.leave((first.member_id, None))).error_code == NONE
+        second = (await group.describe()).members[0].member_id
+        assert (await group.leave((second, None))).error_code == NONE
+        assert (await joining).error_code == UNKNOWN_MEMBER_ID
+        described = await group.describe()
+        assert (described.group_state, described.members) == ("PreparingRebalance", [])
+        other = [("of-nobody-before", b"")]
+        refused = await group.join(pending.member_id, protocol_type="connect", protocols=other)
+        assert refused.error_code == INCONSISTENT_GROUP_PROTOCOL  # the type stays the group's
+        refused = await group.join(pending.member_id, protocols=[])
+        assert refused.error_code == INCONSISTENT_GROUP_PROTOCOL
+        joined = await group.join(pending.member_id, protocols=other)
+        assert (joined.error_code, joined.protocol_name) == (NONE, "of-nobody-before")
+        assert joined.leader == joined.member_id
+        await group.leave((joined.member_id, None))
+
+
 async def test_pending_id_with_an_instance_id_is_refused(group: GroupRequests) -> None:
     pending = await group.join()
     refused = await group.join(pending.member_id, instance_id="static")

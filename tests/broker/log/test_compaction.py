@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ from tests.broker.log.conftest import OpenLog
 from tests.broker.log.test_retention import topic_config
 from tests.broker.test_log import MEGABYTE, T0, append, headers, open_log
 
-Record = ConsumerRecord[bytes, bytes]
+Record: TypeAlias = ConsumerRecord
 Row = tuple[bytes, bytes | None]
 
 DAY_MS = 86_400_000

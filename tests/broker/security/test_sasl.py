@@ -40,6 +40,7 @@ from tests.broker.security.sasl_client import (
 )
 from tests.broker.wire import eventually, until_closed
 from tests.support.real_kafka import KafkaUnavailableError
+from tests.support.required import unavailable
 from tests.support.sasl_kafka import MECHANISMS, SESSION_MS, SaslKafka
 from tests.support.wire import RawClient
 
@@ -88,7 +89,7 @@ def sasl_kafka() -> Iterator[SaslKafka]:
     try:
         kafka = SaslKafka(USERS)
     except KafkaUnavailableError as error:
-        pytest.skip(str(error))
+        unavailable(error)
     with kafka:
         yield kafka
 

@@ -17,10 +17,11 @@ HANG: Final = "a broker hangs"
 CONTROLLER_KILL: Final = "kill a controller that is no broker"
 
 
-async def kill_each(course: Course) -> None:
+async def kill_each(course: Course, *, down_s: float = DOWN_S, moves_back: bool = True) -> None:
     """Kill three brokers, one after the other: the coordinator, the controller, another.
 
-    Each leads a third of the partitions, comes back, and is given its leaders again.
+    Each leads a third of the partitions, comes back, and is given its leaders again, unless they
+    are not to move back.
     """
     cluster = course.cluster
     killed: list[int] = []
@@ -32,7 +33,9 @@ async def kill_each(course: Course) -> None:
         else:
             node_id = next((n for n in cluster.kafka.nodes if n not in killed), killed[0])
         killed.append(node_id)
-        await course.kill(name, node_id, down_s=DOWN_S)
+        await course.kill(name, node_id, down_s=down_s)
+        if not moves_back:
+            continue
         async with course.fault(f"{ELECTION} after: {name}"):
             await cluster.elect_preferred()
 

@@ -1,0 +1,85 @@
+"""Work that may take long, in slices of the loop's time: others run in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from heapq import merge
+from itertools import islice
+from typing import Final, Generic, TypeVar
+
+from aiokafka_lite.protocol.source import Steps
+
+# How long one piece of work runs before other work of the loop gets its turn.
+TIME_SLICE_S: Final = 0.001
+# So many names are sorted at once, which takes less than a slice.
+NAMES_AT_ONCE: Final = 1_000
+
+T = TypeVar("T")
+
+
+class Slices:
+    """Tells when the time is up, and lets the loop run then."""
+
+    __slots__ = ("_ends_at", "_now_s")
+
+    def __init__(self) -> None:
+        self._now_s = asyncio.get_running_loop().time
+        self._ends_at = self._now_s() + TIME_SLICE_S
+
+    @property
+    def is_over(self) -> bool:
+        """It is time to let others run."""
+        return self._now_s() >= self._ends_at
+
+    async def rest(self) -> None:
+        """Let others run."""
+        await asyncio.sleep(0)
+        self._ends_at = self._now_s() + TIME_SLICE_S
+
+
+class in_slices(Generic[T]):  # noqa: N801 -- it reads like a function: async for x in in_slices(…)
+    """Iterate over items, and let the loop run after each slice.
+
+    Whatever the items are found in must not change meanwhile.
+    """
+
+    __slots__ = ("_items", "_slices")
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._items: Iterator[T] = iter(items)
+        self._slices = Slices()
+
+    def __aiter__(self) -> in_slices[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        if self._slices.is_over:
+            await self._slices.rest()
+        for item in self._items:
+            return item
+        raise StopAsyncIteration
+
+
+async def sorted_in_slices(names: Iterable[str]) -> list[str]:
+    """Return the names in their order, and let the loop run after each slice of the work."""
+    left = iter(names)
+    runs: list[list[str]] = []
+    async for run in in_slices(iter(lambda: sorted(islice(left, NAMES_AT_ONCE)), [])):
+        runs.append(run)  # noqa: PERF401
+    return [name async for name in in_slices(merge(*runs))]
+
+
+async def run_in_slices(steps: Steps[T]) -> T:
+    """Take steps, let the loop run after each slice, and return what comes of them."""
+    slices = Slices()
+    with closing(steps):
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if slices.is_over:
+                await slices.rest()
