@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic
 
-KT = TypeVar("KT", covariant=True)
-VT = TypeVar("VT", covariant=True)
+from aiokafka_lite._compat import KT, VT
 
 
 @dataclass
 class ConsumerRecord(Generic[KT, VT]):
     """One record as it was read from a partition.
+
+    Key and value are of the types that the consumer's deserialisers make, and without one bytes, or
+    None: `ConsumerRecord` alone means `ConsumerRecord[bytes | None, bytes | None]`.
 
     Attributes:
         topic: The topic it was read from.
@@ -20,8 +22,8 @@ class ConsumerRecord(Generic[KT, VT]):
         offset: Its position in the partition.
         timestamp: Milliseconds since the epoch; None from brokers older than 0.10 (magic 0).
         timestamp_type: 0 when the producer set the timestamp, 1 when the broker did at append.
-        key: The key, or None.
-        value: The value, or None (a tombstone in a compacted topic).
+        key: The key; without a deserialiser None if there is none.
+        value: The value; without a deserialiser None for null (a tombstone in a compacted topic).
         checksum: The CRC of messages older than magic 2, else None.
         serialized_key_size: The key's size on the wire in bytes, -1 without a key.
         serialized_value_size: The value's size on the wire in bytes, -1 without a value.
@@ -33,8 +35,8 @@ class ConsumerRecord(Generic[KT, VT]):
     offset: int
     timestamp: int
     timestamp_type: int
-    key: KT | None
-    value: VT | None
+    key: KT
+    value: VT
     checksum: int | None
     serialized_key_size: int
     serialized_value_size: int

@@ -15,6 +15,7 @@ or one that says so itself (``degrade``, ``recovered``) while it tries again.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TypeVar
@@ -88,7 +89,8 @@ class TaskScope:
             BaseException: What the first failed task raised.
         """
         if self._failure is not None:
-            raise self._failure.with_traceback(None)
+            # A copy: the traceback of what is raised holds whoever has asked, and is kept here.
+            raise _own_copy(self._failure)
 
     def spawn(
         self, coro: Coroutine[object, None, T], *, name: str, may_be_cancelled: bool = False
@@ -146,37 +148,34 @@ class TaskScope:
         first_delay_s: float,
         last_delay_s: float,
     ) -> T:
+        delay_s = first_delay_s
         try:
-            return await self._restarting(factory, name, first_delay_s, last_delay_s)
+            while True:
+                started = self._loop.time()
+                recovery = None
+                if name in self._degraded:
+                    recovery = self._loop.call_later(HEALTHY_AFTER_S, self.recovered, name)
+                try:
+                    return await factory()
+                except KafkaError as error:
+                    if not error.retriable:
+                        raise
+                    self._restarted(name, error)
+                finally:
+                    if recovery is not None:
+                        recovery.cancel()
+                if self._loop.time() - started >= HEALTHY_AFTER_S:
+                    delay_s = first_delay_s
+                await asyncio.sleep(delay_s)
+                delay_s = min(delay_s * 2, last_delay_s)
         finally:
             self.recovered(name)
 
-    async def _restarting(
-        self,
-        factory: Callable[[], Coroutine[object, None, T]],
-        name: str,
-        first_delay_s: float,
-        last_delay_s: float,
-    ) -> T:
-        delay_s = first_delay_s
-        while True:
-            started = self._loop.time()
-            recovery = self._loop.call_later(HEALTHY_AFTER_S, self.recovered, name)
-            try:
-                return await factory()
-            except KafkaError as error:
-                if not error.retriable:
-                    raise
-                if self.degrade(name, error):  # one line per change of state
-                    log.warning("%s: %s failed and is restarted: %s", self.name, name, error)
-                    if self._on_restart is not None:
-                        self._on_restart(name, error)
-            finally:
-                recovery.cancel()
-            if self._loop.time() - started >= HEALTHY_AFTER_S:
-                delay_s = first_delay_s
-            await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, last_delay_s)
+    def _restarted(self, name: str, error: KafkaError) -> None:
+        if self.degrade(name, error):  # one line per change of state
+            log.warning("%s: %s failed and is restarted: %s", self.name, name, error)
+            if self._on_restart is not None:
+                self._on_restart(name, error)
 
     def _task_done(self, task: asyncio.Task[T]) -> None:
         self._tasks.discard(task)
@@ -228,6 +227,17 @@ class TaskScope:
         for task in self._others():
             task.cancel()
 
+    def bury_all(self) -> None:
+        """End every task where the loop is closed, on which a cancellation would never arrive."""
+        self._is_closed = True
+        for task in tuple(self._tasks):
+            # Otherwise asyncio tells that it was destroyed, which nobody can do anything about.
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            try:
+                task.get_coro().close()
+            except RuntimeError:  # its clean-up asked for the loop
+                pass
+
     async def close(self) -> None:
         """Cancel every task and wait until all have ended; idempotent.
 
@@ -243,3 +253,13 @@ class TaskScope:
     def _others(self) -> list[asyncio.Task[object]]:
         current = asyncio.current_task()
         return [task for task in self._tasks if task is not current]
+
+
+def _own_copy(error: BaseException) -> BaseException:
+    """Return a copy to raise; the error itself if it cannot be copied."""
+    try:
+        own = copy.copy(error)
+    except TypeError:  # its class takes other arguments than it tells
+        return error.with_traceback(None)
+    own.__cause__ = error.__cause__
+    return own.with_traceback(None)

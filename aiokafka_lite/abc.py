@@ -15,9 +15,10 @@ class ConsumerRebalanceListener(abc.ABC):
 
     With the classic protocol each gets the whole assignment, and the first call of all is
     ``on_partitions_revoked(set())``. Nothing is handed out while a callback runs: it may call
-    ``commit``, ``committed``, ``position``, ``seek`` and ``stop``, and a get without a timeout is
-    an IllegalStateError. What it raises is logged and an event, ``poll()`` raises it once, and the
-    rebalance goes on in any case.
+    ``commit``, ``committed``, ``position``, ``seek`` and ``stop``. A get without a timeout is an
+    IllegalStateError, one with a timeout returns nothing, and neither counts as the next get, for
+    auto-commit or for ``max_poll_interval_ms``. What a callback raises is logged and an event,
+    ``poll()`` raises it once, and the rebalance goes on in any case.
 
     The rebalance timeout (``rebalance_timeout_ms``, or else ``session_timeout_ms``) bounds a
     callback; then it is cancelled, and the rebalance goes on. That is what happens to one that

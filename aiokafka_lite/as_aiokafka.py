@@ -10,13 +10,15 @@ For code that cannot be changed, as FastStream's. In the program's first lines::
 
 aiokafka has to be installed: its producer, admin client and all else that is not a consumer's stay
 its own. They come to use the errors and structs of this package, so that a program meets only one
-``KafkaError`` and one ``TopicPartition``.
+``KafkaError`` and one ``TopicPartition``. So do the inner parts of aiokafka's consumer, which some
+import or patch by name: they are there, but this package's consumer does not run on them.
 """
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Final
 
 # In the order in which packages come before what is in them.
@@ -36,6 +38,8 @@ MODULES: Final = (
     "coordinator.assignors.sticky",
     "coordinator.assignors.sticky.sticky_assignor",
 )
+# Of aiokafka's consumer, beside ours: programs reach them as attributes, too.
+INNER_PARTS: Final = ("fetcher", "group_coordinator", "subscription_state")
 
 
 def install() -> None:
@@ -48,7 +52,12 @@ def install() -> None:
     if is_installed():
         return
     if "aiokafka" in sys.modules:
-        raise RuntimeError("aiokafka is imported already: call install() before all such imports")
+        raise RuntimeError(
+            "aiokafka is imported already: call install() before all such imports. Where that "
+            "cannot be, as under opentelemetry-instrument, which imports it before the program, "
+            "import AIOKafkaConsumer from aiokafka_lite: what is instrumented of aiokafka's, is of "
+            "that"
+        )
     ours = {f"aiokafka.{name}": import_module(f"aiokafka_lite.{name}") for name in MODULES}
     sys.modules.update(ours)
     try:
@@ -63,6 +72,11 @@ def install() -> None:
     for name, module in ours.items():
         if name.count(".") == 1:
             setattr(aiokafka, name.rpartition(".")[2], module)
+        if hasattr(module, "__path__"):  # what is not found here is aiokafka's own
+            folders = [Path(folder, *name.split(".")[1:]) for folder in aiokafka.__path__]
+            module.__path__ = [*module.__path__, *map(str, folders)]
+    for name in INNER_PARTS:
+        import_module(f"aiokafka.consumer.{name}")
 
 
 def is_installed() -> bool:

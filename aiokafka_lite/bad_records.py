@@ -7,8 +7,9 @@ be fetched.
 
 # No annotations from __future__: NamedTuple's constructors would have strings that nobody can read.
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from aiokafka_lite._compat import KT, VT
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
@@ -44,14 +45,20 @@ class BadRecord(NamedTuple):
         return self.timestamp is None
 
 
-class RawRecord(ConsumerRecord[bytes, bytes]):
+class RawRecord(ConsumerRecord[KT, VT]):
     """A record whose key and value are bytes, because they could not be deserialised.
+
+    It stands where the consumer's type promises a key and value of other types: ask whether it is
+    one, by isinstance, before you use them.
 
     Attributes:
         error: Why not.
     """
 
     error: KafkaError
+    if TYPE_CHECKING:
+        key: bytes | None  # type: ignore[assignment]  # not KT, which is why it is raw
+        value: bytes | None  # type: ignore[assignment]
 
 
 Verdict: TypeAlias = Literal["raise", "skip", "raw"] | ConsumerRecord[object, object]

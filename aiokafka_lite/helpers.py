@@ -27,10 +27,13 @@ def create_ssl_context(
     """Make a TLS context for ``ssl_context=``: TLS 1.2 or newer, host names always checked.
 
     Args:
-        cafile, capath, cadata: Where trusted certificates come from (PEM file, folder of
-            hashed PEM files, PEM text or DER bytes); the system's when none is given.
-        certfile, keyfile, password: The client's own certificate chain and key, for brokers
-            that ask for one.
+        cafile: A PEM file of trusted certificates. The system's are trusted when neither this nor
+            the next two are given.
+        capath: A folder of them, hashed PEM files.
+        cadata: The certificates themselves, PEM text or DER bytes.
+        certfile: The client's own certificate chain, for brokers that ask for one.
+        keyfile: Its key; None if it is in `certfile`.
+        password: The key's, or what returns it.
 
     Raises:
         ssl.SSLError, OSError: A file is missing or cannot be read as certificates.

@@ -8,6 +8,13 @@ from typing import Final
 JITTER: Final = 0.2
 
 
+def delay_after(failures: int, first_s: float, last_s: float, rng: random.Random) -> float:
+    """Return the delay when there were so many failures in a row before the latest."""
+    # The exponent is capped: 2 ** failures of a node that is down for days overflows floats.
+    delay_s = min(first_s * 2.0 ** min(failures, 30), last_s)
+    return delay_s * rng.uniform(1 - JITTER, 1 + JITTER)
+
+
 class Backoff:
     """How long to wait before the next attempt, given the failures so far."""
 
@@ -21,10 +28,9 @@ class Backoff:
 
     def next_delay_s(self) -> float:
         """Count one more failure and return the delay it earns."""
-        # The exponent is capped: 2 ** failures of a node that is down for days overflows floats.
-        delay_s = min(self._first_s * 2.0 ** min(self.failures, 30), self._last_s)
+        delay_s = delay_after(self.failures, self._first_s, self._last_s, self._rng)
         self.failures += 1
-        return delay_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
+        return delay_s
 
     def reset(self) -> None:
         self.failures = 0

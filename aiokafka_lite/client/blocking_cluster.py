@@ -28,6 +28,7 @@ from aiokafka_lite.client.questions import (
     MAX_METADATA_WAIT_S,
     coordinator_of,
     coordinator_request,
+    is_refused,
     metadata_request,
     nobody_answered,
     raise_for_metadata,
@@ -56,6 +57,8 @@ log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
 
+# How long servers that were never reached may refuse: time to start, and no more for a wrong port.
+MAX_REFUSED_S: Final = 10.0
 # What another broker may do better.
 PASSING_ERRORS: Final = (
     KafkaConnectionError,
@@ -109,6 +112,8 @@ class BlockingCluster:
             for index, address in enumerate(config.bootstrap_addresses())
         ]
         self._states: dict[Address, _NodeState] = {}
+        # Nothing listened where brokers should be, when metadata were last asked for in vain.
+        self._is_refused = False
         self._is_closed = False
 
     # --- Metadata --------------------------------------------------------------------------
@@ -116,8 +121,10 @@ class BlockingCluster:
         """Ask for metadata and return the new view, which has these topics and no others.
 
         What passes (no broker reachable, none of them knows the others yet) is tried again, with
-        growing delays, until ``request_timeout_s`` is over. What is wrong with a topic is not: it
-        is in the view, as the topic's ``error``; see also ``ClusterView.incomplete_topics``.
+        growing delays, until ``request_timeout_s`` is over; while nothing listens at any bootstrap
+        server, and none has been reached before, for ``MAX_REFUSED_S`` only. What is wrong with a
+        topic is not: it is in the view, as the topic's ``error``; see also
+        ``ClusterView.incomplete_topics``.
 
         Args:
             topics: Their names; None for all there are.
@@ -154,6 +161,7 @@ class BlockingCluster:
                 continue
             raise_for_metadata(response)
             return response
+        self._is_refused = all(map(is_refused, failures))
         raise nobody_answered(failures)
 
     def apply_leader_hint(
@@ -350,7 +358,8 @@ class BlockingCluster:
     def _retrying(self, ask: Callable[[], T]) -> T:
         """Ask until there is an answer, or an error that lasts, or until time is over."""
         backoff = Backoff(self.config.retry_backoff_s, self.config.retry_backoff_max_s, self._rng)
-        give_up_at = self._clock() + self.config.request_timeout_s
+        began_at = self._clock()
+        give_up_at = began_at + self.config.request_timeout_s
         level = logging.WARNING  # once: who has mistyped an address is not to wait for the end
         while True:
             try:
@@ -359,6 +368,8 @@ class BlockingCluster:
                 raise
             except KafkaError as error:
                 delay_s = backoff.next_delay_s()
+                if self._is_refused and not self.view.nodes:
+                    give_up_at = min(give_up_at, began_at + MAX_REFUSED_S)
                 left_s = give_up_at - self._clock()
                 if not error.retriable or delay_s >= left_s:
                     raise

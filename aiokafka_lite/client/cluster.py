@@ -14,14 +14,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from aiokafka_lite._compat import Never, timeout
+from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.client.connection import Authenticate
+from aiokafka_lite.client.dial import StepLimit
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.pool import Pool
 from aiokafka_lite.client.questions import (
@@ -35,16 +38,15 @@ from aiokafka_lite.client.questions import (
     raise_for_rebootstrap,
     reason,
 )
+from aiokafka_lite.client.side_by_side import PASSED_OVER, connect_one
 from aiokafka_lite.client.view import ClusterView, Node
 from aiokafka_lite.errors import (
     ClientClosedError,
     KafkaConnectionError,
     KafkaError,
-    KafkaProtocolError,
     KafkaTimeoutError,
     NodeNotReadyError,
     RebootstrapRequiredError,
-    RequestTimedOutError,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.protocol.prepared import AnyRequest
@@ -56,6 +58,8 @@ log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Response)
 
 REFRESH_TASK: Final = "cluster refresh"
+# Of the time to start: the part in which attempts to connect come to an end.
+ATTEMPTS_SHARE: Final = 0.9
 # Longest pause between two refreshes while a new leader is looked for; drawn from these.
 SEARCH_PAUSE_S: Final = (0.1, 0.2)
 
@@ -90,18 +94,20 @@ class Cluster:
         ]
         self._view = ClusterView()
         self._listeners: list[Listener] = []
-        self._watched: frozenset[str] | None = frozenset()
-        # Those of them that have existed: asking for one again must not create it anew.
+        # What each owner wants metadata to cover, written by `watch`; None: every topic.
+        self._interests: dict[object, frozenset[str] | None] = {}
+        # Watched topics that have existed: asking for one again must not create it anew.
         self._seen: set[str] = set()
         self._refresher: asyncio.Task[Never] | None = None
         self._is_closed = False
         # Written by whoever wants a refresh, consumed by the refresh task when it sends.
         self._is_stale = False
         self._is_leader_missing = False
-        self._is_watched_changed = False
         self._waiters: list[asyncio.Future[ClusterView]] = []
-        self._wake = asyncio.Event()
+        self._wake = Event()
         # Written by the refresh task.
+        # The topics that the view was asked for; None: every topic.
+        self._asked: frozenset[str] | None = frozenset()
         self._spacing = self._new_backoff()
         self._spacing_s = 0.0
         self._last_error: KafkaError | None = None
@@ -116,8 +122,8 @@ class Cluster:
     async def start(self) -> None:
         """Find the cluster through its bootstrap servers and start keeping the view fresh.
 
-        Each bootstrap server is tried once, in random order, at every address it resolves to;
-        again only if one could be connected to but did not answer. All within
+        The bootstrap servers are tried side by side, in random order, each once at every address
+        it resolves to; again only if one could be connected to but did not answer. All within
         ``request_timeout_s``.
 
         Raises:
@@ -129,9 +135,11 @@ class Cluster:
             raise RuntimeError("a cluster is started once")
         self.pool.update_nodes({node.id: node for node in self._bootstrap_nodes})
         failures: list[KafkaError] = []
+        # So that what is tried last can say what it was.
+        self.pool.give_up_at = self._loop.time() + ATTEMPTS_SHARE * self.config.request_timeout_s
         try:
             async with timeout(self.config.request_timeout_s):
-                await self._bootstrap(failures)
+                await self._bootstrap(failures, self.pool.give_up_at)
         except asyncio.TimeoutError as error:
             names = ", ".join(self.pool.describe(node.id) for node in self._bootstrap_nodes)
             tried = "; ".join(reason(failure) for failure in failures)
@@ -139,6 +147,8 @@ class Cluster:
                 f"cannot bootstrap within {self.config.request_timeout_s:g} s from {names}"
                 + (f" ({tried})" if tried else "")
             ) from error
+        finally:
+            self.pool.give_up_at = None
         self._refresher = self._scope.supervise(
             self._keep_fresh,
             name=REFRESH_TASK,
@@ -147,17 +157,20 @@ class Cluster:
         )
         self._refresher.add_done_callback(self._refresher_ended)
 
-    async def _bootstrap(self, failures: list[KafkaError]) -> None:
+    async def _bootstrap(self, failures: list[KafkaError], give_up_at: float) -> None:
         """Get the first view; what a server said that could be used is not the last word."""
         backoff = self._new_backoff()
         while True:
             try:
                 return await self._refresh(failures)
             except KafkaError as error:
+                delay_s = backoff.next_delay_s()
+                if error.retriable and self._loop.time() + delay_s >= give_up_at:
+                    raise asyncio.TimeoutError from error
                 if not error.retriable or not self.pool.opened_count:
                     raise
                 log.info("the first metadata is asked for again: %s", error)
-            await asyncio.sleep(backoff.next_delay_s())
+            await asyncio.sleep(delay_s)
             failures.clear()
 
     def abort(self) -> None:
@@ -194,20 +207,47 @@ class Cluster:
                 waiter.set_exception(error)
 
     # --- What metadata covers, and when it is fetched --------------------------------------
-    def watch(self, topics: Iterable[str]) -> None:
-        """Keep metadata of exactly these topics; fetched soon when any is new."""
-        self._set_watched(frozenset(topics))
+    def watch(self, owner: object, topics: Iterable[str] | None) -> None:
+        """Have metadata cover these topics for an owner, in place of what it wanted before.
 
-    def watch_all(self) -> None:
-        """Keep metadata of every topic of the cluster."""
-        self._set_watched(None)
-
-    def _set_watched(self, topics: frozenset[str] | None) -> None:
-        before, self._watched = self._watched, topics
-        self._seen &= topics or frozenset()
-        if before is not None and (topics is None or not topics <= before):
-            self._is_watched_changed = True
+        Metadata cover what all owners want together; they are fetched soon when any topic is
+        new. None stands for every topic of the cluster, and no topic for no interest any more.
+        Nothing is fetched to cover less: that is so from the next refresh on.
+        """
+        wanted = None if topics is None else frozenset(topics)
+        if wanted is None or wanted:
+            self._interests[owner] = wanted
+        else:
+            self._interests.pop(owner, None)
+        watched = self._watched
+        if watched is not None:
+            self._seen &= watched
+        if not self._is_covered(watched):
             self._wake.set()
+
+    @contextmanager
+    def watching(self, topics: Iterable[str]) -> Iterator[None]:
+        """Have metadata cover these topics, too, until the block ends, however it does."""
+        owner = object()
+        self.watch(owner, topics)
+        try:
+            yield
+        finally:
+            self.watch(owner, ())
+
+    @property
+    def _watched(self) -> frozenset[str] | None:
+        """What all owners want together; None: every topic."""
+        watched: frozenset[str] = frozenset()
+        for topics in self._interests.values():
+            if topics is None:
+                return None
+            watched |= topics
+        return watched
+
+    def _is_covered(self, topics: frozenset[str] | None) -> bool:
+        """Whether the view was asked for all of these topics."""
+        return self._asked is None or (topics is not None and topics <= self._asked)
 
     def invalidate(self) -> None:
         """Note that the view is out of date: it is refreshed soon. Does not wait."""
@@ -313,12 +353,7 @@ class Cluster:
                 return await self.request(
                     node_id, request, timeout_s=timeout_s, max_version=max_version
                 )
-            except (
-                KafkaConnectionError,
-                KafkaProtocolError,
-                NodeNotReadyError,
-                RequestTimedOutError,
-            ) as error:
+            except PASSED_OVER as error:
                 failures.append(error)
         self.raise_if_closed()
         raise nobody_answered(failures)
@@ -388,7 +423,7 @@ class Cluster:
 
     def _due_at(self) -> float:
         """Loop time of the next refresh, as things are now."""
-        if self._is_watched_changed:
+        if not self._is_covered(self._watched):
             return self._loop.time()
         if self._is_leader_missing:
             return self._view.fetched_at + min(self._spacing_s, self._rng.uniform(*SEARCH_PAUSE_S))
@@ -401,7 +436,6 @@ class Cluster:
         waiters, self._waiters = self._waiters, []
         is_stale, self._is_stale = self._is_stale, False
         self._is_leader_missing = False
-        is_changed, self._is_watched_changed = self._is_watched_changed, False
         try:
             watched = self._watched
             response = await self._ask_for_metadata(watched, failures)
@@ -410,11 +444,11 @@ class Cluster:
                 self._spacing.reset()
             self._spacing_s = self._spacing.next_delay_s()
             self._seen.update(topic.name or "" for topic in response.topics if topic.partitions)
+            self._asked = watched
             self._swap(self._view.updated(response, now, is_of_all=watched is None))
         except BaseException:
             self._waiters = [waiter for waiter in waiters if not waiter.done()] + self._waiters
             self._is_stale |= is_stale
-            self._is_watched_changed |= is_changed
             raise
         self._last_error = None
         self._is_bootstrapping_again = False
@@ -431,9 +465,13 @@ class Cluster:
             topics, may_create=may_create and not (topics or frozenset()) <= self._seen
         )
         timeout_s = min(self.config.request_timeout_s, MAX_METADATA_WAIT_S)
+        timeout_s = StepLimit(timeout_s, self.pool.give_up_at).left_s()
         known = self.pool.node_ids()
         try:
-            response = await self._ask_any(request, timeout_s=timeout_s, failures=failures)
+            unreachable = frozenset() if self._view.nodes else await self._connect_one(failures)
+            response = await self._ask_any(
+                request, timeout_s=timeout_s, failures=failures, exclude=unreachable
+            )
             raise_for_rebootstrap(response)
         except (KafkaConnectionError, RebootstrapRequiredError) as error:
             if not self._view.nodes or self._bootstrap_nodes[0].id in known:
@@ -444,11 +482,20 @@ class Cluster:
             self.pool.update_nodes(
                 {**self._view.nodes, **{node.id: node for node in self._bootstrap_nodes}}
             )
+            unreachable = await self._connect_one(failures)
             response = await self._ask_any(
-                request, timeout_s=timeout_s, failures=failures, exclude=known
+                request, timeout_s=timeout_s, failures=failures, exclude={*known, *unreachable}
             )
         raise_for_metadata(response)
         return response
+
+    async def _connect_one(self, failures: list[KafkaError]) -> frozenset[int]:
+        """Connect to one of the bootstrap servers; return those that cannot be."""
+        nodes = [node.id for node in self._bootstrap_nodes]
+        if len(nodes) == 1:
+            return frozenset()  # asking it connects to it
+        self._rng.shuffle(nodes)
+        return await connect_one(self.pool, nodes, failures)
 
     def _swap(self, view: ClusterView) -> None:
         self._view = view

@@ -31,13 +31,16 @@ import asyncio
 import math
 import socket
 import ssl
+from asyncio.trsock import TransportSocket
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TypeVar, cast
 
 from aiokafka_lite._compat import Buffer, override, timeout
+from aiokafka_lite._event import Event
 from aiokafka_lite.client.causes import caused
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, Address
-from aiokafka_lite.client.dial import dial
+from aiokafka_lite.client.dial import StepLimit, dial
 from aiokafka_lite.client.exchange import Exchange, own_copy
 from aiokafka_lite.client.forking import ForkAware
 from aiokafka_lite.client.frames import UNCHECKED_BYTES, FrameReader
@@ -112,8 +115,8 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
         self._drained: asyncio.Future[None] | None = None
         self.error: KafkaError | None = None
         self._transport: asyncio.Transport | None = None
-        self._transport_closed = asyncio.Event()
-        self._can_write = asyncio.Event()
+        self._transport_closed = Event()
+        self._can_write = Event()
         self._can_write.set()
         self._reader = FrameReader(self.peer, self._frame_limit_bytes)
         # By request and the newest version that it may use.
@@ -138,11 +141,18 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         node_id: int | None = None,
         on_bug: OnBug | None = None,
+        known_versions: Callable[[], ApiVersions | None] = lambda: None,
+        deadline: float | None = None,
+        turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> Connection:
         """Connect, negotiate versions, and authenticate when asked to.
 
+        ``known_versions``, which is asked once there is a connection, saves the question for them.
+
         ``authenticate`` is given the fresh connection and returns the session's lifetime; until
-        then answers are limited to 64 KiB. Each step takes at most ``connect_timeout_s``.
+        then answers are limited to 64 KiB. Each step takes at most ``connect_timeout_s``, and all
+        end by ``deadline``, a loop time. ``authenticate`` waits for its ``turn``, for as long as
+        that takes.
         ``on_bug`` is told of bugs that the connection was given up for (else the loop's exception
         handler is). Cancellation leaves nothing open.
 
@@ -153,6 +163,7 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
             KafkaError: Whatever ``authenticate`` raises.
         """
         address = Address(host, port)
+        limit = StepLimit(connect_timeout_s, deadline)
         connection = await dial(
             lambda: cls(
                 address,
@@ -163,20 +174,32 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
             ),
             address,
             ssl_context=ssl_context,
-            connect_timeout_s=connect_timeout_s,
+            limit=limit,
         )
         try:
-            await connection._negotiate(connect_timeout_s)
+            await connection._negotiate(limit.left_s(), known_versions())
             if authenticate is not None:
-                await connection._authenticate(authenticate, connect_timeout_s)
+                async with turn():
+                    await connection._authenticate(authenticate, limit.left_s())
         except BaseException:
             connection.close()
             raise
         connection._is_trusted = True
-        connection._opened_id = connection._last_correlation_id
+        if connection._last_correlation_id:
+            connection._opened_id = connection._last_correlation_id
         return connection
 
-    async def _negotiate(self, timeout_s: float) -> None:
+    def name_node(self, node_id: int) -> None:
+        """Take note of which node a bootstrap server is, for messages."""
+        self.node_id = node_id
+        self.peer = self._reader.peer = f"{self.peer} (node {node_id})"
+        self.api_versions = self.api_versions.of_peer(self.peer)
+
+    async def _negotiate(self, timeout_s: float, known: ApiVersions | None) -> None:
+        if known is not None:
+            self.api_versions = known
+            return
+
         async def ask(request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
             # Nothing can be negotiated yet.
             decode = framing.response_decoder(ApiVersionsRequest, version)
@@ -190,8 +213,8 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
             raise  # it says what is missing
         except (KafkaConnectionError, RequestTimedOutError) as error:
             raise KafkaConnectionError(
-                f"{error.args[0]} while versions were negotiated: check that this is a Kafka "
-                "listener, and that security_protocol is the listener's"
+                f"{error.args[0]} while versions were negotiated (connected to {self.peer}): check "
+                "that this is a Kafka listener, and that security_protocol is the listener's"
             ) from error
 
     async def _authenticate(self, authenticate: Authenticate, timeout_s: float) -> None:
@@ -273,6 +296,18 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
     def give_up(self, error: KafkaError) -> None:
         """Close now, as the peer has stopped answering; waiters get the error. Idempotent."""
         self._fail(error)
+
+    def hang_up(self) -> None:
+        """Tell the peer that this is over, where the loop is closed and could not any more.
+
+        The descriptor goes with the transport, when that is collected.
+        """
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        if isinstance(sock, TransportSocket):  # uvloop closes its sockets with the loop
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:  # it is over already
+                pass
 
     async def wait_closed(self) -> None:
         """Wait until the socket is closed as well."""

@@ -9,7 +9,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.client.causes import Attempts, hosts, is_numeric, unresolved
@@ -18,14 +18,28 @@ from aiokafka_lite.client.config import Address
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
+class StepLimit(NamedTuple):
+    """How long each step of opening a connection may take, and until when all of them."""
+
+    step_s: float
+    deadline: float | None = None
+
+    def left_s(self) -> float:
+        """Return how long the next step may take, in seconds."""
+        if self.deadline is None:
+            return self.step_s
+        left_s = self.deadline - asyncio.get_running_loop().time()
+        return max(0.0, min(self.step_s, round(left_s, 3)))  # as it stands in messages
+
+
 async def dial(
     protocol_factory: Callable[[], P],
     address: Address,
     *,
     ssl_context: ssl.SSLContext | None,
-    connect_timeout_s: float,
+    limit: StepLimit,
 ) -> P:
-    """Connect and return the protocol; every resolved address gets ``connect_timeout_s``.
+    """Connect and return the protocol; every resolved address is a step.
 
     The name is resolved again at each call: a name that moved is followed.
     Cancellation leaves nothing open.
@@ -35,10 +49,10 @@ async def dial(
         TLSError: The last address answered, but TLS could not be agreed on.
     """
     loop = asyncio.get_running_loop()
-    attempts = Attempts(address, timeout_s=connect_timeout_s, uses_tls=ssl_context is not None)
-    for host in await _resolve(address, connect_timeout_s):
+    attempts = Attempts(address, timeout_s=limit.left_s(), uses_tls=ssl_context is not None)
+    for host in await _resolve(address, limit.left_s()):
         try:
-            async with timeout(connect_timeout_s):
+            async with timeout(limit.left_s()):
                 _, protocol = await loop.create_connection(
                     protocol_factory,
                     host,

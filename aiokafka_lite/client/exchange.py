@@ -22,12 +22,13 @@ loop's exception handler where there is none.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from aiokafka_lite._compat import override
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError
-from aiokafka_lite.protocol.schema import Request, Response
+from aiokafka_lite.protocol.framing import decode_piecewise
+from aiokafka_lite.protocol.schema import Request, Response, Struct
 
 if TYPE_CHECKING:
     import asyncio
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.connection import Connection
 
 R_co = TypeVar("R_co", bound=Response, covariant=True)
+
+# Below it an answer holds some hundreds of anything: decoded in less than a millisecond.
+LONG_FRAME_BYTES: Final = 16 * 1024
 
 
 class Requester(Protocol):
@@ -109,11 +113,43 @@ class Pending(Generic[R_co]):
         try:
             response = self._decode(self.frame)
         except KafkaProtocolError as error:
-            raise type(error)(f"bad answer from {self}: {error.args[0]}") from error
+            raise self._bad_answer(error) from error
+        self._heed_throttle(response)
+        return response
+
+    def result_in_pieces(self, element: type[Struct]) -> tuple[R_co, Iterator[Struct] | None]:
+        """Decode a long answer as far as to its very many elements; else as `result`.
+
+        Returns:
+            The answer, and what decodes the elements, a millisecond's worth at a time (see
+            `PiecewiseDecoder`); None if all is decoded.
+
+        Raises: as `result`, and the iterator KafkaProtocolError as well.
+        """
+        if self.frame is None or len(self.frame) < LONG_FRAME_BYTES:
+            return self.result(), None
+        try:
+            response, pieces = decode_piecewise(
+                self.request_class, self.version, self.frame, element
+            )
+        except KafkaProtocolError as error:
+            raise self._bad_answer(error) from error
+        self._heed_throttle(response)
+        return response, self._named(pieces)
+
+    def _named(self, pieces: Iterator[Struct]) -> Iterator[Struct]:
+        try:
+            yield from pieces
+        except KafkaProtocolError as error:
+            raise self._bad_answer(error) from error
+
+    def _bad_answer(self, error: KafkaProtocolError) -> KafkaProtocolError:
+        return type(error)(f"bad answer from {self}: {error.args[0]}")
+
+    def _heed_throttle(self, response: Response) -> None:
         throttle_ms: int = getattr(response, "throttle_time_ms", 0)
         if throttle_ms > 0:
             self._connection.throttle(throttle_ms / 1000)
-        return response
 
     # --- What the connection tells ---------------------------------------------------------
     def answered(self, frame: memoryview) -> None:

@@ -9,6 +9,9 @@ does not fit there gets a buffer of exactly its size: what came of it is moved o
 written to its final place by the kernel. Either way record sets stay slices of a frame, which
 nobody writes to any more.
 
+A reader has that buffer from when it is asked where bytes belong until it has handed out all that
+came. Most connections wait most of the time, and thousands of them share a few buffers.
+
 Sans-IO. The size is checked before anything is allocated: a peer that does not speak Kafka
 (a web server, a TLS listener) mostly shows itself in those four bytes.
 """
@@ -32,8 +35,14 @@ PIECE_BYTES: Final = 256 * 1024
 PIECES_FROM_BYTES: Final = 128 * 1024
 REUSE_FROM_BYTES: Final = 256 * 1024
 FORGET_AFTER_SMALL_FRAMES: Final = 8
+# How many buffers for heads are kept that no reader has just now.
+MOST_SPARE_HEADS: Final = 4
 
 _read_size: Final = struct.Struct(">i").unpack_from
+
+
+# A buffer is here or a reader's: threads may take and give back at the same time.
+_spare_heads: Final[list[memoryview]] = []
 
 
 class FrameBuffers:
@@ -100,24 +109,36 @@ class FrameReader:
         "_head",
         "_large",
         "_limit_bytes",
-        "_peer",
+        "_missing",
         "_start",
-        "missing",
+        "peer",
         "wanted_bytes",
     )
 
     def __init__(self, peer: str, limit_bytes: Callable[[], int]) -> None:
-        self._peer = peer
+        #: Who it is, for messages.
+        self.peer = peer
         self._limit_bytes = limit_bytes
         self._buffers = FrameBuffers()
-        self._head = memoryview(bytearray(HEAD_BYTES))
+        self._head: memoryview | None = None
         self._start = 0  # of what came and was not handed out, in _head
         self._end = 0
         self._large: memoryview | None = None  # the frame that is being received in place
-        #: Where the next bytes belong; never empty once ``next_frame`` has returned None.
-        self.missing = self._head
+        self._missing: memoryview | None = None  # where a head is taken as soon as one is needed
         #: How many bytes are worth being read: of a large frame a good piece or the rest, else 1.
         self.wanted_bytes = 1
+
+    @property
+    def missing(self) -> memoryview:
+        """Where the next bytes belong; never empty once ``next_frame`` has returned None."""
+        missing = self._missing
+        if missing is None:
+            try:
+                missing = _spare_heads.pop()
+            except IndexError:
+                missing = memoryview(bytearray(HEAD_BYTES))
+            self._head = self._missing = missing
+        return missing
 
     def next_frame(self, count: int = 0) -> memoryview | None:
         """Return the next complete frame without its size, None when more bytes are needed.
@@ -132,6 +153,8 @@ class FrameReader:
         if self._large is not None:
             return self._next_of_large(count)
         head, start = self._head, self._start
+        if head is None:
+            return None
         self._end = end = self._end + count
         there = end - start
         if there >= SIZE_BYTES:
@@ -145,17 +168,24 @@ class FrameReader:
                     self._buffers.note_small()
                 return memoryview(bytes(head[stop - size : stop]))
             if size > HEAD_BYTES - SIZE_BYTES:
-                self._receive_in_place(size)
+                self._receive_in_place(size, head)
                 return None
         if there == 0:
-            self._start = self._end = 0
-            self.missing = head
+            self._give_head_back()
         else:
             if start:  # to the front, so that the rest of it fits as well
                 head[:there] = bytes(head[start : self._end])
                 self._start, self._end = 0, there
-            self.missing = head[there:]
+            self._missing = head[there:]
         return None
+
+    def _give_head_back(self) -> None:
+        """Leave the buffer to others, as none of its bytes are needed any more."""
+        head, self._head = self._head, None
+        self._missing = None
+        self._start = self._end = 0
+        if head is not None and len(_spare_heads) < MOST_SPARE_HEADS:
+            _spare_heads.append(head)
 
     @property
     def is_in_place(self) -> bool:
@@ -164,46 +194,47 @@ class FrameReader:
 
     def _next_of_large(self, count: int) -> memoryview | None:
         """Return the frame that is received in place if that was the last of it."""
-        if count < len(self.missing):
-            self.missing = self.missing[count:]
-            self.wanted_bytes = min(self.wanted_bytes, len(self.missing))
+        missing = self.missing
+        if count < len(missing):
+            self._missing = missing = missing[count:]
+            self.wanted_bytes = min(self.wanted_bytes, len(missing))
             return None
         frame, self._large = self._large, None
-        self.missing = self._head
+        self._missing = None
         self.wanted_bytes = 1
         return frame
 
-    def _receive_in_place(self, size: int) -> None:
+    def _receive_in_place(self, size: int, head: memoryview) -> None:
         """Get memory for a frame that does not fit the head, and move there what came of it."""
-        came = self._head[self._start + SIZE_BYTES : self._end]
+        came = head[self._start + SIZE_BYTES : self._end]
         frame = self._large = self._buffers.take(size)
         frame[: len(came)] = came
-        self.missing = frame[len(came) :]
-        if len(self.missing) >= PIECES_FROM_BYTES:
-            self.wanted_bytes = min(len(self.missing), PIECE_BYTES)
-        self._start = self._end = 0
+        missing = frame[len(came) :]
+        if len(missing) >= PIECES_FROM_BYTES:
+            self.wanted_bytes = min(len(missing), PIECE_BYTES)
+        self._give_head_back()
+        self._missing = missing
 
     def clear(self) -> None:
         """Drop what came, and large memory; what comes next is the start of a frame."""
-        self._start = self._end = 0
+        self._give_head_back()
         self._large = None
-        self.missing = self._head
         self.wanted_bytes = 1
         self._buffers.clear()
 
     def _check_size(self, size: int) -> None:
         if size < SMALLEST_FRAME_BYTES:
             raise KafkaProtocolError(
-                f"{self._peer} announces an answer of {size} bytes: it does not speak Kafka's "
+                f"{self.peer} announces an answer of {size} bytes: it does not speak Kafka's "
                 "protocol, or the stream is broken"
             )
         limit_bytes = self._limit_bytes()
         if size > limit_bytes:
-            prefix = bytes(self._head[self._start : self._start + SIZE_BYTES])
+            prefix = struct.pack(">i", size)
             if guess := guess_peer(prefix):
-                raise FrameTooLargeError(f"{self._peer} does not answer as a Kafka broker: {guess}")
+                raise FrameTooLargeError(f"{self.peer} does not answer as a Kafka broker: {guess}")
             error = FrameTooLargeError(
-                f"{self._peer} announces an answer of {size} bytes, the limit is {limit_bytes}: "
+                f"{self.peer} announces an answer of {size} bytes, the limit is {limit_bytes}: "
                 "check that this is a Kafka broker, or fetch less at once"
             )
             error.size_bytes, error.limit_bytes = size, limit_bytes

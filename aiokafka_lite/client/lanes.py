@@ -11,6 +11,7 @@ import enum
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.connection import Connection
+from aiokafka_lite.client.versions import ApiVersions
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import KafkaError
 
@@ -54,6 +55,30 @@ class NodeState:
         # Loop time since which that is so.
         self.lost_at = 0.0
         self.slots = {lane: Slot(lane) for lane in Lane}
+
+    @property
+    def api_versions(self) -> ApiVersions | None:
+        """What the broker offers, known as long as one of its connections is open.
+
+        When all are lost it may be another release that comes back: then it is asked again.
+        """
+        for slot in self.slots.values():
+            if slot.connection is not None and slot.connection.error is None:
+                return slot.connection.api_versions
+        return None
+
+    @property
+    def is_connected_bootstrap(self) -> bool:
+        """Whether it is a bootstrap server with a connection that can be used."""
+        connection = self.slots[Lane.GENERAL].connection
+        return self.node.id < 0 and connection is not None and connection.error is None
+
+    def name_node(self, node: Node) -> None:
+        """Become the node that a bootstrap server turned out to be."""
+        self.node = node
+        for slot in self.slots.values():
+            if slot.connection is not None:
+                slot.connection.name_node(node.id)
 
     @property
     def in_flight_count(self) -> int:

@@ -17,6 +17,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import TypeAlias, TypeVar, cast
 
 from aiokafka_lite._tasks import TaskScope
@@ -28,6 +29,7 @@ from aiokafka_lite.client.idle import IdleTimer
 from aiokafka_lite.client.lanes import Lane, NodeState, Slot
 from aiokafka_lite.client.losses import UnansweredCredentialsError
 from aiokafka_lite.client.renewal import Renewals
+from aiokafka_lite.client.turns import Turns
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import (
     ClientClosedError,
@@ -63,6 +65,10 @@ class Pool:
         self._authenticate = authenticate
         self._nodes: dict[int, NodeState] = {}
         self._attempts: set[asyncio.Task[KafkaError | None]] = set()
+        # Nodes that could not be reached when metadata left them out: told of when they are back.
+        self._left_unreachable: dict[int, NodeState] = {}
+        # By address, nodes that were reached again, with the loop time of their loss: not told yet.
+        self._back: dict[tuple[str, int], tuple[str, float]] = {}
         self._leaving: set[Connection] = set()
         self._closing: list[Connection] = []
         self._idle = IdleTimer(
@@ -74,6 +80,9 @@ class Pool:
         self._refused_until: dict[tuple[str, int], float] = {}
         # The attempts that find out whether addresses take our credentials, still or again.
         self._probes: dict[tuple[str, int], _Attempt] = {}
+        # Loop time by which attempts to connect end, whatever they have come to.
+        self.give_up_at: float | None = None
+        self._turns = Turns()
         # Told when a node cannot be reached any more (its id, address and the error), and when
         # it can again (no error); and how many seconds it could not.
         self.on_reachability: Callable[[int, str, KafkaError | None, float], None] | None = None
@@ -97,6 +106,7 @@ class Pool:
             and not self._is_closed
             and self._usable(state, state.slots[lane]) is None
             and self._backoff_s(state) == 0
+            and self._scope.failure is None
         ):
             self._start_connecting(state, state.slots[lane])
         return False
@@ -253,8 +263,10 @@ class Pool:
                 raise ClientClosedError("the client is closed")
             state = self._nodes.get(node_id)
             if state is None:
+                left = self._left_unreachable.get(node_id)
                 raise NodeNotReadyError(
-                    f"node {node_id} is not in the cluster's metadata: refresh it and try again"
+                    f"node {node_id} is not in the cluster's metadata: "
+                    f"{'refresh it and try again' if left is None else left.last_error}"
                 )
             slot = state.slots[lane]
             connection = self._usable(state, slot)
@@ -280,6 +292,14 @@ class Pool:
             raise own_copy(error)
 
     # --- Connecting ------------------------------------------------------------------------
+    def attempt(self, node_id: int) -> asyncio.Task[KafkaError | None]:
+        """Return the attempt to connect a known node's GENERAL lane, begun where none is.
+
+        It ends with the error, None when it is connected; nobody else may cancel it.
+        """
+        state = self._nodes[node_id]
+        return self._start_connecting(state, state.slots[Lane.GENERAL])
+
     def _start_connecting(self, state: NodeState, slot: Slot) -> asyncio.Task[KafkaError | None]:
         if slot.connecting is None:
             try:
@@ -294,6 +314,7 @@ class Pool:
 
     async def _connect(self, state: NodeState, slot: Slot) -> KafkaError | None:
         """Open a lane's connection; return the error, which is not this task's failure."""
+        turn = self._turns.ticket() if state.node.id < 0 else nullcontext
         try:
             if delay_s := self._backoff_s(state):
                 await asyncio.sleep(delay_s)
@@ -308,8 +329,12 @@ class Pool:
                 connect_timeout_s=self._config.connect_timeout_s,
                 ssl_context=self._config.ssl_context if self._config.uses_tls else None,
                 authenticate=self._authenticate,
+                turn=turn,
+                deadline=self.give_up_at,
                 max_frame_bytes=self._config.max_frame_bytes,
                 node_id=state.node.id if state.node.id >= 0 else None,
+                # Credentials are shown to nobody who has not said on this connection who it is.
+                known_versions=lambda: None if self._authenticate else state.api_versions,
                 # Ends like what a task dies of.
                 on_bug=lambda error: self._scope.fail(error, name="a connection's callback"),
             )
@@ -331,9 +356,9 @@ class Pool:
             self._guard(lambda: self._usable(state, slot), name="noticing a lost connection")
         )
         if state.last_error is not None:
-            log.info("connected to %s again", state)
-            state.last_error = None
-            self._tell_reachability(state)
+            self._reached_again(state)
+            if state.node.id >= 0:  # by a bootstrap server it is not known yet who there is
+                self._say_who_is_back()
         self._idle.arm()
         self._renewals.plan(connection)
         return None
@@ -350,6 +375,15 @@ class Pool:
             return None
         await asyncio.wait([probe])
         return None if probe.cancelled() else probe.result()
+
+    def try_lost(self) -> None:
+        """Begin to connect to nodes that were lost and that nobody needs: they may be back.
+
+        Not where credentials were refused: showing them again is for whoever needs the node.
+        """
+        for node_id, state in tuple(self._nodes.items()):
+            if self.lost_at(node_id) is not None and state.node[1:3] not in self._refused_until:
+                self.ready(node_id)
 
     # --- Connections that fail -------------------------------------------------------------
     def _failed(self, state: NodeState, error: KafkaError) -> None:
@@ -368,6 +402,27 @@ class Pool:
             still = {at: until for at, until in self._refused_until.items() if until > now}
             self._refused_until = {**still, state.node[1:3]: now + delay_s}
         state.next_attempt_at = max(state.next_attempt_at, self._loop.time() + delay_s)
+
+    def _reached_again(self, state: NodeState) -> None:
+        state.last_error = None
+        address = state.node[1:3]
+        _, lost_at = self._back.get(address, ("", state.lost_at))
+        self._back[address] = str(state), min(lost_at, state.lost_at)
+        self._tell_reachability(state)
+
+    def _say_who_is_back(self) -> None:
+        """Say in one line, once no node is missed any more, which of them were.
+
+        As loud as what was said when they were lost: whoever read that wants to read this.
+        """
+        if not self._back or any(self.lost_at(node_id) is not None for node_id in self._nodes):
+            return
+        names, lost_at = zip(*self._back.values(), strict=True)
+        down_s = self._loop.time() - min(lost_at)
+        log.warning(
+            "brokers are back: connected to %s again, after %.1f s", ", ".join(names), down_s
+        )
+        self._back.clear()
 
     def _tell_reachability(self, state: NodeState) -> None:
         if self.on_reachability is not None:
@@ -403,15 +458,43 @@ class Pool:
 
     # --- Which nodes there are -------------------------------------------------------------
     def update_nodes(self, nodes: Mapping[int, Node]) -> None:
-        """Follow the metadata: connections to old endpoints get their answers, then close."""
+        """Follow the metadata: connections to old endpoints get their answers, then close.
+
+        One to a bootstrap server that turns out to be a node becomes that node's.
+        """
+        leaving: dict[tuple[str, int], NodeState] = {}
         for node_id, state in list(self._nodes.items()):
             node = nodes.get(node_id)
-            if node is None or (node.host, node.port) != (state.node.host, state.node.port):
+            if node is None or node[1:3] != state.node[1:3]:
                 del self._nodes[node_id]
-                self._retire(state)
+                if state.last_error is not None and node_id >= 0:
+                    self._left_unreachable[node_id] = state
+                if state.is_connected_bootstrap:
+                    leaving[state.node[1:3]] = state
+                else:
+                    self._retire(state)
         for node_id, node in nodes.items():
-            if node_id not in self._nodes:
-                self._nodes[node_id] = NodeState(node, self._new_backoff())
+            if node_id in self._nodes:
+                continue
+            known = leaving.pop(node[1:3], None)
+            if known is None:
+                known = NodeState(node, self._new_backoff())
+            else:
+                known.name_node(node)
+            self._nodes[node_id] = known
+            self._come_back(known)
+        for state in leaving.values():
+            self._retire(state)
+        self._say_who_is_back()
+
+    def _come_back(self, state: NodeState) -> None:
+        """Go on with what was told of a node before metadata left it out."""
+        before = self._left_unreachable.pop(state.node.id, None)
+        if before is None:
+            return
+        state.last_error, state.lost_at = before.last_error, before.lost_at
+        if state.slots[Lane.GENERAL].connection is not None:
+            self._reached_again(state)
 
     def give_up(self, node_id: int, lane: Lane, error: KafkaError) -> None:
         """Close a node's connection of a lane, and those that close once their answers are there.
@@ -463,6 +546,13 @@ class Pool:
         self._nodes.clear()
         for connection in self._closing:
             connection.close()
+
+    def hang_up(self) -> None:
+        """End every connection where the loop is closed, which could not close them any more."""
+        for connection in (*self._leaving, *self._closing):
+            connection.hang_up()
+        for _, connection in self._connected_slots():
+            connection.hang_up()
 
     async def close(self) -> None:
         """Close every connection; waiters get KafkaConnectionError. Idempotent."""

@@ -89,6 +89,11 @@ def coordinator_of(key: str, response: FindCoordinatorResponse) -> Node:
     return Node(found.node_id, found.host, found.port)
 
 
+def is_refused(error: KafkaError) -> bool:
+    """Whether an error is that nothing listens where a broker should be."""
+    return isinstance(error.__cause__, ConnectionRefusedError)
+
+
 def nobody_answered(failures: Sequence[KafkaError]) -> KafkaConnectionError:
     """Return what to raise, with its cause, when no broker could be used, and why not."""
     is_tls = bool(failures) and all(isinstance(error, TLSError) for error in failures)

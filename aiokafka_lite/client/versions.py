@@ -7,6 +7,7 @@ ApiVersions answers in version 0 and names the versions it knows).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Final, TypeAlias, TypeVar
 
 from aiokafka_lite._version import __version__
@@ -29,16 +30,33 @@ MAX_TRIES: Final = 3
 SOFTWARE_NAME: Final = "aiokafka-lite"
 
 
+class _Offer:
+    """What brokers of one release offer, and what we use of it: one for all connections to such."""
+
+    __slots__ = ("choices", "chosen", "ranges")
+
+    def __init__(self, ranges: Mapping[int, tuple[int, int]]) -> None:
+        self.ranges = ranges
+        self.chosen: dict[tuple[int, int | None], int] = {}
+        self.choices: dict[tuple[type[Request[Response]], int], Choice[Response]] = {}
+
+
+@lru_cache(maxsize=16)
+def _offer(ranges: tuple[tuple[int, tuple[int, int]], ...]) -> _Offer:
+    return _Offer(dict(ranges))
+
+
 class ApiVersions(Mapping[int, tuple[int, int]]):
     """API key to (lowest, highest) version of one broker, and what we use of it."""
 
     __slots__ = ("_choices", "_chosen", "_peer", "_ranges")
 
     def __init__(self, ranges: Mapping[int, tuple[int, int]], peer: str) -> None:
-        self._ranges = dict(ranges)
+        offer = _offer(tuple(ranges.items()))
+        self._ranges = offer.ranges
         self._peer = peer
-        self._chosen: dict[tuple[int, int | None], int] = {}
-        self._choices: dict[tuple[type[Request[Response]], int], Choice[Response]] = {}
+        self._chosen = offer.chosen
+        self._choices = offer.choices
 
     def __getitem__(self, api_key: int) -> tuple[int, int]:
         return self._ranges[api_key]
@@ -48,6 +66,10 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
 
     def __len__(self) -> int:
         return len(self._ranges)
+
+    def of_peer(self, peer: str) -> ApiVersions:
+        """Return the same under another name of the broker."""
+        return ApiVersions(self._ranges, peer)
 
     def choose(self, request_class: type[Request[R]], max_version: int | None = None) -> int:
         """Return the newest version that both sides know, at most ``max_version``.

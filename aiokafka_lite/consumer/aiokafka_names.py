@@ -1,8 +1,7 @@
 """Private attributes of aiokafka's consumer that programs in the wild have come to use.
 
-Also what takes more than a name: iterating by a `getone` that somebody replaced. All of it is
-compatibility, and no way to reach more of this package. The attributes are views over its parts
-that answer what is asked of aiokafka's.
+All of it is compatibility, and no way to reach more of this package. The attributes are views over
+its parts that answer what is asked of aiokafka's.
 
 ==============================================  ====================================================
 attribute                                       asked by
@@ -22,15 +21,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
-from aiokafka_lite._compat import Self
-from aiokafka_lite.client import ClusterView
+from aiokafka_lite.consumer.assignors.cluster_topics import TopicsOfCluster
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.delivery.fetched import Record
 from aiokafka_lite.consumer.engine import Engine
-from aiokafka_lite.errors import ConsumerStoppedError, KafkaError, RecordTooLargeError
+from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.structs import BrokerMetadata
 
@@ -53,49 +49,6 @@ class AiokafkaNames:
     @property
     def _client(self) -> ClientNames:
         return ClientNames(self._engine, self._config)
-
-
-class GetsOne(Protocol):
-    """A consumer, as far as iterating by its `getone` needs it."""
-
-    async def getone(self) -> Record:
-        """Return the next record."""
-
-
-class OneByOne:
-    """Iterates over a consumer by its `getone`, as aiokafka's ``async for`` does.
-
-    Used where that method was replaced, by a subclass or an instrumentation: what it does on top,
-    a span for each record say, has to happen in an ``async for`` as well.
-    """
-
-    def __init__(self, consumer: GetsOne, skip: Callable[[RecordTooLargeError], None]) -> None:
-        self._consumer = consumer
-        self._skip = skip  # or raise
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Record:
-        while True:
-            try:
-                return await self._consumer.getone()
-            except ConsumerStoppedError:
-                raise StopAsyncIteration from None
-            except RecordTooLargeError as error:
-                self._skip(error)
-
-
-def goes_by_getone(consumer: object, original: Mapping[str, object]) -> bool:
-    """Whether to iterate over a consumer by its `getone`.
-
-    That is, where it is another one than the class had at first, and nobody has replaced
-    ``__anext__`` as well: who did sees each record there, and would see it twice.
-    """
-    kind = type(consumer)
-    is_replaced = {name: getattr(kind, name) is not value for name, value in original.items()}
-    is_getone_replaced = is_replaced["getone"] or "getone" in vars(consumer)
-    return is_getone_replaced and not is_replaced["__anext__"]
 
 
 class SubscriptionNames:
@@ -187,20 +140,9 @@ class ClientNames:
         return True
 
 
-class ClusterNames:
+class ClusterNames(TopicsOfCluster):
     """What is asked of ``consumer._client.cluster``."""
-
-    def __init__(self, view: ClusterView) -> None:
-        self._view = view
 
     def brokers(self) -> set[BrokerMetadata]:
         """Return the brokers of the cluster."""
         return {BrokerMetadata(*node) for node in self._view.nodes.values()}
-
-    def topics(self) -> set[str]:
-        """Return the topics in the metadata: those subscribed to or assigned."""
-        return {name for name, topic in self._view.topics.items() if topic.partitions}
-
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the partition numbers of a topic; None when it is not in the metadata."""
-        return self._view.partitions_for_topic(topic)

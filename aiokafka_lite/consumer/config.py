@@ -50,6 +50,13 @@ POSITIVE: Final = (
     "max_buffered_bytes",
     "consumer_timeout_ms",
 )
+# Limits of records that aiokafka has, too, and its words when they are none.
+AIOKAFKAS_LIMITS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "max_poll_records": "`max_poll_records` should be positive Integer",
+        "max_records": "`max_records` must be a positive Integer",
+    }
+)
 NOT_NEGATIVE: Final = ("fetch_max_wait_ms", "fetch_min_bytes", "retry_backoff_ms")
 
 
@@ -164,6 +171,7 @@ class ConsumerConfig(Settings):
 
     @override
     def _check(self) -> None:
+        check_max_records(self.max_poll_records, "max_poll_records")  # first, as in aiokafka
         self._check_security()
         self._check_numbers()
         strategy: object = self.partition_assignment_strategy
@@ -186,15 +194,27 @@ class ConsumerConfig(Settings):
         """Whether records are handed out with keys or values that are not their bytes."""
         return self.key_deserializer is not None or self.value_deserializer is not None
 
+    def without_callables(self) -> ConsumerConfig:
+        """Return the same without what is called for each record.
+
+        For what runs on its own: the application's callables often know the consumer.
+        """
+        same: ConsumerConfig = object.__new__(type(self))
+        vars(same).update(vars(self))
+        for name in ("key_deserializer", "value_deserializer", "on_bad_record"):
+            vars(same).pop(name, None)
+        return same
+
     def _check_security(self) -> None:
         if self.security_protocol not in SECURITY_PROTOCOLS:
             raise ValueError(
-                f"security_protocol is one of {', '.join(SECURITY_PROTOCOLS)}, "
+                "`security_protocol` should be SSL or PLAINTEXT, SASL_SSL or SASL_PLAINTEXT, "
                 f"not {self.security_protocol!r}"
             )
         if self.sasl_mechanism not in SASL_MECHANISMS:
             raise ValueError(
-                f"sasl_mechanism is one of {', '.join(SASL_MECHANISMS)}, "
+                "only `PLAIN`, `GSSAPI`, `SCRAM-SHA-256`, `SCRAM-SHA-512` and `OAUTHBEARER`"
+                "sasl_mechanism are supported at the moment, "  # aiokafka's words, to the letter
                 f"not {self.sasl_mechanism!r}"
             )
         self._check_tls()
@@ -204,7 +224,10 @@ class ConsumerConfig(Settings):
     def _check_tls(self) -> None:
         if self.ssl_context is None:
             if self.security_protocol in ("SSL", "SASL_SSL"):
-                raise ValueError(f"security_protocol={self.security_protocol} needs an ssl_context")
+                raise ValueError(
+                    "`ssl_context` is mandatory if security_protocol=='SSL', "
+                    f"as with {self.security_protocol}: make one with create_ssl_context()"
+                )
             return
         import ssl  # imported where it is used: it takes milliseconds
 
@@ -230,12 +253,12 @@ class ConsumerConfig(Settings):
         if mechanism == "OAUTHBEARER":
             if not callable(getattr(self.sasl_oauth_token_provider, "token", None)):
                 raise ValueError(
-                    "sasl_mechanism=OAUTHBEARER needs sasl_oauth_token_provider, "
-                    "an AbstractTokenProvider"
+                    "sasl_oauth_token_provider needs to be provided implementing "
+                    "aiokafka.abc.AbstractTokenProvider, or aiokafka_lite's"
                 )
         elif self.sasl_plain_username is None or self.sasl_plain_password is None:
             raise ValueError(
-                f"sasl_mechanism={mechanism} needs sasl_plain_username and sasl_plain_password"
+                f"sasl_plain_username and sasl_plain_password required for {mechanism} sasl"
             )
         check_plaintext_credentials(
             self.security_protocol,
@@ -250,7 +273,6 @@ class ConsumerConfig(Settings):
         for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is not negative, as {getattr(self, name)!r} is")
-        check_max_records(self.max_poll_records, "max_poll_records")
         check_max_records(self.max_records_per_partition, "max_records_per_partition")
 
     def check_isolation_level(self) -> None:
@@ -261,8 +283,8 @@ class ConsumerConfig(Settings):
         """
         if self.isolation_level not in ISOLATION_LEVELS:
             raise ValueError(
-                f"isolation_level is one of {', '.join(ISOLATION_LEVELS)}, "
-                f"not {self.isolation_level!r}"
+                f"Incorrect isolation level {self.isolation_level}: "
+                f"isolation_level is one of {', '.join(ISOLATION_LEVELS)}"
             )
 
     @property
@@ -334,4 +356,5 @@ def check_max_records(max_records: object, name: str = "max_records") -> None:
     if max_records is None:
         return
     if not isinstance(max_records, int) or isinstance(max_records, bool) or max_records < 1:
-        raise ValueError(f"{name} is a positive int or None, not {max_records!r}")
+        says = AIOKAFKAS_LIMITS.get(name, f"{name} is a positive int")
+        raise ValueError(f"{says} or None, not {max_records!r}")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import ssl
 import traceback
 import warnings
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic
 
+from aiokafka_lite._compat import KT, VT, override
 from aiokafka_lite.abc import AbstractTokenProvider, ConsumerRebalanceListener
-from aiokafka_lite.consumer.aiokafka_names import AiokafkaNames, OneByOne, goes_by_getone
+from aiokafka_lite.consumer.aiokafka_names import AiokafkaNames
 from aiokafka_lite.consumer.arguments import (
     check_listener,
     check_partitions,
@@ -26,12 +28,21 @@ from aiokafka_lite.consumer.config import (
     ConsumerConfig,
     check_max_records,
 )
-from aiokafka_lite.consumer.delivery.fetched import Record
+from aiokafka_lite.consumer.delivery.delivering import LentDelivery, make_delivery
 from aiokafka_lite.consumer.delivery.iteration import RecordIterator
 from aiokafka_lite.consumer.engine import Engine
+from aiokafka_lite.consumer.lent_listener import LentListener
 from aiokafka_lite.consumer.lifecycle import Lifecycle
 from aiokafka_lite.consumer.monitoring.methods import Monitoring
+from aiokafka_lite.consumer.ownership import as_if_running, running_loop
 from aiokafka_lite.consumer.position_methods import PositionMethods
+from aiokafka_lite.consumer.state import SubscriptionState
+from aiokafka_lite.consumer.wrapped_gets import (
+    NO_RECORDS,
+    goes_by_getone,
+    wrap_as_aiokafkas,
+    wrap_as_getmany,
+)
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     IllegalStateError,
@@ -44,10 +55,19 @@ if TYPE_CHECKING:
 
     from aiokafka_lite.bad_records import OnBadRecord
     from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
-    from aiokafka_lite.consumer.delivery.deserialising import AnyDeserializer
+    from aiokafka_lite.consumer.delivery.fetched import Record
+    from aiokafka_lite.deserializers import DeserializerOf
+    from aiokafka_lite.structs import ConsumerRecord
+
+# One for all consumers, as its state is 2.5 KiB; a forked child draws others than its parent.
+_rng: Final = random.Random()
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_rng.seed)
 
 
-class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, AiokafkaNames):
+class AIOKafkaConsumer(
+    RecordIterator, Lifecycle, PositionMethods, Monitoring, AiokafkaNames, Generic[KT, VT]
+):
     """Reads records from Kafka on the running event loop.
 
     ::
@@ -64,10 +84,12 @@ class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, A
     Every get may be cancelled, as by a timeout: no record is lost, none is delivered twice.
 
     Deserialisers are callables of bytes, or instances of the classes in
-    `aiokafka_lite.deserializers`. `on_bad_record` says what becomes of a record that one refuses,
-    and of a batch that cannot be read: "raise", "skip", "raw" (`RawRecord`), or a callable, perhaps
-    async, that is asked about each (`BadRecord`) before the position passes it; both are in
-    `aiokafka_lite.bad_records`.
+    `aiokafka_lite.deserializers`. To type checkers a consumer is generic in what they make of keys
+    and values, ``bytes | None`` without one; an ``AIOKafkaConsumer[object, object]`` is any.
+
+    `on_bad_record` says what becomes of a record that one refuses, and of a batch that cannot be
+    read: "raise", "skip", "raw" (`RawRecord`), or a callable, perhaps async, that is asked about
+    each (`BadRecord`) before the position passes it; both are in `aiokafka_lite.bad_records`.
 
     Raises:
         RuntimeError: Made outside a running event loop.
@@ -86,8 +108,8 @@ class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, A
         client_id: str = DEFAULT_CLIENT_ID,
         group_id: str | None = None,
         group_instance_id: str | None = None,
-        key_deserializer: AnyDeserializer | None = None,
-        value_deserializer: AnyDeserializer | None = None,
+        key_deserializer: Callable[[bytes], KT] | DeserializerOf[KT] | None = None,
+        value_deserializer: Callable[[bytes], VT] | DeserializerOf[VT] | None = None,
         fetch_max_wait_ms: int = 500,
         fetch_max_bytes: int = 52_428_800,
         fetch_min_bytes: int = 1,
@@ -130,10 +152,15 @@ class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, A
         # Nothing to stop, and nothing to warn of, until the arguments have been found good.
         self._closed = True
         if loop is not None:
-            _warn_deprecated("loop", "the consumer belongs to the running loop")
+            _warn_deprecated(
+                "The loop argument is deprecated: a consumer made inside a loop belongs to it"
+            )
         if api_version is not None:
-            _warn_deprecated("api_version", "versions are negotiated with each broker")
-        self._loop = asyncio.get_running_loop()
+            _warn_deprecated(
+                "The `api_version` parameter has been deprecated, and does nothing: versions are "
+                "negotiated with each broker"
+            )
+        self._loop = loop or running_loop()
         self._config = ConsumerConfig(
             bootstrap_servers=bootstrap_servers,
             client_id=client_id,
@@ -179,11 +206,29 @@ class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, A
         )
         self._group_id = group_id
         self._source_traceback = traceback.extract_stack() if self._loop.get_debug() else None
-        self._engine = Engine(self._config, random.Random())
-        self._state = self._engine.state
+        self._state = SubscriptionState()
+        # Held here only, as is the listener: what goes on by itself must not keep alive what may
+        # know this consumer.
+        self._delivery = make_delivery(self._config, self._state.events)
+        with as_if_running(self._loop):
+            self._engine = Engine(
+                self._config.without_callables(),
+                self._state,
+                LentDelivery(self._delivery, self._state.events),
+                _rng,
+            )
         self._ready = self._engine.ready
         self._iterate_over(self._ready.cursor)
+        # What `start` finds: whether somebody has replaced `getone`, and what is around `getmany`.
+        self._is_by_getone = False
+        self._wrapped_poll: (
+            Callable[..., Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]] | None
+        ) = None
         self._arrow_gets: ArrowGets | None = None
+        # Kept to the next subscription, and over one more, which may come before it has been told:
+        # after `unsubscribe` it is still told.
+        self._listener: ConsumerRebalanceListener | None = None
+        self._former_listener: ConsumerRebalanceListener | None = None
         self._stopping = None
         if topics:
             self._state.subscribe(check_topics(topics))
@@ -201,23 +246,38 @@ class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, A
     ) -> None:
         """Subscribe to topics, or to all whose names match a pattern, instead of those before.
 
+        From this call on nothing is handed out of topics that are not subscribed any more. What was
+        handed out of them is committed, with auto-commit, when the rebalance takes them away.
+
         Raises:
             TypeError: Neither or both are given; or the listener is not one.
             ValueError: The pattern is not a regular expression.
             IllegalStateError: Partitions were assigned by `assign`.
         """
-        names = check_topics(topics)
-        if bool(names) == bool(pattern):
-            raise TypeError("subscribe takes either topics or a pattern")
-        self._engine.owner.check_now()
+        if not topics and not pattern:
+            raise TypeError("You should provide either `topics` or `pattern`")
+        if topics and pattern:
+            raise TypeError("You can't provide both `topics` and `pattern`")
         check_listener(listener)
+        self._engine.owner.check_now()
+        lent = None if listener is None else LentListener(listener)
         if pattern:
-            self._state.subscribe_pattern(check_pattern(pattern), listener)
+            self._state.subscribe_pattern(check_pattern(pattern), lent)
         else:
-            self._state.subscribe(names, listener)
+            self._state.subscribe(check_topics(topics), lent)
+        self._former_listener, self._listener = self._listener, listener
 
     def unsubscribe(self) -> None:
-        """Give up all topics and partitions; the group is left."""
+        """Give up all topics and partitions; the group is left.
+
+        What follows is done in the background, and by a `stop()` that comes before its end. With
+        auto-commit all that was handed out is committed, also what the latest get returned. Then
+        the listener's `on_partitions_revoked` is called (`on_partitions_lost`, if the partitions
+        are somebody else's already), and the group is told, but not of a static member. A new
+        subscription waits for that, half of the rebalance timeout at most, and goes on from what
+        was committed. What could not be committed is an event `CommitFailed`, and `stop()`
+        returns it.
+        """
         self._engine.owner.check_now()
         self._state.unsubscribe()
 
@@ -245,7 +305,7 @@ class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, A
         timeout_ms: float | None = None,
         max_records: int | None = None,
         max_records_per_partition: int | None = None,
-    ) -> dict[TopicPartition, list[Record]]:
+    ) -> dict[TopicPartition, list[ConsumerRecord[KT, VT]]]:
         """Return the next records, at most `max_records` in all, in order per partition.
 
         Args:
@@ -264,7 +324,19 @@ class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, A
         self._engine.owner.check()
         check_max_records(max_records)
         check_max_records(max_records_per_partition, "max_records_per_partition")
-        return await self._engine.gets.some(
+        return await (self._wrapped_poll or self._poll)(
+            timeout_ms=timeout_ms,
+            max_records=max_records,
+            max_records_per_partition=max_records_per_partition,
+        )
+
+    async def _poll(
+        self,
+        timeout_ms: float | None,
+        max_records: int | None,
+        max_records_per_partition: int | None,
+    ) -> dict[TopicPartition, list[ConsumerRecord[KT, VT]]]:
+        return await self._engine.gets.some(  # type: ignore[return-value]  # deserialised
             None if timeout_ms is None else timeout_ms / 1000,
             max_records or self._config.max_poll_records,
             max_records_per_partition or self._config.max_records_per_partition,
@@ -276,45 +348,66 @@ class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, A
         timeout_ms: float = 0,
         max_records: int | None = None,
         max_records_per_partition: int | None = None,
-    ) -> dict[TopicPartition, list[Record]]:
+    ) -> dict[TopicPartition, list[ConsumerRecord[KT, VT]]]:
         """Return what is there of the partitions (none named: of all), as aiokafka does.
 
-        `max_records_per_partition` is as in `poll`.
+        `max_records_per_partition` is as in `poll`. Nothing comes of partitions that a rebalance
+        has taken away: the result is {} when the time is over, as without records. It is {} at
+        once when the consumer is stopped, or when a rebalance or another call takes the last of
+        the partitions away, while it waits.
 
         Raises:
+            TypeError: One is not a TopicPartition.
             ConsumerStoppedError: The consumer is stopped.
             ValueError: A limit is not a positive int.
-            IllegalStateError: A partition is not assigned.
+            IllegalStateError: A partition is not assigned, and no rebalance has taken it away.
             KafkaError: Once a call, for an error that stands before the next record.
         """
         self._engine.owner.check()
+        wanted = check_partitions(partitions)
+        self._engine.raise_if_stopped()
         check_max_records(max_records)
         check_max_records(max_records_per_partition, "max_records_per_partition")
         self._engine.raise_if_unusable()
-        return await self._engine.gets.many(
-            self._check_assigned(partitions),
-            timeout_ms / 1000,
-            max_records or self._config.max_poll_records,
-            max_records_per_partition or self._config.max_records_per_partition,
-        )
+        for tp in wanted:
+            self._state.require_known(tp)
+        try:
+            return await self._engine.gets.many(  # type: ignore[return-value]  # deserialised
+                frozenset(wanted),
+                timeout_ms / 1000,
+                max_records or self._config.max_poll_records,
+                max_records_per_partition or self._config.max_records_per_partition,
+            )
+        except ConsumerStoppedError:  # meanwhile
+            return {}
 
-    async def getone(self, *partitions: TopicPartition) -> Record:
+    async def getone(self, *partitions: TopicPartition) -> ConsumerRecord[KT, VT]:
         """Return the next record of the partitions (none named: of any), waiting for it.
 
         Raises:
-            ConsumerStoppedError: The consumer is stopped.
-            IllegalStateError: A partition is not assigned.
+            TypeError: One is not a TopicPartition.
+            ConsumerStoppedError: The consumer is stopped, or was so meanwhile.
+            IllegalStateError: A partition is not assigned; those that a rebalance has taken away
+                may be among them, but not alone. Or the last of them was taken away meanwhile.
+                One that a rebalance gives back at its end was not.
             KafkaError: Once a call, for an error that stands before the next record.
         """
         if not partitions:
             record = self._ready.cursor.take()
             if record is not None:
-                return record
+                return record  # type: ignore[return-value]  # deserialised
         self._engine.owner.check()
-        return await self._engine.gets.one(self._check_assigned(partitions))
+        wanted = check_partitions(partitions)
+        self._engine.raise_if_stopped()
+        for tp in wanted:
+            self._state.require_known(tp)
+        if wanted and not any(tp in self._state.assignment for tp in wanted):
+            self._state.partition(wanted[0])
+        # Deserialised, if it is to be.
+        return await self._engine.gets.one(frozenset(wanted))  # type: ignore[return-value]
 
     async def poll_arrow(
-        self,
+        self: AIOKafkaConsumer[bytes | None, bytes | None],
         timeout_ms: float | None = None,
         max_rows: int | None = None,
         schema: pa.Schema | None = None,
@@ -351,7 +444,9 @@ class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, A
         )
 
     def batches(
-        self, max_rows: int | None = None, schema: pa.Schema | None = None
+        self: AIOKafkaConsumer[bytes | None, bytes | None],
+        max_rows: int | None = None,
+        schema: pa.Schema | None = None,
     ) -> AsyncIterator[pa.RecordBatch]:
         """Return an iterator of record batches as `poll_arrow` gives them, never empty ones.
 
@@ -364,9 +459,8 @@ class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, A
         """
         self._engine.owner.check_now()
         check_max_records(max_rows, "max_rows")
-        if self._engine.is_stopped:
-            raise ConsumerStoppedError("the consumer is stopped")
-        return self._use_arrow().batches(schema, max_rows)
+        self._engine.raise_if_stopped()
+        return self._use_arrow().batches(schema, max_rows, self)
 
     def _use_arrow(self) -> ArrowGets:
         if self._arrow_gets is None:
@@ -383,13 +477,29 @@ class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, A
             )
         return self._arrow_gets
 
-    def __aiter__(self) -> AsyncIterator[Record]:
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord[KT, VT]]:
         self._engine.owner.check()
-        if self._engine.is_stopped:
-            raise ConsumerStoppedError("the consumer is stopped")
-        return OneByOne(self, self._skip_too_large) if goes_by_getone(self, _ORIGINAL) else self
+        self._engine.raise_if_stopped()
+        self._choose_way()
+        return self
 
-    # __anext__, which takes what is ready without a frame, is RecordIterator's.
+    def _choose_way(self) -> None:
+        """Look which way records come to who iterates."""
+        self._is_by_getone = goes_by_getone(self, _ORIGINAL)
+        self._iterate_over(NO_RECORDS if self._is_by_getone else self._ready.cursor)
+
+    @override
+    def _prepare_gets(self) -> None:
+        wrap_as_aiokafkas(self, AIOKafkaConsumer, _ORIGINAL)
+        self._wrapped_poll = wrap_as_getmany(self._poll, AIOKafkaConsumer, _ORIGINAL)
+        self._choose_way()
+
+    if TYPE_CHECKING:  # RecordIterator's, which takes what is ready without a frame
+
+        async def __anext__(  # type: ignore[override]  # deserialised
+            self,
+        ) -> ConsumerRecord[KT, VT]: ...
+
     async def _next_record(self) -> Record:
         """Wait for the next record, or for the end of the iteration.
 
@@ -401,6 +511,8 @@ class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, A
         self._engine.owner.check()
         while True:
             try:
+                if self._is_by_getone:
+                    return await self.getone()  # type: ignore[return-value]  # deserialised
                 return await self._engine.gets.one(())
             except ConsumerStoppedError:
                 raise StopAsyncIteration from None
@@ -409,26 +521,21 @@ class AIOKafkaConsumer(RecordIterator, Lifecycle, PositionMethods, Monitoring, A
 
     def _skip_too_large(self, error: RecordTooLargeError) -> None:
         """Go on behind a record that is too large; raise it where that is not known, or asked."""
-        bad = self._engine.queue.delivery.bad
+        bad = self._delivery.bad
         if error.tp is None or error.next_offset is None or bad.handler is not None:
             raise error
         bad.skipped(error)
         self.seek(error.tp, error.next_offset)
 
-    def _check_assigned(self, partitions: tuple[TopicPartition, ...]) -> frozenset[TopicPartition]:
-        for tp in check_partitions(partitions):
-            self._state.partition(tp)
-        return frozenset(partitions)
-
 
 _ORIGINAL: Final[Mapping[str, object]] = MappingProxyType(
-    {"getone": AIOKafkaConsumer.getone, "__anext__": AIOKafkaConsumer.__anext__}
+    {
+        "getone": AIOKafkaConsumer.getone,
+        "getmany": AIOKafkaConsumer.getmany,
+        "__anext__": AIOKafkaConsumer.__anext__,
+    }
 )
 
 
-def _warn_deprecated(argument: str, reason: str) -> None:
-    warnings.warn(
-        f"the argument {argument} is deprecated and does nothing: {reason}",
-        DeprecationWarning,
-        stacklevel=3,
-    )
+def _warn_deprecated(message: str) -> None:
+    warnings.warn(message, DeprecationWarning, stacklevel=3)

@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout_at
+from aiokafka_lite._event import Event
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.delivery.delivering import make_delivery
+from aiokafka_lite.consumer.delivery.delivering import AnyDelivery
 from aiokafka_lite.consumer.delivery.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
@@ -43,11 +44,24 @@ FIRST_TOPIC_RETRY_S: Final = 0.1
 
 
 class Engine:
-    """Everything that one start of a consumer needs."""
+    """Everything that one start of a consumer needs.
 
-    def __init__(self, config: ConsumerConfig, rng: random.Random) -> None:
+    Args:
+        config: The settings, without what is called for each record.
+        state: What the consumer subscribes and assigns.
+        delivery: What is called for each record; held by the consumer.
+        rng: For delays.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        state: SubscriptionState,
+        delivery: AnyDelivery,
+        rng: random.Random,
+    ) -> None:
         self.config = config
-        self.state = SubscriptionState()
+        self.state = state
         self.budget = ByteBudget(config.max_buffered_bytes, self._budget_released)
         self.queue = FetchQueue(
             self.state,
@@ -56,8 +70,9 @@ class Engine:
             on_room=self._has_room,
             on_error=lambda: self._state_changed.set(),
             on_blocked=self._budget_released,
+            on_sought=self._sought_changed,
             budget=self.budget,
-            delivery=make_delivery(config, self.state.events),
+            delivery=delivery,
             most_held_bytes=config.max_buffered_bytes,
         )
         self.ready = ReadyRecords(self.state, on_closed=self.queue.finish_if_exhausted)
@@ -72,31 +87,39 @@ class Engine:
         self._errors: deque[KafkaError] = deque()
         # What the rebalance listener raised: one `poll` raises it, the other gets do not.
         self._listener_error: Exception | None = None
-        self._state_changed = asyncio.Event()
+        self._state_changed = Event()
         self.state.observers.on_assignment_change(self._assignment_changed)
         self.state.observers.on_partition_change(lambda _: self._state_changed.set())
         self.state.observers.on_subscription_change(self._watch_topics)
         self.state.observers.mark()
         self.probe = LoopProbe(
             self.state,
-            has_deserializers=bool(config.key_deserializer or config.value_deserializer),
+            has_deserializers=delivery.has_deserializers,
             session_timeout_s=config.session_timeout_s,
         )
         self._running: Running | None = None
         # While the parts are being stopped.
         self._ending: Running | None = None
-        self._has_ended = asyncio.Event()
+        self._has_ended = Event()
         # What was to be committed at the stop, and is not, as far as known.
         self.uncommitted: Offsets = {}
         # The latest parts, also when they are stopped: what they counted can still be read.
         self.latest: Running | None = None
         # Whether `start` has come to its end.
         self.is_started = False
+        # Loop time and error of the latest start, if it failed.
+        self.failed_start: tuple[float, Exception] | None = None
+        # What the application's `async with` was left by, in words; "": by nothing that is wrong.
+        self.left_by = ""
 
     # --- Hooks ----------------------------------------------------------------------------
     def _budget_released(self) -> None:
         if self._running is not None:
             self._running.fetcher.budget_released()
+
+    def _sought_changed(self) -> None:
+        if self._running is not None:
+            self._running.fetcher.look_anew()
 
     def _taken(self, node_id: int) -> None:
         if self._running is not None:
@@ -111,13 +134,8 @@ class Engine:
         self._watch_topics()
 
     def _watch_topics(self) -> None:
-        """Have metadata cover what is subscribed and assigned."""
-        if self._running is None:
-            return
-        if self.state.mode is SubscriptionMode.PATTERN:
-            self._running.cluster.watch_all()
-            return
-        self._running.cluster.watch(self.state.topics | self._running.membership.group_topics)
+        if self._running is not None:
+            self._running.watch_topics()
 
     def on_error(self, error: KafkaError) -> None:
         """Have one get raise `error`: the waiting one, or the next.
@@ -190,8 +208,18 @@ class Engine:
         for scope in self.running.scopes:
             scope.raise_if_failed()
         if self._errors:
-            raise self._errors.popleft().with_traceback(None)
+            error = self._errors.popleft()
+            self.state.note_raised(error)
+            raise error.with_traceback(None)
         self._may_be_unusable = False
+
+    def note_left_by(self, error: Exception) -> None:
+        """Note what the application's `async with` is left by, before it is stopped for that."""
+        if self.is_stopped:
+            return
+        from aiokafka_lite.consumer.monitoring.diagnosis import last_words
+
+        self.left_by = last_words(self.state, error)
 
     @property
     def waiting_error(self) -> KafkaError | None:
@@ -208,10 +236,18 @@ class Engine:
             IllegalStateError: It was not started.
         """
         if self._running is None:
-            if self.is_stopped:
-                raise ConsumerStoppedError("the consumer is stopped")
+            self.raise_if_stopped()
             raise IllegalStateError("the consumer is not started: await consumer.start() first")
         return self._running
+
+    def raise_if_stopped(self) -> None:
+        """Refuse what cannot be done any more.
+
+        Raises:
+            ConsumerStoppedError: The consumer is stopped.
+        """
+        if self.is_stopped:
+            raise ConsumerStoppedError("the consumer is stopped")
 
     @contextmanager
     def until_stopped(self) -> Iterator[Running]:
@@ -262,7 +298,10 @@ class Engine:
             await running.start()
             _ = self.running  # unless it was stopped as it became ready
             self.is_started = True
+            self.failed_start = None
         except BaseException as error:
+            if isinstance(error, Exception):
+                self.failed_start = self._loop.time(), error
             await self._tear_down(self._loop.time(), {})
             if self.is_stopped and isinstance(error, Exception):
                 raise ConsumerStoppedError("the consumer was stopped while it started") from error
@@ -328,7 +367,7 @@ class Engine:
             return
         self._ending = running
         self._has_ended.clear()
-        self.uncommitted = offsets
+        self.uncommitted = running.commits.left_to_commit(offsets)
         try:
             self.uncommitted = await running.stop(deadline, offsets)
         except BaseException:
@@ -339,6 +378,29 @@ class Engine:
             self.queue.clear()
             self._ending = None
             self._has_ended.set()
+
+    def abandon(self) -> None:
+        """Give everything up, as nobody holds the consumer any more; may be called by any thread.
+
+        Nothing is committed: nobody knows how far the application got with what it was handed.
+        """
+        try:
+            # Not at once: whatever runs, on whichever thread, may be this consumer's own code.
+            self._loop.call_soon_threadsafe(self._give_up)
+        except RuntimeError:  # the loop is closed: nothing of it runs any more
+            if self._running is not None:
+                self._running.bury()
+
+    def _give_up(self) -> None:
+        self.is_stopped = True
+        self._interrupt_gets()
+        self.probe.stop()
+        running, self._running = self._running, None
+        if running is not None:
+            running.give_up()
+            self.state.observers.forget_new()
+            self.queue.clear()
+        self.state.events.close()
 
     async def _until_ended(self, deadline: float) -> None:
         """Wait for the end of a start that was cancelled, within the time of the stop."""

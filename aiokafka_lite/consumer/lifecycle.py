@@ -48,7 +48,12 @@ class Lifecycle:
             ForkedError: It was made in another process.
         """
         self._engine.owner.check()
+        self._prepare_gets()
         await self._engine.start()
+
+    def _prepare_gets(self) -> None:
+        """Look what others have wrapped around the gets."""
+        raise NotImplementedError
 
     async def stop(
         self, timeout: float = DEFAULT_STOP_TIMEOUT_S
@@ -114,6 +119,8 @@ class Lifecycle:
         tb: TracebackType | None,
     ) -> None:
         """Stop. Left by an exception, the latest get's records are not committed."""
+        if isinstance(exc, Exception):
+            self._engine.note_left_by(exc)
         await self._stop(DEFAULT_STOP_TIMEOUT_S, is_clean=exc_type is None)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -126,6 +133,7 @@ class Lifecycle:
         # In a forked child it is the parent's to stop it.
         if getattr(self, "_closed", True) or self._engine.owner.is_forked:
             return
+        self._engine.abandon()  # first of all: a warning may be an error
         warnings.warn(
             f"Unclosed {type(self).__name__} {self!r}",
             ResourceWarning,

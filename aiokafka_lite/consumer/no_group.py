@@ -9,7 +9,7 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.partition import CommittedPosition
-from aiokafka_lite.consumer.state import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.state import SubscriptionState
 from aiokafka_lite.consumer.topics import is_subscribed, match_pattern
 from aiokafka_lite.errors import IllegalOperation
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -26,7 +26,6 @@ class NoGroup:
     member_id: str = ""
     generation: int = -1
     coordinator_id: int | None = None
-    group_topics: frozenset[str] = frozenset()
     standing: None = None
 
     def __init__(
@@ -73,6 +72,12 @@ class NoGroup:
         ):
             self._metadata_changed(await self._cluster.refresh())
 
+    def halt(self) -> None:
+        """Do nothing: no rebalance is on its way."""
+
+    def leave_nowait(self, reason: str) -> None:
+        """Tell nobody: there is no group."""
+
     async def leave(
         self, *, deadline: float, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -87,10 +92,6 @@ class NoGroup:
         self._assign_all(view)
 
     def _follow(self) -> None:
-        if self._state.mode is SubscriptionMode.PATTERN:
-            self._cluster.watch_all()
-        elif self._state.subscription:
-            self._cluster.watch(self._state.subscription)
         self._metadata_changed(self._cluster.view)
 
     def _assign_all(self, view: ClusterView) -> None:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
+from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.partition import PartitionState
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
-ProcessedOffsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+class Departure(NamedTuple):
+    """Partitions that the application gives up: by `unsubscribe`, or of those that it assigned."""
+
+    partitions: frozenset[TopicPartition]
+    # What auto-commit may commit of them.
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    # That of the subscription; None: nobody is to be told.
+    listener: ConsumerRebalanceListener | None
 
 
 class Observers:
@@ -20,7 +30,7 @@ class Observers:
         self._discard: list[Callable[[PartitionState], None]] = []
         self._hold: list[Callable[[], None]] = []
         self._get: list[Callable[[], None]] = []
-        self._departure: list[Callable[[ProcessedOffsets], None]] = []
+        self._departure: list[Callable[[Departure], None]] = []
         self._marks = [0] * len(self._lists())
 
     def on_subscription_change(self, observer: Callable[[], None]) -> None:
@@ -48,11 +58,8 @@ class Observers:
         """Call `observer` when what is buffered of a partition must not be handed out."""
         self._discard.append(observer)
 
-    def on_departure(self, observer: Callable[[ProcessedOffsets], None]) -> None:
-        """Call `observer` before the application takes partitions away that it had assigned.
-
-        It is told what auto-commit may commit of them.
-        """
+    def on_departure(self, observer: Callable[[Departure], None]) -> None:
+        """Call `observer` before the application gives up partitions."""
         self._departure.append(observer)
 
     def mark(self) -> None:
@@ -111,7 +118,7 @@ class Observers:
         """Whether anybody wants to know."""
         return bool(self._departure)
 
-    def departed(self, processed: ProcessedOffsets) -> None:
-        """Tell what auto-commit may commit of partitions that the application takes away."""
+    def departed(self, departure: Departure) -> None:
+        """Tell that the application is about to give up partitions."""
         for observer in self._departure:
-            observer(processed)
+            observer(departure)

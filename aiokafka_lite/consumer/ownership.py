@@ -11,9 +11,39 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from aiokafka_lite.errors import ForkedError, WrongLoopError
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the running event loop.
+
+    Raises:
+        RuntimeError: None runs; in aiokafka's words.
+    """
+    loop = asyncio._get_running_loop()
+    if loop is None:
+        raise RuntimeError(
+            "The object should be created within an async function or provide loop directly: "
+            "no event loop runs"
+        )
+    return loop
+
+
+@contextmanager
+def as_if_running(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Let what is made meanwhile belong to a loop, also to one that does not run yet.
+
+    Nothing may be awaited meanwhile.
+    """
+    before = asyncio._get_running_loop()
+    asyncio._set_running_loop(loop)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(before)
 
 
 class Owner:

@@ -7,7 +7,8 @@ change:
     fetch_state       state.py, at the request of: the position resolver, the caller (seek),
                       the fetcher (offset out of range)
     position          the caller, through `hand_out` (get), `seek`; the position resolver
-    processed         state.py, from `hand_out` and `begin_get`
+    run_start, reach  state.py, with `position`
+    processed         state.py, from `hand_out`, `begin_get`, `seek` and `commit`
     fetched           line.py, when it takes data; state.py, when that is dropped
     reset_timestamp, reset_from, reset_reason:
                       state.py, from `request_reset`
@@ -19,7 +20,9 @@ change:
     leader_epoch      the caller, with `position`
     validated_epoch   the position resolver
     is_paused         the caller
-    is_revoking       state.py, from `begin_rebalance`
+    keeps_position, keeps_pause:
+                      state.py, from what the caller asks for while it is being given back
+    is_revoking       state.py, from `begin_rebalance`, and `subscribe` to other topics
 
 Fetched and consumed offsets are kept apart: `position` is the next offset the application will
 be handed, `fetched` the next offset to ask a broker for. Data between them lies in the queue.
@@ -89,6 +92,20 @@ class CommittedPosition(NamedTuple):
     leader_epoch: int
 
 
+class Range(NamedTuple):
+    """Offsets that were handed out: from `first` to before `end`."""
+
+    first: int
+    end: int
+
+
+def joined(one: Range | None, other: Range | None) -> Range | None:
+    """Return the range from the first to the last offset of both."""
+    if one is None or other is None:
+        return one or other
+    return Range(min(one.first, other.first), max(one.end, other.end))
+
+
 class PartitionState:
     """One assigned partition. Made anew for each assignment, so identity tells them apart."""
 
@@ -102,6 +119,8 @@ class PartitionState:
         "is_assigned",
         "is_paused",
         "is_revoking",
+        "keeps_pause",
+        "keeps_position",
         "last_fetch_at",
         "last_stable_offset",
         "leader_epoch",
@@ -109,11 +128,13 @@ class PartitionState:
         "position",
         "preferred_replica",
         "processed",
+        "reach",
         "reset_from",
         "reset_reason",
         "reset_timestamp",
         "retry_at",
         "retry_reason",
+        "run_start",
         "tag",
         "tp",
         "validated_epoch",
@@ -124,7 +145,12 @@ class PartitionState:
         self.fetch_state = FetchState.INITIALIZING
         # Next offset to hand out; None until it is known.
         self.position: int | None = None
-        # All before this was handed out before the latest get: what auto-commit may commit.
+        # Where it was set to last: it has been handed out from there on.
+        self.run_start: int | None = None
+        # What was handed out before that, while nobody else can have had the partition.
+        self.reach: Range | None = None
+        # All before this was handed out before the latest get, or committed by the application:
+        # what auto-commit may commit.
         self.processed: int | None = None
         # Next offset to ask a broker for: `position` plus what is buffered.
         self.fetched = -1
@@ -140,8 +166,11 @@ class PartitionState:
         self.last_fetch_at: float | None = None
         self.is_paused = False
         self.is_assigned = True
-        # A rebalance is under way that may take it away.
+        # A rebalance is under way, or about to begin, that may take it away.
         self.is_revoking = False
+        # Whether the application has moved or paused it since: that holds if it comes back.
+        self.keeps_position = False
+        self.keeps_pause = False
         # While AWAIT_RESET: the ListOffsets timestamp to look up (-2 earliest, -1 latest).
         self.reset_timestamp: int | None = None
         # The position that was given up for that, and why; "": the application asked for it.
@@ -162,9 +191,32 @@ class PartitionState:
         paused = " paused" if self.is_paused else ""
         return f"<{topic}/{partition} {self.fetch_state.name} at {self.position}{paused}>"
 
+    def move_to(self, position: int | None) -> None:
+        """Set the position, or give it up; keep in mind what was handed out up to the former."""
+        self.reach = self.handed_out
+        self.position = self.run_start = position
+
     @property
-    def handed_out(self) -> int | None:
-        """Next offset after what the application was handed: the same as the position."""
+    def handed_out(self) -> Range | None:
+        """What was handed out while nobody else can have had the partition, from end to end."""
+        if self.run_start is None or self.position is None or self.position <= self.run_start:
+            return self.reach
+        return joined(self.reach, Range(self.run_start, self.position))
+
+    def go_back_to(self, offset: int) -> None:
+        """Count nothing from `offset` on as processed, nor what is being worked on."""
+        if self.processed is not None:
+            self.processed = min(self.processed, offset)
+
+    @property
+    def handed_out_to(self) -> int | None:
+        """Next offset after what the application was handed.
+
+        That is the position. While the application has another one looked up, it is the one given
+        up for that; while it is given up because the log has lost it, there is none.
+        """
+        if self.position is None and not self.reset_reason:
+            return self.reset_from
         return self.position
 
     @property
@@ -173,6 +225,22 @@ class PartitionState:
         return (
             self.fetch_state is FetchState.FETCHING and not self.is_paused and not self.is_revoking
         )
+
+    @property
+    def is_asked_to_reset(self) -> bool:
+        """Whether a position is being looked up that the application asked for."""
+        return (
+            self.fetch_state is FetchState.AWAIT_RESET
+            and self.reset_timestamp is not None
+            and not self.reset_reason
+        )
+
+    def is_behind(self, *, is_read_committed: bool) -> bool:
+        """Whether there was more to fetch when a broker answered last; False: it never has."""
+        end = self.high_watermark
+        if is_read_committed and self.last_stable_offset is not None:
+            end = self.last_stable_offset
+        return end is not None and self.fetched < end
 
     def needs_validation(self, current_epoch: int) -> bool:
         """Whether a leader of this epoch may not have the records before the position."""

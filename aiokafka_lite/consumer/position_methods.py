@@ -8,16 +8,23 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal, overload
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite.consumer.arguments import check_offset, check_partitions
+from aiokafka_lite.consumer.arguments import (
+    NAMED_TUPLES,
+    check_offset,
+    check_partition,
+    check_partitions,
+    check_timestamps,
+)
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.state import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     PartitionState,
+    SubscriptionMode,
     SubscriptionState,
 )
-from aiokafka_lite.errors import IllegalOperation, KafkaTimeoutError
+from aiokafka_lite.errors import IllegalOperation, IllegalStateError, KafkaTimeoutError
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
@@ -41,16 +48,21 @@ class PositionMethods:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Have the next get of the partition start at `offset`; no request is sent.
 
-        What was fetched before is dropped, also what is on its way.
+        What was fetched before is dropped, also what is on its way. For auto-commit the records in
+        hand stay unprocessed until the next get, and only then are those passed over done, too.
+        While a rebalance is under way a new position holds if the partition comes back with the
+        assignment that ends it; so do those of the other seeks. Where it goes to another member,
+        that one starts at what is committed.
 
         Raises:
             ValueError: The offset is not an int, or negative.
             TypeError: `partition` is not a TopicPartition.
             IllegalStateError: It is not assigned.
+            ConsumerStoppedError: The consumer is stopped, or is being stopped.
         """
-        self._engine.owner.check_now()
-        check_partitions((partition,))
-        self._state.seek(self._state.partition(partition), check_offset(offset))
+        self._check_change()
+        offset = check_offset(offset)
+        self._state.seek(self._state.partition(check_partition(partition)), offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> bool:
         """Move to the first offset of the partitions, of all assigned if none is named.
@@ -74,10 +86,15 @@ class PositionMethods:
         states = self._states(partitions)
         for state in states:
             self._state.request_reset(state, timestamp)
+        tps = [state.tp for state in states]
         return await self._engine.wait_until(
-            lambda: all(state.position is not None or not state.is_assigned for state in states),
-            self._request_deadline(),
+            lambda: not any(map(self._awaits_position, tps)), self._request_deadline()
         )
+
+    def _awaits_position(self, tp: TopicPartition) -> bool:
+        # Looked up each time: after a rebalance it is another state of the same partition.
+        state = self._state.assignment.get(tp)
+        return state is not None and state.position is None
 
     async def seek_to_committed(
         self, *partitions: TopicPartition
@@ -88,13 +105,13 @@ class PositionMethods:
             The committed offset of each partition, None where there is none.
 
         Raises:
-            IllegalOperation: The consumer has no group.
             TypeError: One is not a TopicPartition.
             IllegalStateError: One is not assigned.
+            IllegalOperation: The consumer has no group.
         """
         self._engine.owner.check()
-        self._require_group()
         states = self._states(partitions)
+        self._require_group()
         with self._engine.until_stopped() as running:
             committed = await running.commits.committed([state.tp for state in states])
         result: dict[TopicPartition, int | None] = {}
@@ -131,15 +148,15 @@ class PositionMethods:
         self._engine.owner.check()
         self._engine.raise_if_unusable()
         wanted = check_partitions((partition, *others))
-        states = [self._state.partition(tp) for tp in wanted]
+        for tp in wanted:
+            self._state.partition(tp)
 
         def are_known() -> bool:
-            for state in states:
-                if state.position is not None:
-                    continue
-                if (error := self._engine.queue.sticky_error(state)) is not None:
+            missing = [tp for tp in wanted if self._awaits_position(tp)]
+            for tp in missing:
+                if error := self._engine.queue.sticky_error(self._state.partition(tp)):
                     raise error.with_traceback(None)
-            return all(state.position is not None or not state.is_assigned for state in states)
+            return not missing
 
         await self._engine.wait_until(are_known, self._request_deadline())
         self._state.settle()
@@ -152,7 +169,7 @@ class PositionMethods:
                     f"{self._config.request_timeout_ms} ms: {state.retry_reason or 'no answer'}"
                 ).at(tp)
             positions[tp] = state.position
-        return positions if others else positions[partition]
+        return positions if others else positions[wanted[0]]
 
     # --- Commits --------------------------------------------------------------------------
     async def commit(self, offsets: CommitOffsets | None = None) -> None:
@@ -163,13 +180,18 @@ class PositionMethods:
 
         Raises:
             IllegalOperation: The consumer has no group.
-            IllegalStateError: A partition is not assigned.
-            CommitFailedError: The group has given the partitions to another member.
+            IllegalStateError: A partition is not assigned, or nothing is subscribed or assigned.
+            CommitFailedError: The group has given the partitions to another member. Or the offset
+                is of records of an earlier assignment: it was handed out before another member may
+                have had the partition, and neither handed out nor sought since. (To go there all
+                the same, seek first.)
             ValueError, TypeError: `offsets` has another shape.
             KafkaError: The broker refused, or could not be reached in time.
         """
         self._engine.owner.check()
         self._require_group()
+        if offsets is None and self._state.mode is SubscriptionMode.NONE:
+            raise IllegalStateError("Not subscribed to any topics: there is nothing to commit")
         with self._engine.until_stopped() as running:
             await running.commits.commit(offsets)
 
@@ -226,7 +248,7 @@ class PositionMethods:
         for tp in wanted:
             offset = found[tp]
             answers[tp] = offset if metadata or offset is None else offset.offset
-        return answers if others else answers[partition]
+        return answers if others else answers[wanted[0]]
 
     def _require_group(self) -> None:
         if self._group_id is None:
@@ -241,8 +263,9 @@ class PositionMethods:
         Raises:
             IllegalStateError: Topics or a pattern are subscribed.
             TypeError: One is not a TopicPartition.
+            ConsumerStoppedError: The consumer is stopped, or is being stopped.
         """
-        self._engine.owner.check_now()
+        self._check_change()
         self._state.add_from_user(check_partitions(partitions))
 
     def incremental_unassign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -255,27 +278,37 @@ class PositionMethods:
             IllegalStateError: One is not assigned, in which case nothing is changed; or the
                 partitions come from a subscription.
             TypeError: One is not a TopicPartition.
+            ConsumerStoppedError: The consumer is stopped, or is being stopped.
         """
-        self._engine.owner.check_now()
+        self._check_change()
         self._state.remove_from_user(check_partitions(partitions))
 
     # --- Pauses ---------------------------------------------------------------------------
     def pause(self, *partitions: TopicPartition) -> None:
         """Hand out and fetch no more of the partitions; what is buffered stays.
 
+        A rebalance ends it, as with Java's client, also where the partition comes back: pause in
+        `on_partitions_assigned`. A pause made while the rebalance is under way stays.
+
         Raises:
             TypeError: One is not a TopicPartition.
             IllegalStateError: One is not assigned.
+            ConsumerStoppedError: The consumer is stopped, or is being stopped.
         """
-        self._engine.owner.check_now()
-        for tp in check_partitions(partitions):
+        self._check_change()
+        for tp in check_partitions(partitions, NAMED_TUPLES):
             self._state.pause(self._state.partition(tp))
 
     def resume(self, *partitions: TopicPartition) -> None:
         """Hand out and fetch the partitions again; raises as `pause` does."""
-        self._engine.owner.check_now()
-        for tp in check_partitions(partitions):
+        self._check_change()
+        for tp in check_partitions(partitions, NAMED_TUPLES):
             self._state.resume(self._state.partition(tp))
+
+    def _check_change(self) -> None:
+        """Check that what is read, and from where, can be changed now and will still count."""
+        self._engine.owner.check_now()
+        self._engine.raise_if_stopped()
 
     def paused(self) -> set[TopicPartition]:
         """Return the partitions that are paused."""
@@ -291,13 +324,14 @@ class PositionMethods:
         return self._assigned(partition).high_watermark
 
     def last_stable_offset(self, partition: TopicPartition) -> int | None:
-        """Return the end of what no open transaction holds back; -1 in read_uncommitted.
+        """Return the end of what no open transaction holds back, as last heard.
+
+        None if never, or by brokers before Kafka 0.11. Brokers say it at either isolation level.
 
         Raises:
             AssertionError: The partition is not assigned.
         """
-        offset = self._assigned(partition).last_stable_offset
-        return -1 if offset is not None and not self._config.is_read_committed else offset
+        return self._assigned(partition).last_stable_offset
 
     def last_poll_timestamp(self, partition: TopicPartition) -> int | None:
         """Return when a broker last answered about the partition, in ms since the epoch.
@@ -311,9 +345,9 @@ class PositionMethods:
         return int((time.time() - (self._loop.time() - answered_at)) * 1000)
 
     def _assigned(self, partition: TopicPartition) -> PartitionState:
-        state = self._state.assignment.get(partition)
+        state = self._state.assignment.get(check_partition(partition))
         if state is None:
-            raise AssertionError(f"partition {partition} is not assigned")
+            raise AssertionError(f"Partition is not assigned: {partition}")
         return state
 
     # --- Offsets and topics of the cluster ------------------------------------------------
@@ -323,12 +357,16 @@ class PositionMethods:
         """Return the first offset of each partition, assigned or not.
 
         Raises:
-            KafkaTimeoutError: They were not all found within request_timeout_ms.
+            KafkaTimeoutError: They were not all found within request_timeout_ms; names those
+                that were not, and the node that has not answered.
         """
         return await self._bounds(partitions, EARLIEST_TIMESTAMP)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset behind the last record, or the last stable in read_committed."""
+        """Return the offset behind the last record, or the last stable in read_committed.
+
+        Raises as `beginning_offsets` does.
+        """
         return await self._bounds(partitions, LATEST_TIMESTAMP)
 
     async def _bounds(
@@ -349,16 +387,13 @@ class PositionMethods:
             KafkaTimeoutError: They were not all found within request_timeout_ms.
         """
         self._engine.owner.check()
-        check_partitions(timestamps)
-        for tp, timestamp in timestamps.items():
-            if timestamp < 0:
-                raise ValueError(f"the time for {tp} is negative: {timestamp}")
-        found = await self._find(timestamps)
+        wanted = check_timestamps(timestamps)
+        found = await self._find(wanted)
         return {
             tp: OffsetAndTimestamp(found[tp].offset, found[tp].timestamp)
             if found[tp].offset >= 0
             else None
-            for tp in timestamps
+            for tp in wanted
         }
 
     async def _find(
@@ -373,15 +408,15 @@ class PositionMethods:
         self, running: Running, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, FoundOffset]:
         deadline = self._request_deadline()
-        view = running.cluster.view
-        if any(view.leader(tp) is None for tp in timestamps):
-            running.cluster.watch({tp.topic for tp in timestamps} | self._engine.state.topics)
-            try:
-                async with timeout_at(deadline):
-                    await running.cluster.refresh()
-            except asyncio.TimeoutError:
-                raise KafkaTimeoutError("no metadata came in time") from None
-        return await running.lookup.find(timestamps, deadline)
+        cluster = running.cluster
+        with cluster.watching({tp.topic for tp in timestamps}):
+            if any(cluster.view.leader(tp) is None for tp in timestamps):
+                try:
+                    async with timeout_at(deadline):
+                        await cluster.refresh()
+                except asyncio.TimeoutError:
+                    raise KafkaTimeoutError("no metadata came in time") from None
+            return await running.lookup.find(timestamps, deadline)
 
     async def topics(self) -> set[str]:
         """Return the names of all topics that may be read, internal ones left out."""

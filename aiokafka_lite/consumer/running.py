@@ -11,8 +11,10 @@ this order:
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 # Whoever publishes an event imports its class: not for the first time in the middle of it.
@@ -29,12 +31,16 @@ from aiokafka_lite.consumer.no_group import NoCommits, NoGroup
 from aiokafka_lite.consumer.positions.offsets import OffsetLookup
 from aiokafka_lite.consumer.positions.resolver import PositionResolver
 from aiokafka_lite.consumer.topic_lives import TopicLives
+from aiokafka_lite.consumer.topics import watch_topics
+from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.engine import Engine
     from aiokafka_lite.consumer.group import GroupMembership
     from aiokafka_lite.consumer.group.commits import Commits
+
+log = logging.getLogger(__name__)
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 SCOPE_NAMES: Final = ("fetch", "positions", "group", "cluster")
@@ -53,11 +59,20 @@ class Scopes(NamedTuple):
     connecting: TaskScope
 
 
+@cache
+def tell_of_plain_decoder() -> None:
+    """Log that records will be decoded slowly, if so: once in a process."""
+    if not COMPILED:
+        log.warning("%s", PLAIN_DECODER_NOTE)
+
+
 class Running:
     """The parts between start and stop, with the scopes of their tasks."""
 
     def __init__(self, engine: Engine, rng: random.Random) -> None:
+        tell_of_plain_decoder()
         config, state = engine.config, engine.state
+        self._state = state
         on_failure, on_restart = engine.on_failure, engine.on_restart
         self.scopes = Scopes(
             *(TaskScope(name, on_failure=on_failure, on_restart=on_restart) for name in SCOPE_NAMES)
@@ -70,7 +85,7 @@ class Running:
             authenticate=authenticator(config, client),
         )
         self.cluster.pool.on_reachability = engine.on_reachability
-        self.lookup = OffsetLookup(config, self.cluster, rng)
+        self.lookup = OffsetLookup(config, self.cluster, self.scopes.connecting, rng)
         self.lives = TopicLives(state, engine.queue)
         self.cluster.add_listener(self.lives.view_changed)  # before those that its word matters to
         self.commits: Commits | NoCommits
@@ -92,7 +107,8 @@ class Running:
             self.commits.positions,
             engine.on_error,
             self.lives.is_young,
-            rng,
+            scope=self.scopes.positions,
+            rng=rng,
         )
         self.lives.reset_by_policy = self.resolver.reset_by_policy
         self.watchdog = Watchdog(
@@ -126,6 +142,10 @@ class Running:
         )
         return commits, membership
 
+    def watch_topics(self) -> None:
+        """Make metadata cover what is subscribed and assigned."""
+        watch_topics(self._state, self.cluster)
+
     async def start(self) -> None:
         """Start all tasks and wait for the first assignment."""
         self.fetcher.start()
@@ -139,6 +159,14 @@ class Running:
     async def stop(self, deadline: float, offsets: Offsets) -> Offsets:
         """Stop all tasks in order, within the deadline; return what could not be committed."""
         return await stopping.stop(self, deadline, offsets)
+
+    def give_up(self) -> None:
+        """Stop all tasks and close all sockets at once; nothing is committed or waited for."""
+        stopping.give_up(self)
+
+    def bury(self) -> None:
+        """Do the same where the event loop is closed."""
+        stopping.bury(self)
 
 
 def client_config(config: ConsumerConfig) -> ClientConfig:

@@ -54,8 +54,24 @@ def abort(running: Running) -> None:
     running.membership.wake_waiters()
 
 
+def give_up(running: Running) -> None:
+    """Do the same for a consumer that nobody holds; the group hears of it if it can be told."""
+    running.fetcher.close()
+    running.membership.leave_nowait("the consumer was not stopped, and is collected")
+    abort(running)
+
+
+def bury(running: Running) -> None:
+    """Do the same where the event loop is closed, so that nothing can run any more."""
+    for scope in running.scopes:
+        scope.bury_all()
+    running.cluster.pool.hang_up()
+
+
 async def _stop_in_order(running: Running, deadline: float, offsets: Offsets) -> Offsets:
     scopes = running.scopes
+    # First of all: `offsets` are of the present assignment, not of one that is on its way.
+    running.membership.halt()
     running.fetcher.close()
     await _bounded(scopes.fetching.close(), deadline, "stop fetching")
     await _bounded(scopes.positions.close(), deadline, "stop looking up positions")

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
-from aiokafka_lite.client import ClusterView
+from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.consumer.state import SubscriptionMode, SubscriptionState
 from aiokafka_lite.errors import UnknownTopicOrPartitionError
+
+# Who watches what is subscribed and assigned.
+SUBSCRIPTION: Final = "subscription"
+
+
+def watch_topics(state: SubscriptionState, cluster: Cluster) -> None:
+    """Make metadata cover what is subscribed and assigned: for a pattern every topic."""
+    is_pattern = state.mode is SubscriptionMode.PATTERN
+    cluster.watch(SUBSCRIPTION, None if is_pattern else state.topics)
 
 
 def match_pattern(

@@ -167,7 +167,7 @@ class Columns:
         self._names = _Values()
         self._header_values = _Values()
 
-    def add(self, record: ConsumerRecord[bytes, bytes]) -> bool:
+    def add(self, record: ConsumerRecord) -> bool:
         """Add a row; False if it does not fit behind those that are there.
 
         Raises:

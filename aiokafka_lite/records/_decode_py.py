@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchCursor", "MessageCursor", "PlainRun", "end_offset", "new_columns"]
 
-Record: TypeAlias = ConsumerRecord[bytes, bytes]
+Record: TypeAlias = ConsumerRecord
 
 # Its length, attributes, timestamp delta, offset delta, two lengths of -1 and a count of headers.
 MIN_RECORD_BYTES: Final = 7

@@ -175,7 +175,7 @@ class ArrowColumns:
         """Return a record batch without rows."""
         return pa.RecordBatch.from_pylist([], schema=self.schema)
 
-    def from_records(self, records: Sequence[ConsumerRecord[bytes, bytes]]) -> pa.RecordBatch:
+    def from_records(self, records: Sequence[ConsumerRecord]) -> pa.RecordBatch:
         """Return a record batch of records that were decoded one by one."""
         arrays = [self._array_of_records(field, records) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -206,7 +206,7 @@ class ArrowColumns:
                 return self._repeated(field, [(None, rows)])
         raise AssertionError(f"column {field.name} was not filled")
 
-    def _type(self, rows: Run | ConsumerRecord[bytes, bytes]) -> int | None:
+    def _type(self, rows: Run | ConsumerRecord) -> int | None:
         if rows.timestamp_type is None and self._missing_timestamp_ms is not None:
             return NO_TIMESTAMP_TYPE
         return rows.timestamp_type
@@ -253,9 +253,7 @@ class ArrowColumns:
         one = _int32(value) if isinstance(value, int) else _strings([str(value)])
         return pa.repeat(one[0], rows)
 
-    def _array_of_records(
-        self, field: pa.Field, records: Sequence[ConsumerRecord[bytes, bytes]]
-    ) -> pa.Array:
+    def _array_of_records(self, field: pa.Field, records: Sequence[ConsumerRecord]) -> pa.Array:
         match field.name:
             case "topic":
                 return self._topic_array(field, [(record.topic, 1) for record in records])
@@ -269,7 +267,7 @@ class ArrowColumns:
             case name:
                 return pa.array([getattr(record, name) for record in records], field.type)
 
-    def _timestamp(self, record: ConsumerRecord[bytes, bytes]) -> int | None:
+    def _timestamp(self, record: ConsumerRecord) -> int | None:
         if self._type(record) == NO_TIMESTAMP_TYPE:
             return self._scaled(self._missing_timestamp_ms)
         return self._scaled(record.timestamp)

@@ -7,6 +7,7 @@ and behave the same to the last byte; tests run both in one session.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -18,7 +19,16 @@ from aiokafka_lite.structs import ConsumerRecord
 if TYPE_CHECKING:
     from aiokafka_lite.records._columns_py import Filled
 
-__all__ = ["COMPILED", "DECODERS", "Columns", "Cursor", "Decoder", "current", "use_decoder"]
+__all__ = [
+    "COMPILED",
+    "DECODERS",
+    "PLAIN_DECODER_NOTE",
+    "Columns",
+    "Cursor",
+    "Decoder",
+    "current",
+    "use_decoder",
+]
 
 
 class Columns(Protocol):
@@ -49,7 +59,7 @@ class Columns(Protocol):
 class Cursor(Protocol):
     """Goes once through the records of one batch, a record or a row at a time."""
 
-    def take(self, into: list[ConsumerRecord[bytes, bytes]], limit: int) -> bool:
+    def take(self, into: list[ConsumerRecord], limit: int) -> bool:
         """Append at most `limit` records; return True once there are no more."""
 
     def take_columns(self, columns: Columns, limit: int) -> bool:
@@ -78,7 +88,7 @@ class Run(Protocol):
             False if the next one at `pos` is not plain, broken, or not there.
         """
 
-    def take(self, into: list[ConsumerRecord[bytes, bytes]], limit: int, /) -> bool:
+    def take(self, into: list[ConsumerRecord], limit: int, /) -> bool:
         """Append at most `limit` records, over as many batches as it takes; True at the end."""
 
     def take_columns(self, columns: Columns, limit: int, /) -> bool:
@@ -183,6 +193,14 @@ DECODERS: Final[Mapping[str, Decoder]] = MappingProxyType(_find_decoders())
 
 COMPILED: Final = "compiled" in DECODERS
 """Whether records are decoded by the extension."""
+
+PLAIN_DECODER_NOTE: Final = (
+    "records are decoded by plain Python, which is many times slower: there are no compiled "
+    f"extensions in {os.path.dirname(__file__)}. If that is a checkout that hides an installed "
+    "package, work in another directory; else install a C compiler (Debian: apt install gcc "
+    "python3-dev; macOS: xcode-select --install) and reinstall aiokafka-lite"
+)
+"""What to say where COMPILED is False."""
 
 _current: Decoder = DECODERS["compiled" if COMPILED else "python"]
 

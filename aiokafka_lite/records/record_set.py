@@ -46,7 +46,7 @@ DEFAULT_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 # One `take` ends with the batch that brings what it has decompressed to so much.
 INFLATED_AT_ONCE_BYTES: Final = 1024 * 1024
 
-Record: TypeAlias = ConsumerRecord[bytes, bytes]
+Record: TypeAlias = ConsumerRecord
 Into = TypeVar("Into")  # a list of records, or columns
 
 
@@ -469,9 +469,12 @@ class RecordSet:
         while cause is not None:
             cause.__traceback__ = None
             cause = cause.__cause__ or cause.__context__
-        self._error = error.at(
-            TopicPartition(self.topic, self.partition), self.next_offset, next_offset
+        offset = self.next_offset
+        error.args = (
+            f"partition {self.partition} of topic {self.topic} at offset {offset}: "
+            f"{error.args[0] if error.args else error.__doc__}",
         )
+        self._error = error.at(TopicPartition(self.topic, self.partition), offset, next_offset)
         self._drop_batch()
 
     def _drop_batch(self) -> None:

@@ -61,7 +61,7 @@ def end_marker(header: BatchHeader, batch: memoryview) -> EndMarker | None:
         return None
     from aiokafka_lite.records import decoders  # which import this module
 
-    records: list[ConsumerRecord[bytes, bytes]] = []
+    records: list[ConsumerRecord] = []
     decoders.current().BatchCursor(
         "",
         0,

@@ -69,8 +69,9 @@ def asked_topics(broker: ScriptedBroker) -> list[list[str | None] | None]:
 @pytest.mark.every_loop
 async def test_start_finds_the_cluster(broker: ScriptedBroker, new_cluster: NewCluster) -> None:
     broker.topics["t"] = topic("t", [1], leader_epoch=3, topic_id=TOPIC_ID)
-    cluster = new_cluster(quick_config(broker))
-    cluster.watch(["t"])
+    # By a name under which it is no node.
+    cluster = new_cluster(quick_config(bootstrap_servers=f"localhost:{broker.port}"))
+    cluster.watch("test", ["t"])
     assert cluster.view == ClusterView()
     await cluster.start()
     assert cluster.view.nodes == {1: Node(1, broker.host, broker.port)}
@@ -80,6 +81,22 @@ async def test_start_finds_the_cluster(broker: ScriptedBroker, new_cluster: NewC
     assert asked_topics(broker) == [["t"]]
     assert cluster.pool.node_ids() == [1]
     await broker.until(lambda: broker.connections[0].is_closed)  # the bootstrap connection
+
+
+@pytest.mark.every_loop
+async def test_connection_to_a_bootstrap_server_becomes_that_of_its_node(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(quick_config(broker))
+    await cluster.start()
+    assert cluster.pool.node_ids() == [1]
+    assert cluster.pool.is_ready(1)
+    broker.scripts[HeartbeatRequest] = lambda _: Do.CLOSE
+    with pytest.raises(KafkaConnectionError, match=rf"{broker.address} \(node 1\)"):
+        await cluster.request(1, HeartbeatRequest(), timeout_s=TIMEOUT_S)
+    first, second, third = broker.asked[:3]
+    assert isinstance(third.request, HeartbeatRequest)
+    assert first.peer is second.peer is third.peer
 
 
 async def test_one_working_address_is_enough(
@@ -251,7 +268,7 @@ async def test_fresh_view_is_left_alone(broker: ScriptedBroker, cluster: Cluster
 async def test_unknown_topic_is_asked_for_until_it_is_there(
     broker: ScriptedBroker, cluster: Cluster
 ) -> None:
-    cluster.watch(["t"])
+    cluster.watch("test", ["t"])
     view = await cluster.refresh()
     assert view.topics["t"].error is UnknownTopicOrPartitionError
     broker.topics["t"] = topic("t", [1])
@@ -267,7 +284,7 @@ async def test_topic_that_may_not_be_read_is_not_asked_for_again(
     broker: ScriptedBroker, cluster: Cluster
 ) -> None:
     broker.topics["t"] = topic("t", [], error_code=29)
-    cluster.watch(["t"])
+    cluster.watch("test", ["t"])
     await cluster.refresh()
     asked = broker.count(MetadataRequest)
     await asyncio.sleep(0.05)
@@ -278,15 +295,61 @@ async def test_newly_watched_topic_is_fetched_at_once(
     broker: ScriptedBroker, cluster: Cluster
 ) -> None:
     broker.topics = {name: topic(name, [1]) for name in "ab"}
-    cluster.watch(["a"])
+    cluster.watch("test", ["a"])
     await broker.until_asked(MetadataRequest, 2)
-    cluster.watch(["b", "a"])
+    cluster.watch("test", ["b", "a"])
     await broker.until_asked(MetadataRequest, 3)
-    cluster.watch(["b"])  # nothing new: no request
-    cluster.watch_all()
+    cluster.watch("test", ["b"])  # nothing new: no request
+    cluster.watch("test", None)
     await cluster.refresh()
     assert asked_topics(broker)[1:4] == [["a"], ["a", "b"], None]
     assert set(cluster.view.topics) == {"a", "b"}
+
+
+async def test_metadata_cover_what_all_owners_watch_together(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.topics = {name: topic(name, [1]) for name in "abc"}
+    cluster.watch("one", ["a"])
+    cluster.watch("two", ["b"])
+    await cluster.refresh()
+    with cluster.watching(["c"]):
+        await cluster.refresh()
+    cluster.watch("one", ["b"])  # instead of what it watched before
+    await cluster.refresh()
+    cluster.watch("two", None)
+    await cluster.refresh()
+    cluster.watch("two", ())
+    await cluster.refresh()
+    assert asked_topics(broker)[1:] == [["a", "b"], ["a", "b", "c"], ["b"], None, ["b"]]
+
+
+async def test_what_is_watched_while_metadata_are_asked_for_is_fetched_after_that(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.topics = {name: topic(name, [1]) for name in "ab"}
+
+    def watch_meanwhile(asked: Asked) -> MetadataResponse:
+        cluster.watch("late", ["b"])
+        return broker.metadata(asked)
+
+    broker.scripts[MetadataRequest] = watch_meanwhile
+    cluster.watch("early", ["a"])
+    await broker.until_asked(MetadataRequest, 3)
+    assert asked_topics(broker)[1:] == [["a"], ["a", "b"]]
+
+
+async def test_watching_again_what_is_known_asks_for_nothing(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.topics = {name: topic(name, [1]) for name in "ab"}
+    cluster.watch("one", ["a", "b"])
+    await cluster.refresh()
+    asked = broker.count(MetadataRequest)
+    cluster.watch("one", ["a"])
+    with cluster.watching(["b"]):
+        await asyncio.sleep(0.05)
+    assert broker.count(MetadataRequest) == asked
 
 
 async def test_a_topic_may_be_created_by_asking_until_it_has_been_there(
@@ -300,7 +363,7 @@ async def test_a_topic_may_be_created_by_asking_until_it_has_been_there(
     for allowed in (True, False):
         broker.topics.clear()
         cluster = new_cluster(quick_config(broker, allow_auto_create_topics=allowed))
-        cluster.watch(["a"])
+        cluster.watch("test", ["a"])
         await cluster.start()
         assert may_create() is allowed
         broker.topics["a"] = topic("a", [broker.node_id])
@@ -311,7 +374,7 @@ async def test_a_topic_may_be_created_by_asking_until_it_has_been_there(
         del broker.topics["a"]
         await cluster.refresh()
         assert not may_create()
-        cluster.watch(["a", "b"])
+        cluster.watch("test", ["a", "b"])
         await cluster.refresh()
         assert may_create() is allowed
         await cluster.close()  # or else it may be the one that was last to ask
@@ -371,7 +434,7 @@ async def test_stale_metadata_does_not_bring_an_old_leader_back(
     broker: ScriptedBroker, cluster: Cluster
 ) -> None:
     broker.topics["t"] = topic("t", [1], leader_epoch=5, topic_id=TOPIC_ID)
-    cluster.watch(["t"])
+    cluster.watch("test", ["t"])
     await cluster.refresh()
     broker.topics["t"] = topic("t", [2], leader_epoch=4, topic_id=TOPIC_ID)
     view = await cluster.refresh()
@@ -382,7 +445,7 @@ async def test_leader_hint_is_taken_at_once_and_outlives_stale_metadata(
     broker: ScriptedBroker, cluster: Cluster
 ) -> None:
     broker.topics["t"] = topic("t", [1], leader_epoch=5, topic_id=TOPIC_ID)
-    cluster.watch(["t"])
+    cluster.watch("test", ["t"])
     await cluster.refresh()
     async with ScriptedBroker(2) as other:
         other.topics = broker.topics  # as stale as the first node's

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from aiokafka_lite.client.frames import (
     FORGET_AFTER_SMALL_FRAMES,
     HEAD_BYTES,
+    MOST_SPARE_HEADS,
     PIECE_BYTES,
     PIECES_FROM_BYTES,
     REUSE_FROM_BYTES,
@@ -91,6 +92,42 @@ def test_small_frames_that_are_there_together_take_one_read() -> None:
     bodies = [b"first", b"second", b"the third"]
     stream = b"".join(map(framed, bodies))
     assert read(new_reader(), stream + b"\0\0") == (len(stream) + 2, bodies)
+
+
+def memory_of(reader: FrameReader) -> int:
+    return id(reader.missing.obj)
+
+
+def test_readers_that_wait_share_a_buffer() -> None:
+    readers = [new_reader() for _ in range(100)]
+    seen = set()
+    stream = framed(b"first") + framed(b"second")
+    for reader in readers * 2:
+        seen.add(memory_of(reader))
+        reader.missing[: len(stream)] = stream
+        assert reader.next_frame(len(stream)) == b"first"
+        assert reader.next_frame() == b"second"
+        assert reader.next_frame() is None
+    assert len(seen) == 1
+
+
+def test_buffer_with_a_piece_of_a_frame_is_left_alone() -> None:
+    readers = [new_reader() for _ in range(2 * MOST_SPARE_HEADS)]
+    for number, reader in enumerate(readers):
+        read(reader, framed(bytes([number]) * 9)[:7])
+    assert len({memory_of(reader) for reader in readers}) == len(readers)
+    for number, reader in enumerate(readers):
+        assert feed(reader, framed(bytes([number]) * 9)[7:]) == [bytes([number]) * 9]
+
+
+def test_buffer_is_given_back_once_by_a_reader_that_is_cleared() -> None:
+    reader, others = new_reader(), [new_reader(), new_reader()]
+    read(reader, framed(b"first")[:6])
+    reader.clear()
+    reader.clear()
+    for other in others:
+        read(other, framed(b"other")[:6])
+    assert memory_of(others[0]) != memory_of(others[1])
 
 
 def test_large_frame_is_received_in_place() -> None:

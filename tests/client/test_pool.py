@@ -52,6 +52,52 @@ async def test_requests_share_one_connection_per_lane(broker: ScriptedBroker, po
     assert broker.asked[-1].peer is broker.connections[1]
 
 
+async def test_versions_are_asked_for_once_as_long_as_a_connection_is_open(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    first = await pool.connect(1)
+    await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+    await pool.connect(1, Lane.GROUP)
+    assert len(broker.connections) == 3
+    assert broker.count(ApiVersionsRequest) == 1
+    broker.connections[0].transport.abort()
+    await first.closed
+    await beat(pool)
+    assert broker.count(ApiVersionsRequest) == 1
+
+
+async def test_versions_are_asked_for_again_when_every_connection_was_lost(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    both = [await pool.connect(1, lane) for lane in (Lane.GENERAL, Lane.FETCH)]
+    await broker.stop()
+    for connection in both:
+        await connection.closed
+    broker.scripts[ApiVersionsRequest] = lambda _: offered({HeartbeatRequest.api_key: (0, 2)})
+    await broker.start()
+    await beat(pool)
+    assert broker.count(ApiVersionsRequest) == 2
+    assert broker.asked[-1].version == 2
+
+
+async def test_node_that_metadata_left_out_while_it_was_gone_is_told_of_when_it_is_back(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    told: list[tuple[int, bool]] = []
+    pool.on_reachability = lambda node_id, _, error, __: told.append((node_id, error is None))
+    lost = await pool.connect(1)
+    await broker.stop()
+    await lost.closed
+    assert pool.connection_failed(1)
+    pool.update_nodes({})
+    await broker.start()
+    pool.update_nodes(nodes(broker))
+    assert pool.connection_failed(1)
+    await beat(pool)
+    assert not pool.connection_failed(1)
+    assert told == [(1, False), (1, True)]
+
+
 @pytest.mark.every_loop
 async def test_long_poll_does_not_hold_up_the_other_lanes(
     broker: ScriptedBroker, pool: Pool
@@ -242,6 +288,90 @@ async def test_one_log_line_per_change_of_state(
     assert len(messages) == 2
     assert f"node 1 at {broker.address} is not reachable" in messages[0]
     assert f"connected to node 1 at {broker.address} again" in messages[1]
+
+
+async def test_one_log_line_says_that_all_nodes_are_back(
+    broker: ScriptedBroker, new_pool: NewPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "aiokafka_lite.client")
+    async with ScriptedBroker(2) as second:
+        pool = new_pool(quick_config())
+        pool.update_nodes(nodes(broker, second))
+        brokers = {1: broker, 2: second}
+        for node_id, each in brokers.items():
+            await pool.connect(node_id)
+            await each.stop()
+        for node_id in brokers:
+            with pytest.raises(KafkaConnectionError):
+                await pool.connect(node_id)
+        caplog.clear()
+        await second.start()
+        await pool.connect(2)
+        assert not caplog.records
+        await broker.start()
+        await pool.connect(1)
+        (record,) = caplog.records
+        assert "brokers are back: connected to node 2 at " in record.message
+        assert f", node 1 at {broker.address} again, after " in record.message
+        await pool.close()
+
+
+async def test_nodes_that_were_lost_are_told_to_be_back_when_the_others_left_the_cluster(
+    broker: ScriptedBroker, new_pool: NewPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ScriptedBroker(2) as second:
+        pool = new_pool(quick_config())
+        pool.update_nodes(nodes(broker, second))
+        for node_id, each in {1: broker, 2: second}.items():
+            await each.stop()
+            with pytest.raises(KafkaConnectionError):
+                await pool.connect(node_id)
+        await broker.start()
+        await pool.connect(1)
+        caplog.set_level(logging.WARNING, "aiokafka_lite.client")
+        caplog.clear()
+        pool.update_nodes(nodes(broker))
+        (record,) = caplog.records
+        assert f"connected to node 1 at {broker.address} again, after " in record.message
+        await pool.close()
+
+
+async def test_nodes_that_are_back_after_a_new_bootstrap_are_told_of_in_one_line(
+    broker: ScriptedBroker, new_pool: NewPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ScriptedBroker(2) as second:
+        pool = new_pool(quick_config())
+        known = nodes(broker, second)
+        pool.update_nodes(known)
+        for node_id, each in {1: broker, 2: second}.items():
+            await each.stop()
+            with pytest.raises(KafkaConnectionError):
+                await pool.connect(node_id)
+        pool.update_nodes({-1: known[1]._replace(id=-1)})
+        with pytest.raises(KafkaConnectionError):
+            await pool.connect(-1)
+        caplog.set_level(logging.WARNING, "aiokafka_lite.client")
+        caplog.clear()
+        await broker.start()
+        await pool.connect(-1)
+        pool.update_nodes(known)
+        assert not caplog.records
+        await second.start()
+        await pool.connect(2)
+        (record,) = caplog.records
+        assert f"node 1 at {broker.address}, node 2 at {second.address} again" in record.message
+        await pool.close()
+
+
+async def test_request_to_a_node_that_was_lost_and_left_the_cluster_says_why_it_was_lost(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    await broker.stop()
+    with pytest.raises(KafkaConnectionError):
+        await pool.connect(1)
+    pool.update_nodes({})
+    with pytest.raises(NodeNotReadyError, match=r"metadata: .* refused"):
+        await pool.connect(1)
 
 
 # --- Choosing a node -------------------------------------------------------------------------

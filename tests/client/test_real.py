@@ -41,7 +41,7 @@ async def test_cluster_is_found_topics_created_and_coordinators_named(real_kafka
     scope = TaskScope("tests")
     config = ClientConfig(bootstrap_servers=real_kafka, retry_backoff_max_s=0.2)
     cluster = Cluster(config, scope=scope, rng=random.Random(1))
-    cluster.watch([topic])
+    cluster.watch("test", [topic])
     await cluster.start()
     try:
         while cluster.view.leader(TopicPartition(topic, 0)) is None:
@@ -65,7 +65,7 @@ async def test_long_poll_holds_up_nothing_else(real_kafka: str) -> None:
     tp = TopicPartition(topic, 0)
     scope = TaskScope("tests")
     cluster = Cluster(ClientConfig(bootstrap_servers=real_kafka), scope=scope, rng=random.Random(1))
-    cluster.watch([topic])
+    cluster.watch("test", [topic])
     try:
         await cluster.start()
         while (leader := cluster.view.leader(tp)) is None:

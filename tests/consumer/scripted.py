@@ -136,6 +136,9 @@ class ScriptedExchange:
     def result(self) -> FetchResponse:
         return self._response.result()
 
+    def result_in_pieces(self, element: object) -> tuple[FetchResponse, None]:
+        return self.result(), None
+
     def abandon(self) -> None:
         self._response.cancel()
 
@@ -175,6 +178,12 @@ class ScriptedPool:
         self.question_count += 1
         now = asyncio.get_running_loop().time()
         return max(0.0, self.muted_until.get(node_id, 0.0) - now)
+
+    def connection_failed(self, node_id: int) -> bool:
+        return False
+
+    def ready(self, node_id: int, lane: object = None) -> bool:
+        return True
 
     def ready_connection(self, node_id: int, lane: object = None) -> ScriptedConnection | None:
         now = asyncio.get_running_loop().time()
@@ -251,6 +260,7 @@ class Fetching:
             on_taken=lambda node_id: self.fetcher.taken(node_id),
             on_room=lambda partition: self.fetcher.touch(partition),
             on_blocked=self._released,
+            on_sought=lambda: self.fetcher.look_anew(),
             budget=self.budget,
             delivery=make_delivery(self.config, self.state.events),
         )

@@ -6,7 +6,6 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.aiokafka_names import OneByOne
 from aiokafka_lite.consumer.delivery.fetched import Record
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaError, RecordTooLargeError
 from aiokafka_lite.structs import BrokerMetadata, TopicPartition
@@ -105,13 +104,12 @@ async def test_async_for_goes_through_a_getone_of_a_subclass(kafka: KafkaHandle)
     assert consumer.seen == [0, 1, 2, 3]
 
 
-class Scripted:
-    """Gives what it was made with: records, and errors that are raised."""
+class Scripted(AIOKafkaConsumer):
+    """Gives what it was told to give: records, and errors that are raised."""
 
-    def __init__(self, *gives: Record | Exception) -> None:
-        self.gives = list(gives)
+    gives: list[Record | Exception]
 
-    async def getone(self) -> Record:
+    async def getone(self, *partitions: TopicPartition) -> Record:
         given = self.gives.pop(0)
         if isinstance(given, Exception):
             raise given
@@ -122,21 +120,18 @@ async def test_going_by_getone_skips_and_raises_what_an_async_for_does() -> None
     tp = TopicPartition("t", 0)
     record = Record("t", 0, 8, 0, 0, None, None, None, -1, -1, ())
     placeless = RecordTooLargeError("no place")
-    consumer = Scripted(
-        RecordTooLargeError("too large").at(tp, 7), record, placeless, KafkaError("other"),
-        ConsumerStoppedError(),
-    )  # fmt: skip
-    skipped: list[KafkaError] = []
-
-    def skip(error: RecordTooLargeError) -> None:
-        if error.tp is None:
-            raise error
-        skipped.append(error)
-
-    each = OneByOne(consumer, skip)
-    assert aiter(each) is each
-    assert await anext(each) is record
-    assert [error.offset for error in skipped] == [7]
-    for error in (RecordTooLargeError, KafkaError, StopAsyncIteration):
-        with pytest.raises(error):
-            await anext(each)
+    async with Broker() as broker:
+        broker.produce("t", "v")
+        consumer = Scripted(bootstrap_servers=broker.bootstrap_servers)
+        consumer.assign([tp])
+        consumer.gives = [
+            RecordTooLargeError("too large").at(tp, 7, 8), record, placeless, KafkaError("other"),
+            ConsumerStoppedError(),
+        ]  # fmt: skip
+        async with consumer:
+            each = aiter(consumer)
+            assert await anext(each) is record
+            assert await consumer.position(tp) == 8
+            for error in (RecordTooLargeError, KafkaError, StopAsyncIteration):
+                with pytest.raises(error):
+                    await anext(each)

@@ -237,9 +237,9 @@ async def test_a_consumer_with_deserialisers_has_no_rows(which: str) -> None:
     arguments = {which: bytes.decode}
     consumer = AIOKafkaConsumer(bootstrap_servers=NO_BROKER, **arguments)  # type: ignore[arg-type]
     with pytest.raises(IllegalStateError, match="without key_deserializer and value_deserializer"):
-        await consumer.poll_arrow()
+        await consumer.poll_arrow()  # type: ignore[misc]  # so type checkers say, too
     with pytest.raises(IllegalStateError, match="bytes"):
-        consumer.batches()
+        consumer.batches()  # type: ignore[misc]
     await consumer.stop()
 
 

@@ -7,7 +7,7 @@ import gc
 import logging
 import subprocess
 import sys
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -21,7 +21,7 @@ from tests.consumer.test_consumer import reading, rows
 from tests.records.test_decoders import BROKEN, NOT_BUILT
 from tests.support.cluster import KafkaHandle
 
-Record = ConsumerRecord[bytes, bytes]
+Record: TypeAlias = ConsumerRecord
 
 compiled_only = pytest.mark.skipif(
     "compiled" not in ITERATIONS, reason="the extension is not built"

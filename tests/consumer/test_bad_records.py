@@ -32,7 +32,7 @@ def number(value: bytes | None) -> object:
     return int(value or b"")
 
 
-class AsyncNumber(AsyncDeserializer):
+class AsyncNumber(AsyncDeserializer[object]):
     async def deserialize(self, item: Serialized) -> object:
         await asyncio.sleep(0)
         return int(item.payload)

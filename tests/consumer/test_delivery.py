@@ -8,11 +8,13 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
+from aiokafka_lite.client.config import parse_address
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.proxy import Proxy, send_through
 
 
 async def committed(kafka: KafkaHandle, group: str, tp: TopicPartition) -> int | None:
@@ -145,6 +147,23 @@ async def test_two_members_share_the_partitions(kafka: KafkaHandle) -> None:
     assert len(seen) == 200
 
 
-async def test_stop_says_what_it_could_not_commit() -> None:
-    consumer = AIOKafkaConsumer("t", bootstrap_servers="127.0.0.1:1", group_id="g")
-    assert await consumer.stop(timeout=1) == {}
+async def test_stop_says_what_it_could_not_commit(
+    kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 10))
+    async with Proxy(parse_address(kafka.bootstrap_servers)) as proxy:
+        send_through(monkeypatch, proxy)
+        consumer = AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=kafka.bootstrap_servers,
+            group_id=unique("group"),
+            auto_offset_reset="earliest",
+        )
+        await consumer.start()
+        for _ in range(5):
+            await consumer.getone()
+        proxy.to_server.hold()
+        wanted = {TopicPartition(topic, 0): OffsetAndMetadata(5, "")}
+        assert await consumer.stop(timeout=0.3) == wanted
+        assert await consumer.stop() == wanted

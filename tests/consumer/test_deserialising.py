@@ -41,12 +41,12 @@ def plain(payload: bytes | None) -> object:
     return payload and payload.decode()
 
 
-class Knowing(Deserializer):
+class Knowing(Deserializer[object]):
     def deserialize(self, item: Serialized) -> object:
         return understand(item)
 
 
-class Waiting(AsyncDeserializer):
+class Waiting(AsyncDeserializer[object]):
     """Waits a round of the loop for each record; counts how often it was called for which."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Waiting(AsyncDeserializer):
         return understand(item)
 
 
-class AtOnce(BatchDeserializer):
+class AtOnce(BatchDeserializer[object]):
     """Takes four at once; says which are bad, or raises."""
 
     max_items = 4
@@ -190,7 +190,7 @@ async def test_null_is_not_given_to_deserialisers_that_know_where_it_stood() -> 
 async def test_a_deserialiser_sees_topic_headers_and_time() -> None:
     items: list[Serialized] = []
 
-    class Looking(Deserializer):
+    class Looking(Deserializer[object]):
         def deserialize(self, item: Serialized) -> object:
             items.append(item)
             return None
@@ -214,7 +214,7 @@ async def test_a_batch_is_asked_for_at_once_and_halved_to_find_the_bad_one() -> 
 
 
 async def test_too_few_objects_for_a_batch_are_an_error_that_says_so() -> None:
-    class Lossy(BatchDeserializer):
+    class Lossy(BatchDeserializer[object]):
         async def deserialize_batch(self, items: Sequence[Serialized]) -> Sequence[object]:
             return [item.payload for item in items[1:]]
 
@@ -236,15 +236,15 @@ async def test_what_may_pass_is_no_verdict_on_the_record(kind: str, cause: type[
             raise failures.pop()
         return payload.decode()
 
-    class Now(Deserializer):
+    class Now(Deserializer[object]):
         def deserialize(self, item: Serialized) -> object:
             return fail_at_first(item.payload)
 
-    class Later(AsyncDeserializer):
+    class Later(AsyncDeserializer[object]):
         async def deserialize(self, item: Serialized) -> object:
             return fail_at_first(item.payload)
 
-    class Several(BatchDeserializer):
+    class Several(BatchDeserializer[object]):
         async def deserialize_batch(self, items: Sequence[Serialized]) -> Sequence[object]:
             return [fail_at_first(item.payload) for item in items]
 
@@ -285,7 +285,7 @@ async def test_a_get_cancelled_at_any_await_loses_and_doubles_nothing(kind: str,
 
 
 async def test_what_was_deserialised_when_a_get_is_cancelled_is_not_waited_for_again() -> None:
-    class Hanging(AsyncDeserializer):
+    class Hanging(AsyncDeserializer[object]):
         async def deserialize(self, item: Serialized) -> object:
             if item.offset == 3:
                 await asyncio.Event().wait()
@@ -303,7 +303,7 @@ async def test_what_was_deserialised_when_a_get_is_cancelled_is_not_waited_for_a
 
 
 async def test_a_partition_that_hangs_does_not_keep_the_others_from_being_served() -> None:
-    class HangingOnA(AsyncDeserializer):
+    class HangingOnA(AsyncDeserializer[object]):
         async def deserialize(self, item: Serialized) -> object:
             if item.partition == A.partition:
                 await asyncio.Event().wait()
@@ -323,7 +323,7 @@ async def test_a_partition_that_hangs_does_not_keep_the_others_from_being_served
 
 
 async def test_slow_ones_are_handed_out_as_they_come() -> None:
-    class Slow(AsyncDeserializer):
+    class Slow(AsyncDeserializer[object]):
         async def deserialize(self, item: Serialized) -> object:
             await asyncio.sleep(0.002)
             return item.offset
@@ -355,7 +355,7 @@ async def test_gets_of_several_tasks_ask_for_each_record_once(kind: str) -> None
 async def test_what_happens_to_the_partition_meanwhile_is_minded(change: str) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    class Held(AsyncDeserializer):
+    class Held(AsyncDeserializer[object]):
         async def deserialize(self, item: Serialized) -> object:
             begun.set()
             await go_on.wait()
@@ -387,7 +387,7 @@ async def test_what_happens_to_the_partition_meanwhile_is_minded(change: str) ->
 
 
 async def test_getone_decodes_no_other_partition_before_the_first_is_deserialised() -> None:
-    class AtOnce(AsyncDeserializer):
+    class AtOnce(AsyncDeserializer[object]):
         async def deserialize(self, item: Serialized) -> object:
             return item.offset
 
@@ -403,7 +403,7 @@ async def test_getone_decodes_no_other_partition_before_the_first_is_deserialise
 async def test_what_it_takes_counts_towards_the_time_between_gets(end: str) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    class Held(AsyncDeserializer):
+    class Held(AsyncDeserializer[object]):
         async def deserialize(self, item: Serialized) -> object:
             begun.set()
             await go_on.wait()
@@ -430,7 +430,7 @@ async def test_what_it_takes_counts_towards_the_time_between_gets(end: str) -> N
 async def test_a_deserialiser_that_never_waits_leaves_the_loop_free() -> None:
     turns = 0
 
-    class Busy(AsyncDeserializer):
+    class Busy(AsyncDeserializer[object]):
         async def deserialize(self, item: Serialized) -> object:
             return sum(range(2_000))  # some 20 us
 
@@ -449,7 +449,7 @@ async def test_a_deserialiser_that_never_waits_leaves_the_loop_free() -> None:
 
 
 async def test_asking_for_records_from_within_a_deserialiser_is_refused() -> None:
-    class Greedy(AsyncDeserializer):
+    class Greedy(AsyncDeserializer[object]):
         async def deserialize(self, item: Serialized) -> object:
             return await buffers.gets.one(())
 
@@ -465,12 +465,12 @@ async def of_bytes(payload: bytes | None) -> object:
     return payload
 
 
-class SyncInAsync(AsyncDeserializer):
+class SyncInAsync(AsyncDeserializer[object]):
     def deserialize(self, item: Serialized) -> Awaitable[object]:  # type: ignore[override]
         raise NotImplementedError
 
 
-class AsyncInSync(Deserializer):
+class AsyncInSync(Deserializer[object]):
     async def deserialize(self, item: Serialized) -> object:
         return item
 
@@ -495,7 +495,7 @@ async def test_rows_refuse_deserialisers_of_every_kind() -> None:
     for make in KINDS.values():
         consumer = AIOKafkaConsumer(value_deserializer=make())
         with pytest.raises(IllegalStateError, match="rows hold keys and values as bytes"):
-            await consumer.poll_arrow()
+            await consumer.poll_arrow()  # type: ignore[misc]  # so type checkers say, too
         await consumer.stop()
 
 

@@ -344,7 +344,7 @@ async def test_a_throttle(broker: Broker) -> None:
 
 async def test_a_connection_that_is_being_opened(broker: Broker) -> None:
     async with consumer_of(broker) as consumer:
-        consumer._engine.running.cluster.watch(["t"])
+        consumer._engine.running.cluster.watch("test", ["t"])
         await consumer._engine.running.cluster.refresh()
         with broker.on_connect().silence(times=None):
             consumer.assign([T0])

@@ -87,7 +87,7 @@ ON_THE_WAY: dict[str, Fault] = {
     ),
     "list offsets refused": lambda b: b.on("ListOffsets").fail(NotLeaderForPartitionError, times=2),
     "list offsets lost": lambda b: b.on("ListOffsets").disconnect(handled=True),
-    "versions late": lambda b: b.on("ApiVersions").delay(0.05, times=2),
+    "versions late": lambda b: b.on("ApiVersions").delay(0.05),
 }
 
 

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 
 import pytest
 
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.partition import EARLIEST_TIMESTAMP, FetchState
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -15,6 +18,7 @@ from aiokafka_lite.errors import (
     KafkaConnectionError,
     KafkaError,
     NotLeaderForPartitionError,
+    OffsetNotAvailableError,
     OffsetOutOfRangeError,
     TopicAuthorizationFailedError,
     UnknownError,
@@ -139,7 +143,13 @@ async def test_an_answer_that_comes_too_late_is_dropped(start: Start, change: st
         assert sent.offsets == {0: expected}
         sent.answer(answer(0, batch(expected, 2)))
         assert await fetching.poll() == {0: [expected, expected + 1]}
-    assert fetching.budget.used_bytes >= 0
+        last = await fetching.cluster.next_sent()
+        assert fetching.budget.used_bytes > 0  # reserved for the next answer
+        fetching.state.assign_from_user([])
+        last.answer(answer(0, batch(expected + 2, 1)))
+        for _ in range(10):
+            await asyncio.sleep(0)
+    assert fetching.budget.used_bytes == 0
 
 
 async def test_an_answer_to_a_paused_partition_is_kept_for_later(start: Start) -> None:
@@ -462,6 +472,45 @@ async def test_a_throttled_broker_does_not_hold_up_the_others(start: Start) -> N
     sent[2].answer(answer(1, batch(0, 2)))
     assert await fetching.poll() == {1: [0, 1]}
     assert (await fetching.cluster.next_sent()).node_id == 2
+
+
+# --- Back-offs of partitions -----------------------------------------------------------------
+@pytest.mark.virtual_time
+async def test_a_partition_that_keeps_failing_is_asked_for_less_and_less_often(
+    start: Start,
+) -> None:
+    fetching = start(retry_backoff_ms=100)
+    loop = asyncio.get_running_loop()
+    asked = []
+    for _ in range(8):
+        sent = await fetching.cluster.next_sent()
+        asked.append(loop.time())
+        sent.answer(answer(0, error_code=OffsetNotAvailableError.errno))
+    waits = [after - before for before, after in pairwise(asked)]
+    for failures, wait_s in enumerate(waits):  # doubled up to a second, with 20 % of jitter
+        expected_s = min(0.1 * 2**failures, 1.0)
+        assert expected_s <= wait_s <= 1.2 * expected_s + 0.001
+    (await fetching.cluster.next_sent()).answer(answer(0))
+    sent = await fetching.cluster.next_sent()
+    asked_at = loop.time()
+    sent.answer(answer(0, error_code=OffsetNotAvailableError.errno))
+    await fetching.cluster.next_sent()
+    assert loop.time() - asked_at <= 0.121  # an answer without an error ends the row
+
+
+async def test_the_fetches_of_a_failing_partition_lie_further_and_further_apart() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t", 2)
+        broker.on("Fetch", partition=0).fail(OffsetNotAvailableError, times=None)
+        consumer = AIOKafkaConsumer(
+            "t", bootstrap_servers=broker.bootstrap_servers, retry_backoff_ms=20
+        )
+        async with consumer:
+            await broker.requests.wait_for("Fetch", count=6, error=OffsetNotAvailableError)
+        failed = broker.requests.of("Fetch", error=OffsetNotAvailableError)[:6]
+    waits = [after.arrived_at - before.arrived_at for before, after in pairwise(failed)]
+    assert waits == sorted(waits)
+    assert waits[-1] > 4 * waits[0]
 
 
 # --- Sessions (KIP-227) ----------------------------------------------------------------------

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
 
 import pytest
 
-from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.monitoring.health import MAX_NAMED, Health, examine
 from aiokafka_lite.consumer.monitoring.loop_probe import RECENT_S
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
+    DeserializationError,
     InvalidCommitOffsetSizeError,
     KafkaConnectionError,
     KafkaStorageError,
@@ -23,6 +25,7 @@ from tests.consumer.test_explain import consumer_of, eventually
 from tests.support.cluster import KafkaHandle, unique
 
 T0 = TopicPartition("t", 0)
+V = TypeVar("V")
 
 
 async def until(consumer: AIOKafkaConsumer, is_reached: Callable[[Health], object]) -> Health:
@@ -55,7 +58,12 @@ async def test_before_the_start_while_it_runs_and_after_the_stop(kafka: KafkaHan
     topic = await kafka.create_topic()
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers)
     assert consumer.health() == Health(
-        "degraded", ("the consumer is not started: await consumer.start()",), None, None, None, 0.0
+        "degraded",
+        ("the consumer is not started: await consumer.start() first",),
+        None,
+        None,
+        None,
+        0.0,
     )
     await consumer.start()
     health = await until(consumer, lambda health: health.last_fetch_s is not None)
@@ -81,6 +89,60 @@ async def test_while_it_starts(broker: Broker) -> None:
         await starting
     await until(consumer, is_ok)
     await consumer.stop()
+
+
+async def test_a_join_that_takes_long_says_whom_it_waits_for(broker: Broker) -> None:
+    settings = {"session_timeout_ms": 9_000, "rebalance_timeout_ms": 60_000}
+    consumer = consumer_of(broker, "t", group_id="g", **settings)
+    with broker.on("JoinGroup").hold() as rule:
+        starting = asyncio.ensure_future(consumer.start())
+        await until(consumer, says("it joins group g (JOINING)"))
+        later = asyncio.get_running_loop().time() + 12.0
+        (reason, *_) = examine(consumer._engine, later).reasons
+        assert "JOINING, for 12" in reason
+        assert "waits for members that have not joined again" in reason
+        assert "session is over, here 9 s" in reason
+        assert "rebalance timeout is, here 60 s" in reason
+        rule.release()
+        await starting
+    await until(consumer, is_ok)
+    await consumer.stop()
+
+
+async def test_a_start_that_failed_says_why_and_that_it_may_be_called_again(
+    broker: Broker,
+) -> None:
+    await broker.stop_node(1)
+    consumer = consumer_of(broker, "t")
+    with pytest.raises(KafkaConnectionError):
+        await consumer.start()
+    health = consumer.health()
+    assert health.verdict == "degraded"
+    (reason,) = health.reasons
+    assert reason.startswith("start() failed ")
+    assert "may be called again: KafkaConnectionError" in reason
+    assert "refused" in reason
+    assert consumer.explain(T0) == reason
+    await broker.start_node(1)
+    await consumer.start()
+    await until(consumer, is_ok)
+    await consumer.stop()
+
+
+async def test_where_no_broker_can_be_reached_one_line_says_why_and_what_comes_of_it() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t", 6)
+        async with consumer_of(broker, "t", group_id="g", heartbeat_interval_ms=20) as consumer:
+            await until(consumer, is_ok)
+            await broker.stop_node(1, clean=False)
+            health = await until(consumer, says("connection refused"))
+            (reason,) = health.reasons
+            assert reason.startswith("no broker can be reached, for")
+            assert reason.count("refused") == 1
+            assert "6 partitions are not read" in reason
+            assert "group g hears nothing of this member" in reason
+            await broker.start_node(1)
+            await until(consumer, is_ok)
 
 
 async def test_a_task_that_died_is_death_at_once(kafka: KafkaHandle) -> None:
@@ -130,7 +192,7 @@ async def test_no_broker_is_told_from_no_data() -> None:
     health = await until(consumer, says("no broker can be reached, for"))
     assert await consumer.poll(timeout_ms=10) == {}
     assert health.verdict == "degraded"
-    assert "records do not come because of that" in health.reasons[0]
+    assert "until then 1 partitions are not read" in health.reasons[0]
     await consumer.stop()
 
 
@@ -288,3 +350,98 @@ async def test_a_loop_that_was_blocked_for_long_is_said_for_a_while(broker: Brok
         assert says("the event loop was blocked for 2.0 s")(consumer.health())
         probe.blocked_at -= RECENT_S + 1
         assert consumer.health().is_ok
+
+
+# What it was stopped for
+
+
+def number(value: bytes | None) -> int:
+    return int(value or b"")
+
+
+async def read_and_stop(
+    consumer: AIOKafkaConsumer[object, V], way: str, *, handle: Callable[[V], object] = id
+) -> None:
+    """Read for ever, in one of the ways in which programs do."""
+    if way == "async with":
+        async with consumer:
+            async for record in consumer:
+                handle(record.value)
+    else:
+        await consumer.start()
+        try:
+            while True:
+                await consumer.getmany(timeout_ms=1_000)
+        finally:
+            await consumer.stop()
+
+
+@pytest.mark.parametrize("way", ["async with", "finally"])
+async def test_stopped_after_a_bad_record_it_names_the_error_and_the_place(
+    kafka: KafkaHandle, way: str
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, [(None, b"1"), (None, b"2"), (None, b"poison")])
+    consumer = AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=kafka.bootstrap_servers,
+        auto_offset_reset="earliest",
+        value_deserializer=number,
+    )
+    with pytest.raises(DeserializationError):
+        await read_and_stop(consumer, way)
+    health = consumer.health()
+    assert health.verdict == "dead"
+    (reason,) = health.reasons
+    assert reason.startswith("the consumer is stopped: make another one. ")
+    assert f"DeserializationError: the value of record {topic}/0 at offset 2" in reason
+    assert "invalid literal for int() with base 10: b'poison'" in reason
+    assert consumer.explain(TopicPartition(topic, 0)) == reason
+
+
+async def test_stopped_by_its_handler_it_names_what_was_raised_and_the_latest_record(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, [(None, b"1"), (None, b"2"), (None, b"poison"), (None, b"4")])
+    consumer = AIOKafkaConsumer(
+        topic, bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest"
+    )
+    with pytest.raises(ValueError, match="invalid literal"):
+        await read_and_stop(consumer, "async with", handle=number)
+    (reason,) = consumer.health().reasons
+    assert '`async with` was left by ValueError("invalid literal for int()' in reason
+    assert reason.endswith(f"after {topic}/0 was handed out up to offset 2")
+
+
+async def test_stopped_after_a_task_died_it_still_names_what_of(broker: Broker) -> None:
+    consumer = consumer_of(broker, "t")
+    await consumer.start()
+
+    async def die() -> None:
+        raise ZeroDivisionError("a bug")
+
+    died = consumer._engine.running.scopes[2].spawn(die(), name="bug")
+    await asyncio.wait({died})
+    await consumer.stop()
+    (reason,) = consumer.health().reasons
+    assert reason.endswith("A background task (group) had died of ZeroDivisionError('a bug')")
+
+
+async def test_stopped_in_order_it_tells_of_no_error_that_was_got_over(broker: Broker) -> None:
+    broker.produce_all("t", [NewRecord("poison"), NewRecord("2")])
+    async with consumer_of(broker, "t", value_deserializer=number) as consumer:
+        with pytest.raises(DeserializationError):
+            await consumer.getone()
+        consumer.seek(T0, 1)
+        assert (await consumer.getone()).offset == 1
+    assert consumer.health().reasons == ("the consumer is stopped: make another one",)
+
+
+async def test_cancelled_it_tells_of_no_error(broker: Broker) -> None:
+    consumer = consumer_of(broker, "t")
+    reader = asyncio.create_task(read_and_stop(consumer, "async with"))
+    await until(consumer, is_ok)
+    reader.cancel()
+    await asyncio.wait([reader])
+    assert consumer.health().reasons == ("the consumer is stopped: make another one",)

@@ -147,6 +147,25 @@ async def test_under_a_timeout_nothing_is_lost(iteration: Iteration) -> None:
     assert found == list(range(40))
 
 
+async def test_what_is_cancelled_whenever_it_lets_others_run_gets_on(
+    iteration: Iteration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a timeout of nothing does: uvloop makes one of 0.4 ms."""
+    monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
+    buffers = Buffers()
+    reader = iteration.read(buffers)
+    buffers.put({A: batch(0, 5)})
+    found: list[int] = []
+    for _ in range(20):
+        step = asyncio.ensure_future(anext(reader))
+        await asyncio.sleep(0)
+        step.cancel()
+        await asyncio.wait({step})
+        if not step.cancelled():
+            found.append(step.result().offset)
+    assert found == list(range(5))
+
+
 @pytest.mark.parametrize("beside", ["alone", "with poll", "with poll_arrow"])
 async def test_several_tasks_share_the_records(
     iteration: Iteration, monkeypatch: pytest.MonkeyPatch, beside: str

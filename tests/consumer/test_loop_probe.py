@@ -134,6 +134,28 @@ async def test_short_turns_are_no_news() -> None:
 
 
 @pytest.mark.virtual_time
+async def test_probes_of_one_loop_share_a_timer_and_measure_each_for_itself() -> None:
+    loop = asyncio.get_running_loop()
+    state = SubscriptionState()
+    probes = [LoopProbe(state) for _ in range(10)]
+    probes[0].start()
+    loop.call_later(INTERVAL_S / 2, block, 1.0)
+    await asyncio.sleep(2)
+    for probe in probes[1:]:
+        probe.start()
+    loop.call_later(INTERVAL_S / 2, block, 0.5)
+    timers = [timer for timer in loop._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
+    assert len(timers) == 2  # the probes', and the one just set
+    probes[5].stop()
+    await asyncio.sleep(1)
+    assert round(probes[0].max_lag_s, 1) == 1.0
+    assert {round(probe.max_lag_s, 1) for probe in probes[1:]} == {0.0, 0.5}
+    assert probes[5].max_lag_s == 0.0
+    for probe in probes:
+        probe.stop()
+
+
+@pytest.mark.virtual_time
 async def test_a_probe_that_is_stopped_leaves_no_timer() -> None:
     probe = LoopProbe(SubscriptionState())
     probe.start()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.fetching.budget import ByteBudget
+from aiokafka_lite.errors import NotLeaderForPartitionError
 from aiokafka_lite.records import scratch
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.buffers import A, B, Buffers, batch
@@ -143,6 +147,274 @@ async def test_a_get_of_one_partition_is_not_held_up_by_what_others_have(
         assert sorted((r.partition, r.offset) for r in rest) == list(
             itertools.product((1, 2, 4), range(4))
         )
+
+
+# Batches, each of one record and much larger than a request asks for; no two fit into the budget.
+BATCH_BYTES = 30_000
+BATCHES_EACH = 4
+TIGHT: dict[str, object] = {
+    "max_buffered_bytes": 57_000,
+    "max_partition_fetch_bytes": 3_000,
+    "fetch_max_wait_ms": 50,
+}
+ORDERS: dict[str, Callable[[int], list[int]]] = {
+    "one after the other": lambda parts: [n for n in range(parts) for _ in range(BATCHES_EACH)],
+    "in turns": lambda parts: list(range(parts)) * BATCHES_EACH,
+    "the last first": lambda parts: list(reversed(range(parts))) * BATCHES_EACH,
+}
+
+
+async def get_each(consumer: AIOKafkaConsumer, topic: str, order: list[int]) -> None:
+    """Get the record that is next of a partition, and of none else, for each named."""
+    seen = dict.fromkeys(order, 0)
+    for number in order:
+        tp = TopicPartition(topic, number)
+        record = await asyncio.wait_for(consumer.getone(tp), 5)
+        assert (record.partition, record.offset) == (number, seen[number])
+        seen[number] += 1
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("nodes", "partitions"), [(1, 2), (1, 4), (3, 6)])
+async def test_gets_of_single_partitions_take_a_few_fetches_each(
+    nodes: int, partitions: int, order: str
+) -> None:
+    received_bytes = 0
+
+    def count(_: RequestContext, frame: bytes) -> bytes:
+        nonlocal received_bytes
+        received_bytes += len(frame)
+        return frame
+
+    async with Broker(nodes=nodes, request_log_size=100_000) as broker:
+        broker.create_topic("t", partitions)
+        for number in range(partitions):
+            for _ in range(BATCHES_EACH):
+                broker.produce("t", bytes(BATCH_BYTES), partition=number)
+        broker.on("Fetch").on_frame(count, times=None)
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with reading(kafka, "t", **TIGHT) as consumer:  # type: ignore[arg-type]
+            await get_each(consumer, "t", ORDERS[order](partitions))
+            fetch_count = len(broker.requests.of("Fetch"))
+            assert budget_of(consumer).most_bytes <= 57_000
+    delivered = partitions * BATCHES_EACH
+    assert fetch_count <= 8 * delivered
+    assert received_bytes <= 6 * delivered * (BATCH_BYTES + 1_000)
+
+
+async def test_gets_of_single_partitions_of_a_real_broker_get_on_with_little_memory(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic(partitions=4)
+    for number in range(4):
+        for _ in range(BATCHES_EACH):
+            await kafka.produce(topic, number, [(None, bytes(BATCH_BYTES))])
+    async with reading(kafka, topic, **TIGHT) as consumer:  # type: ignore[arg-type]
+        await get_each(consumer, topic, ORDERS["one after the other"](4))
+        assert budget_of(consumer).most_bytes <= 57_000
+        fetch_count = consumer.metrics()["fetches_total"]
+        assert isinstance(fetch_count, int)
+        assert fetch_count <= 8 * 4 * BATCHES_EACH
+
+
+async def test_a_get_that_nothing_comes_for_does_not_hold_up_one_that_something_does() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t", 4)
+        for number in range(1, 4):
+            for _ in range(BATCHES_EACH):
+                broker.produce("t", bytes(BATCH_BYTES), partition=number)
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with reading(kafka, "t", **TIGHT) as consumer:  # type: ignore[arg-type]
+            waiting = asyncio.ensure_future(consumer.getone(TopicPartition("t", 0)))
+            await asyncio.sleep(0)
+            await get_each(consumer, "t", [3, 2, 1] * BATCHES_EACH)
+            broker.produce("t", b"at last", partition=0)
+            assert (await asyncio.wait_for(waiting, 5)).value == b"at last"
+
+
+# What keeps a partition's record from coming; called before and after it is assigned.
+Obstacle = Callable[[Broker, AIOKafkaConsumer, TopicPartition], AsyncIterator[None]]
+
+
+async def at_its_end(
+    broker: Broker, _: AIOKafkaConsumer, tp: TopicPartition
+) -> AsyncIterator[None]:
+    yield
+    yield
+    broker.produce(tp.topic, b"at last", partition=tp.partition)
+
+
+async def paused(
+    broker: Broker, consumer: AIOKafkaConsumer, tp: TopicPartition
+) -> AsyncIterator[None]:
+    broker.produce(tp.topic, b"at last", partition=tp.partition)
+    yield
+    consumer.pause(tp)
+    yield
+    consumer.resume(tp)
+
+
+async def without_position(
+    broker: Broker, _: AIOKafkaConsumer, tp: TopicPartition
+) -> AsyncIterator[None]:
+    broker.produce(tp.topic, b"at last", partition=tp.partition)
+    with broker.on("ListOffsets").fail(NotLeaderForPartitionError, times=None):
+        yield
+        yield
+
+
+async def without_leader(
+    broker: Broker, _: AIOKafkaConsumer, tp: TopicPartition
+) -> AsyncIterator[None]:
+    broker.produce(tp.topic, b"at last", partition=tp.partition)
+    leader = broker.leader_of(tp)
+    await broker.stop_node(leader)
+    yield
+    yield
+    await broker.start_node(leader)
+
+
+async def anext_of(course: AsyncIterator[None]) -> bool:
+    """Go on to the next stage; whether there is one."""
+    async for _ in course:
+        return True
+    return False
+
+
+async def wait_in_vain(consumer: AIOKafkaConsumer, tp: TopicPartition, get: str) -> None:
+    """Get records of a partition of which none come: by one get, or by many for 50 ms each."""
+    if get == "getone":
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(consumer.getone(tp), 0.3)
+    else:
+        for _ in range(6):
+            assert await consumer.getmany(tp, timeout_ms=50) == {}
+
+
+@pytest.mark.parametrize("get", ["getone", "getmany"])
+@pytest.mark.parametrize(
+    ("obstacle", "nodes"),
+    [
+        (at_its_end, 1),
+        (at_its_end, 3),
+        (paused, 1),
+        (paused, 3),
+        (without_position, 1),
+        (without_position, 3),
+        (without_leader, 3),
+    ],
+)
+async def test_a_get_that_nothing_comes_for_fetches_no_batch_again(
+    obstacle: Obstacle, nodes: int, get: str
+) -> None:
+    received_bytes = 0
+
+    def count(_: RequestContext, frame: bytes) -> bytes:
+        nonlocal received_bytes
+        received_bytes += len(frame)
+        return frame
+
+    async with Broker(nodes=nodes, request_log_size=100_000) as broker:
+        broker.create_topic("t", 7, replication_factor=1)
+        tps = [TopicPartition("t", number) for number in range(7)]
+        last, *others = tps
+        broker.on("Fetch").on_frame(count, times=None)
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        settings: dict[str, object] = {"max_buffered_bytes": 65_536, "fetch_max_wait_ms": 50}
+        async with reading(kafka, **settings) as consumer:  # type: ignore[arg-type]
+            course = obstacle(broker, consumer, last)
+            await anext_of(course)
+            # No node that was stopped leads any of these.
+            others = [tp for tp in others if broker.leader_of(tp) >= 0]
+            for tp in others * 4:
+                broker.produce("t", bytes(20_000), partition=tp.partition)
+            consumer.assign([last, *others])
+            for tp in others if obstacle is without_position else [last, *others]:
+                consumer.seek(tp, 0)
+            await anext_of(course)
+            await wait_in_vain(consumer, last, get)
+            assert len(broker.requests.of("Fetch")) <= 20 * nodes
+            assert received_bytes <= 4 * 65_536
+            assert budget_of(consumer).most_bytes <= 65_536
+
+            assert await anext_of(course) is False
+            assert (await asyncio.wait_for(consumer.getone(last), 5)).value == b"at last"
+            rest = [await asyncio.wait_for(consumer.getone(), 5) for _ in range(4 * len(others))]
+            assert sorted((r.partition, r.offset) for r in rest) == [
+                (tp.partition, offset) for tp in others for offset in range(4)
+            ]
+            assert received_bytes <= 4 * 65_536 + 2 * 20_000 * len(rest)
+
+
+@pytest.mark.parametrize("is_paused", [False, True], ids=["at its end", "paused"])
+async def test_a_get_that_nothing_comes_for_of_a_real_broker_fetches_no_batch_again(
+    kafka: KafkaHandle, is_paused: bool
+) -> None:
+    topic = await kafka.create_topic(partitions=7)
+    for number in range(1, 7):
+        for _ in range(4):
+            await kafka.produce(topic, number, [(None, bytes(20_000))])
+    settings: dict[str, object] = {"max_buffered_bytes": 65_536, "fetch_max_wait_ms": 50}
+    async with reading(kafka, topic, **settings) as consumer:  # type: ignore[arg-type]
+        tp = TopicPartition(topic, 0)
+        if is_paused:
+            consumer.pause(tp)
+        await wait_in_vain(consumer, tp, "getone")
+        figures = consumer.metrics()
+        fetch_count, fetched_bytes = figures["fetches_total"], figures["fetched_bytes_total"]
+        assert isinstance(fetch_count, int)
+        assert isinstance(fetched_bytes, int)
+        assert fetch_count <= 20
+        assert fetched_bytes <= 4 * 65_536
+
+
+async def test_partitions_left_out_for_a_get_are_explained_and_sound(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=7)
+    for number in range(1, 7):
+        for _ in range(4):
+            await kafka.produce(topic, number, [(None, bytes(20_000))])
+    settings: dict[str, object] = {"max_buffered_bytes": 65_536, "fetch_max_wait_ms": 50}
+    async with reading(kafka, topic, **settings) as consumer:  # type: ignore[arg-type]
+        waiting = asyncio.ensure_future(consumer.getone(TopicPartition(topic, 0)))
+        others = [TopicPartition(topic, number) for number in range(1, 7)]
+        async with timeout(5):
+            words = ""
+            while "gets wait for other partitions" not in words:
+                await asyncio.sleep(0.01)
+                words = " ".join(consumer.explain(tp) for tp in others)
+        watchdog = consumer._engine.running.watchdog
+        for _ in range(2):
+            await watchdog._look()
+        assert watchdog.stall_count == 0
+        await kafka.produce(topic, 0, [(None, b"at last")])
+        assert (await asyncio.wait_for(waiting, 5)).value == b"at last"
+        seen = [(await asyncio.wait_for(consumer.getone(), 5)).partition for _ in range(24)]
+        assert sorted(seen) == sorted(list(range(1, 7)) * 4)
+
+
+@pytest.mark.parametrize("paused_number", [0, 1])
+async def test_a_partition_paused_while_it_lacks_bytes_does_not_hold_up_the_rest(
+    paused_number: int,
+) -> None:
+    async with Broker() as broker:
+        broker.create_topic("t", 2)
+        tps = [TopicPartition("t", number) for number in range(2)]
+        for tp in tps * BATCHES_EACH:
+            broker.partition(*tp).append(batch(0, 2, size=BATCH_BYTES // 2))
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with reading(kafka, "t", **TIGHT) as consumer:  # type: ignore[arg-type]
+            first = await asyncio.wait_for(consumer.getone(), 5)
+            async with timeout(5):
+                words = ""
+                while "max_buffered_bytes=" not in words:
+                    await asyncio.sleep(0.01)
+                    words = consumer.explain(tps[0]) + consumer.explain(tps[1])
+            consumer.pause(tps[paused_number])
+            seen = [first] if first.partition != paused_number else []
+            while len(seen) < 2 * BATCHES_EACH:
+                seen.append(await asyncio.wait_for(consumer.getone(), 5))
+            assert [r.offset for r in seen] == list(range(2 * BATCHES_EACH))
+            assert {r.partition for r in seen} == {1 - paused_number}
 
 
 # --- Within what is buffered ---------------------------------------------------------------

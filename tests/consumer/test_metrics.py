@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -196,3 +197,13 @@ def test_every_event_is_documented_and_there_is_every_one_that_is() -> None:
 
 def test_every_cause_is_documented_and_there_is_every_one_that_is() -> None:
     assert documented("Why nothing comes of a partition") == {cause.value for cause in Cause}
+
+
+async def test_while_the_loop_is_late_it_is_no_later_than_at_most() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        async with consumer_of(broker, "t") as consumer:
+            time.sleep(0.15)  # noqa: ASYNC251 -- as an application should not
+            metrics = consumer.metrics()
+            assert number(metrics, "loop_lag_seconds") > 0.0
+            assert number(metrics, "loop_lag_max_seconds") >= number(metrics, "loop_lag_seconds")

@@ -13,6 +13,7 @@ from aiokafka_lite.client import ClientConfig, Cluster
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.no_group import NoGroup
 from aiokafka_lite.consumer.state import SubscriptionState
+from aiokafka_lite.consumer.topics import watch_topics
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.scripted import ScriptedBroker
 from tests.consumer.group.worker import tps, until
@@ -29,6 +30,7 @@ class Loner:
 
     def __init__(self, cluster: Cluster, scope: TaskScope) -> None:
         self.state = SubscriptionState()
+        self.state.observers.on_subscription_change(lambda: watch_topics(self.state, cluster))
         self.no_group = NoGroup(ConsumerConfig(), self.state, cluster, scope=scope)
 
     @property

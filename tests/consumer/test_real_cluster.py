@@ -18,6 +18,7 @@ from tests.consumer.test_consumer import offsets_read, reading, rows
 from tests.support.cluster import KafkaHandle
 from tests.support.java import JavaTools
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
+from tests.support.required import unavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_kafka]
 
@@ -30,7 +31,7 @@ def racks() -> Iterator[RealKafka]:
     try:
         cluster = RealKafka(nodes=3)
     except KafkaUnavailableError as error:
-        pytest.skip(str(error))
+        unavailable(error)
     with cluster:
         yield cluster
 
@@ -74,6 +75,41 @@ async def test_records_come_from_our_rack_and_from_the_leader_while_it_is_down(
         await kafka.produce(topic, 0, rows(9, 3))
         assert await offsets_read(consumer, 3) == {0: [9, 10, 11]}
         assert fetcher.source(partition) == FOLLOWER
+
+
+async def test_a_node_that_hangs_keeps_no_other_node_s_partitions_from_having_a_position(
+    racks: RealKafka,
+) -> None:
+    kafka = KafkaHandle("real", racks.bootstrap_servers)
+    # By the node that leads it.
+    led_by = {
+        node: TopicPartition(
+            await kafka.create_topic(replicas=(node, *(n for n in REPLICAS if n != node))), 0
+        )
+        for node in REPLICAS
+    }
+    hung, *others = led_by.values()
+    for node, tp in led_by.items():
+        leader = KafkaHandle("real", f"127.0.0.1:{racks.nodes[node].port}")
+        await leader.produce(tp.topic, 0, rows(0, 3))
+    async with reading(kafka, request_timeout_ms=30_000) as consumer:
+        consumer.assign(led_by.values())
+        assert await offsets_of(consumer, *led_by.values()) == [0, 0, 0]
+        racks.pause_node(LEADER)
+        try:
+            stuck = asyncio.ensure_future(consumer.seek_to_end(hung))
+            await asyncio.sleep(0)
+            assert await asyncio.wait_for(consumer.seek_to_end(*others), 2)
+            assert await offsets_of(consumer, *others) == [3, 3]
+            # Another node leads it in some 9 s: it is asked then, though the first never answers.
+            assert await asyncio.wait_for(stuck, 25)
+            assert await consumer.end_offsets([hung]) == {hung: 3}
+        finally:
+            racks.resume_node(LEADER)
+
+
+async def offsets_of(consumer: AIOKafkaConsumer, *partitions: TopicPartition) -> list[int]:
+    return [await consumer.position(tp) for tp in partitions]
 
 
 async def test_a_consumer_over_its_quota_reads_on_when_it_may(

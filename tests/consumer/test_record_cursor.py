@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,6 +127,21 @@ def test_records_that_become_slow_are_noticed_after_a_stride(iteration: Iteratio
     assert len(take_all(cursor, clock, 0.002)) <= LONGEST_STRIDE
     cursor.go_on(clock.now + SLICE_S)
     assert len(take_all(cursor, clock, 0.002)) == 1
+
+
+def test_no_record_is_handed_out_after_a_block_before_a_look_at_the_clock(
+    iteration: Iteration,
+) -> None:
+    clock = Clock()
+    cursor = iteration.cursor(clock, SLICE_S)
+    cursor.open(RECORDS, clock.now + SLICE_S)
+    for _ in range(1_001):  # far from the next look
+        cursor.take()
+    looks = clock.looks
+    time.sleep(0.03)
+    clock.now += 0.03
+    assert (cursor.take(), cursor.take(), cursor.has_rest) == (None, None, True)
+    assert clock.looks == looks + 1
 
 
 @pytest.mark.parametrize("how", ["close", "clear", "open"])

@@ -29,6 +29,7 @@ from aiokafka_lite.structs import TopicPartition
 from tests.broker.security.sasl_client import scram_log_in, unsecured_jws
 from tests.support.cluster import KafkaHandle
 from tests.support.real_kafka import KafkaUnavailableError
+from tests.support.required import unavailable
 from tests.support.sasl_kafka import MECHANISMS, SESSION_MS, SaslKafka
 from tests.support.wire import RawClient
 
@@ -50,7 +51,7 @@ def secured() -> Iterator[SaslKafka]:
     try:
         kafka = SaslKafka({USER: PASSWORD})
     except KafkaUnavailableError as error:
-        pytest.skip(str(error))
+        unavailable(error)
     with kafka:
         asyncio.run(add_scram_user(kafka))
         yield kafka

@@ -165,13 +165,58 @@ def test_offsets_that_hold_no_records_count_as_processed(state: SubscriptionStat
     assert state.processed_offsets() == {A: OffsetAndMetadata(8, "")}
 
 
-def test_a_seek_counts_as_processed(state: SubscriptionState) -> None:
+@pytest.mark.parametrize("offset", [4, 500])
+def test_a_seek_counts_as_processed_from_the_next_get_on(
+    state: SubscriptionState, offset: int
+) -> None:
     a = state.partition(A)
     state.seek(a, 0)
     state.begin_get()
     state.hand_out(a, 0, 10, leader_epoch=-1)
+    state.seek(a, offset)
+    assert state.processed_offsets() == {A: OffsetAndMetadata(0, "")}  # being worked on
+    assert state.handed_out_offsets() == {A: OffsetAndMetadata(offset, "")}
+    state.begin_get()
+    assert state.processed_offsets() == {A: OffsetAndMetadata(offset, "")}
+
+
+def test_a_seek_back_counts_at_once_when_nothing_is_worked_on(state: SubscriptionState) -> None:
+    a = state.partition(A)
+    state.seek(a, 0)
+    state.begin_get()
+    state.hand_out(a, 0, 10, leader_epoch=-1)
+    state.begin_get()
     state.seek(a, 4)
     assert state.processed_offsets() == {A: OffsetAndMetadata(4, "")}
+
+
+def test_what_is_worked_on_is_processed_at_the_next_get_though_the_position_is_looked_up(
+    state: SubscriptionState,
+) -> None:
+    a = state.partition(A)
+    state.seek(a, 0)
+    state.begin_get()
+    state.hand_out(a, 0, 10, leader_epoch=-1)
+    state.request_reset(a, -1)
+    assert state.processed_offsets() == {A: OffsetAndMetadata(0, "")}
+    state.begin_get()
+    assert state.processed_offsets() == {A: OffsetAndMetadata(10, "")}
+    state.seek(a, 500)  # as the position resolver does that has found it
+    assert state.processed_offsets() == {A: OffsetAndMetadata(500, "")}
+
+
+def test_a_position_lost_with_its_log_covers_nothing_of_what_is_worked_on(
+    state: SubscriptionState,
+) -> None:
+    a = state.partition(A)
+    state.seek(a, 0)
+    state.begin_get()
+    state.hand_out(a, 0, 10, leader_epoch=-1)
+    state.request_reset(a, -2, reason="out of range")
+    state.seek(a, 1000)
+    assert state.processed_offsets() == {}
+    state.begin_get()
+    assert state.processed_offsets() == {A: OffsetAndMetadata(1000, "")}
 
 
 def test_idle_time_is_that_between_gets(state: SubscriptionState) -> None:

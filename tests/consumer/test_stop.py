@@ -339,11 +339,48 @@ async def test_a_reachable_group_is_left_though_a_get_waits(broker: Broker) -> N
     ]
     await asyncio.sleep(0.01)
     assert await consumer.stop() == {}
-    for get in waiting:
+    one, poll, many = waiting
+    for get in (one, poll):
         with pytest.raises(ConsumerStoppedError):
             await get
+    assert await many == {}  # as aiokafka's
     assert len(broker.requests.of("LeaveGroup")) == 1
     assert broker.committed("g") == {TP: 10}
+
+
+async def test_a_static_member_that_has_nothing_to_say_at_its_stop_leaves_nothing(
+    broker: Broker,
+) -> None:
+    async with nothing_left():
+        consumer = consumer_of(broker.bootstrap_servers, "t", group_instance_id="i")
+        await consumer.start()
+        await consumer.stop()
+
+
+# --- What comes too late -----------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda consumer: consumer.seek(TP, 3),
+        lambda consumer: consumer.pause(TP),
+        lambda consumer: consumer.resume(TP),
+        lambda consumer: consumer.incremental_assign([TP]),
+        lambda consumer: consumer.incremental_unassign([TP]),
+    ],
+    ids=["seek", "pause", "resume", "incremental_assign", "incremental_unassign"],
+)
+async def test_a_change_that_would_have_no_effect_any_more_is_refused(
+    broker: Broker, change: Callable[[AIOKafkaConsumer], None]
+) -> None:
+    consumer = await started(broker.bootstrap_servers)
+    with broker.on("OffsetCommit").silence(times=None):
+        stopping = asyncio.ensure_future(consumer.stop(timeout=0.2))
+        await asyncio.sleep(0)
+        with pytest.raises(ConsumerStoppedError):
+            change(consumer)
+        assert await stopping == FIVE
+    with pytest.raises(ConsumerStoppedError):
+        change(consumer)
 
 
 # --- Twice, and at once ------------------------------------------------------------------------

@@ -93,6 +93,24 @@ async def test_without_a_policy_the_application_decides(cluster: Broker) -> None
             await values(consumer, 1)
 
 
+@pytest.mark.parametrize("reset", ["earliest", "none"])
+async def test_log_that_lost_just_the_last_record_read_is_noticed(
+    cluster: Broker, reset: str
+) -> None:
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster, reset) as consumer:
+        consumer.seek(TP, 0)
+        assert await values(consumer, 3) == [b"a", b"b", b"c"]
+        cluster.truncate(TP, 2)
+        append(cluster, b"C", b"D")  # another record where the lost one was
+        if reset == "none":
+            with pytest.raises(LogTruncationError, match="truncated to offset 2") as caught:
+                await values(consumer, 1)
+            assert caught.value.divergent_offset == 2
+            consumer.seek(TP, 2)
+        assert await values(consumer, 2) == [b"C", b"D"]
+
+
 async def test_new_leader_with_all_that_was_read_changes_nothing(cluster: Broker) -> None:
     append(cluster, b"a", b"b")
     async with consumer_of(cluster) as consumer:

@@ -166,3 +166,21 @@ async def test_how_long_there_is_no_position_is_measured(monkeypatch: pytest.Mon
             async with _compat.timeout(TIMEOUT_S):
                 while looker.assigned_without_position_s:
                     await consumer.poll(timeout_ms=10)
+
+
+async def test_a_broker_that_nobody_needs_is_known_to_be_back() -> None:
+    async with Broker(nodes=2) as broker:
+        broker.create_topic("t", replication_factor=1)
+        leader = broker.partition("t", 0).leader_id
+        addresses = broker.bootstrap_servers.split(",")
+        (unneeded,) = {1, 2} - {leader}
+        handle = KafkaHandle("embedded", addresses[unneeded - 1])
+        async with reading(handle, retry_backoff_ms=10) as consumer, _compat.timeout(TIMEOUT_S):
+            consumer.assign([TopicPartition("t", 0)])
+            await until_in_a_fetch(consumer)
+            with consumer.events() as events:
+                await broker.stop_node(unneeded, clean=False)
+                assert (await anext(events)).name == "broker_down"
+                await broker.start_node(unneeded)
+                assert (await anext(events)).name == "broker_up"
+            assert consumer.health().is_ok

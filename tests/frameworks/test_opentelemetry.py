@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import aiokafka
 import pytest
@@ -12,7 +15,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite import AIOKafkaConsumer, TopicPartition
+from aiokafka_lite.broker import Broker
 from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
 
@@ -20,10 +24,13 @@ TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 TRACEPARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01".encode()
 
 
-@pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """What the instrumentation exports of consumers, when ours stands in for aiokafka's."""
-    monkeypatch.setattr(aiokafka, "AIOKafkaConsumer", AIOKafkaConsumer)
+@pytest.fixture(params=["in aiokafka's place", "beside aiokafka's"])
+def spans(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[InMemorySpanExporter]:
+    """What the instrumentation exports of our consumer, which it may not know."""
+    if request.param == "in aiokafka's place":
+        monkeypatch.setattr(aiokafka, "AIOKafkaConsumer", AIOKafkaConsumer)
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -75,6 +82,40 @@ async def test_getmany_makes_spans_of_the_poll_and_of_each_record(
     assert counts.count(3) == 2  # of the topic's partition, and of the poll
 
 
+async def test_poll_makes_the_spans_of_getmany(
+    kafka: KafkaHandle, spans: InMemorySpanExporter
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 3), headers=[("traceparent", TRACEPARENT)])
+    async with reading(kafka, topic) as consumer:
+        (batch,) = (await consumer.poll()).values()
+        assert await consumer.poll(timeout_ms=0) == {}
+        await kafka.produce(topic, 0, rows(3, 2))
+        ((second,),) = (await consumer.poll(10_000, max_records=1)).values()
+        assert second.offset == 3
+    finished = spans.get_finished_spans()
+    offsets = [attributes(span).get("messaging.kafka.message.offset") for span in finished]
+    assert [offset for offset in offsets if offset is not None] == [0, 1, 2, 3]
+    assert [record.offset for record in batch] == [0, 1, 2]
+    of_records = [span for span in finished if "messaging.message.id" in attributes(span)]
+    traces = [span.context.trace_id for span in of_records if span.context is not None]
+    assert [f"{trace:032x}" == TRACE_ID for trace in traces] == [True, True, True, False]
+
+
+async def test_anext_makes_a_span_of_each_record(
+    kafka: KafkaHandle, spans: InMemorySpanExporter
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 3))
+    async with reading(kafka, topic) as consumer:
+        assert [(await anext(consumer)).offset for _ in range(2)] == [0, 1]
+        assert (await consumer.__anext__()).offset == 2
+        await consumer.stop()
+        with pytest.raises(StopAsyncIteration):
+            await anext(consumer)
+    assert len(spans.get_finished_spans()) == 3
+
+
 async def test_async_for_makes_a_span_of_each_record(
     kafka: KafkaHandle, spans: InMemorySpanExporter
 ) -> None:
@@ -101,3 +142,48 @@ async def test_uninstrumented_again_the_consumer_makes_no_spans(
     finally:
         instrumentor.instrument()
     assert not spans.get_finished_spans()
+
+
+async def test_uninstrumented_meanwhile_it_makes_no_more_spans(
+    kafka: KafkaHandle, spans: InMemorySpanExporter
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 4))
+    instrumentor = AIOKafkaInstrumentor()
+    async with reading(kafka, topic) as consumer:
+        assert (await anext(consumer)).offset == 0
+        instrumentor.uninstrument()
+        try:
+            assert (await anext(consumer)).offset == 1
+            assert (await consumer.getone()).offset == 2
+            assert len(await consumer.poll()) == 1
+        finally:
+            instrumentor.instrument()
+    assert len(spans.get_finished_spans()) == 1
+
+
+@contextmanager
+def replaced(name: str, get: object) -> Iterator[None]:
+    at_first = getattr(aiokafka.AIOKafkaConsumer, name)
+    setattr(aiokafka.AIOKafkaConsumer, name, get)
+    try:
+        yield
+    finally:
+        setattr(aiokafka.AIOKafkaConsumer, name, at_first)
+
+
+async def test_what_cannot_be_wrapped_around_it_as_well_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @functools.wraps(aiokafka.AIOKafkaConsumer.getone)
+    async def traced(self: AIOKafkaConsumer, *partitions: TopicPartition) -> object:
+        raise NotImplementedError
+
+    async with Broker() as broker:
+        broker.produce("t", "v")
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        with replaced("getone", traced), caplog.at_level(logging.WARNING):
+            async with reading(kafka, "t") as consumer:
+                assert (await consumer.getone()).value == b"v"
+    (said,) = [line for line in caplog.messages if "AIOKafkaConsumer.getone" in line]
+    assert "as_aiokafka.install()" in said

@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from aiokafka_lite import records
 from aiokafka_lite.records.batch import reseal
 from aiokafka_lite.structs import ConsumerRecord
 
-Record = ConsumerRecord[bytes, bytes]
+Record: TypeAlias = ConsumerRecord
 
 FIRST_TIMESTAMP = 1_700_000_000_000
 

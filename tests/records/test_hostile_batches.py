@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import itertools
+import random
 import tracemalloc
+from collections.abc import Sequence
 
 import cramjam
 import pytest
@@ -275,6 +278,66 @@ def test_lz4_frame_that_tells_its_size_is_read() -> None:
 def test_lying_snappy_stream_is_corruption(stream: bytes) -> None:
     with pytest.raises(CorruptRecordException):
         take_all(record_set(raw_batch(stream, count=1, attributes=2)))
+
+
+def xerial(*blocks: bytes, lengths: Sequence[int] = ()) -> bytes:
+    """A stream of snappy-java's, whose lengths may lie."""
+    stream = b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01"
+    for block, length in zip(blocks, lengths or [len(block) for block in blocks], strict=True):
+        stream += length.to_bytes(4, "big") + block
+    return stream
+
+
+def snappy_blocks(*sizes: int) -> tuple[list[bytes], bytes]:
+    """Blocks that hold so many bytes each, and what they hold together."""
+    plain = random.Random(7).randbytes(sum(sizes))
+    ends = list(itertools.accumulate(sizes))
+    parts = [plain[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    return [bytes(cramjam.snappy.compress_raw(part)) for part in parts], plain
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1,), (32_768, 1), (1, 32_769, 3), (0, 5), (5, 0, 0, 5), (5, 0), (0,), (100,) * 50]
+)
+def test_xerial_blocks_of_any_size_are_put_together(sizes: tuple[int, ...]) -> None:
+    blocks, plain = snappy_blocks(*sizes)
+    assert inflate(Codec.SNAPPY, memoryview(xerial(*blocks)), 10 * MIB) == plain
+
+
+@pytest.mark.parametrize("lie", [-1, 1, -4, 4, 1000, 2**31 - 200])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_xerial_block_whose_length_lies_is_corruption(place: int, lie: int) -> None:
+    blocks, _ = snappy_blocks(100, 120, 140)
+    lengths = [len(block) for block in blocks]
+    lengths[place] += lie
+    with pytest.raises(CorruptRecordException):
+        inflate(Codec.SNAPPY, memoryview(xerial(*blocks, lengths=lengths)), 10 * MIB)
+
+
+def test_a_xerial_block_that_ends_behind_its_stream_is_not_read() -> None:
+    blocks, _ = snappy_blocks(100, 120)
+    whole = xerial(*blocks)
+    for missing in (1, 2, len(blocks[1])):
+        with pytest.raises(CorruptRecordException, match="does not fit its stream"):
+            inflate(Codec.SNAPPY, memoryview(whole)[:-missing], 10 * MIB)
+    for more in (b"\0", b"\0\0\0"):
+        with pytest.raises(CorruptRecordException, match="ends inside a block's length"):
+            inflate(Codec.SNAPPY, memoryview(whole + more), 10 * MIB)
+
+
+def test_xerial_blocks_that_together_exceed_the_cap_are_refused_before_any_is_read() -> None:
+    blocks, plain = snappy_blocks(60, 60, 60)
+    broken = [*blocks[:2], blocks[2][:-1] + b"\xff"]
+    assert inflate(Codec.SNAPPY, memoryview(xerial(*blocks)), 180) == plain
+    with pytest.raises(DecompressionLimitError):
+        inflate(Codec.SNAPPY, memoryview(xerial(*broken)), 179)
+
+
+def test_xerial_blocks_are_written_with_their_lengths() -> None:
+    plain = random.Random(8).randbytes(3 * 32_768 + 5)
+    stream = compress(Codec.SNAPPY, plain)
+    parts = [plain[at : at + 32_768] for at in range(0, len(plain), 32_768)]
+    assert stream == xerial(*(bytes(cramjam.snappy.compress_raw(part)) for part in parts))
 
 
 # --- bombs ---------------------------------------------------------------------------------------

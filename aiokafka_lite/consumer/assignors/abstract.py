@@ -38,6 +38,24 @@ class ConsumerProtocolMemberMetadata(NamedTuple):
     user_data: bytes = b""
     group_instance_id: str | None = None
 
+    def encode(self) -> bytes:
+        """Return the bytes that members send: Kafka's ConsumerProtocolSubscription."""
+        from aiokafka_lite.consumer.group.blobs import encode_subscription
+
+        return encode_subscription(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> ConsumerProtocolMemberMetadata:
+        """Read what a member has sent.
+
+        Raises:
+            KafkaProtocolError, UnsupportedVersionError: It makes no sense.
+        """
+        from aiokafka_lite.protocol.messages import consumer_protocol as protocol
+
+        message = protocol.decode_versioned(protocol.ConsumerProtocolSubscription, data)
+        return cls(0, message.topics, message.user_data or b"")
+
 
 class ConsumerProtocolMemberAssignment(NamedTuple):
     """What the leader gives to one member: pairs of topic and partition numbers."""
@@ -45,6 +63,25 @@ class ConsumerProtocolMemberAssignment(NamedTuple):
     version: int
     assignment: Sequence[tuple[str, Sequence[int]]]
     user_data: bytes = b""
+
+    def encode(self) -> bytes:
+        """Return the bytes that leaders send: Kafka's ConsumerProtocolAssignment."""
+        from aiokafka_lite.consumer.group.blobs import encode_assignments
+
+        return encode_assignments({"": self})[""]
+
+    @classmethod
+    def decode(cls, data: bytes) -> ConsumerProtocolMemberAssignment:
+        """Read what a leader has sent.
+
+        Raises:
+            KafkaProtocolError, UnsupportedVersionError: It makes no sense.
+        """
+        from aiokafka_lite.protocol.messages import consumer_protocol as protocol
+
+        message = protocol.decode_versioned(protocol.ConsumerProtocolAssignment, data)
+        shares = [(share.topic, share.partitions) for share in message.assigned_partitions]
+        return cls(0, shares, message.user_data or b"")
 
     def partitions(self) -> list[TopicPartition]:
         """Return the assigned partitions in the order in which they were given."""

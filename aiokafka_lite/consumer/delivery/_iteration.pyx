@@ -59,8 +59,34 @@ cdef extern from "Python.h":
     void Py_DECREF(PyObject *)
     void Py_XDECREF(PyObject *)
 
+# The system's cheapest clock: it moves a few milliseconds at a time, and costs a few nanoseconds.
+cdef extern from *:
+    """
+    #ifdef _WIN32
+    #include <windows.h>
+    static inline long long coarse_ms(void) { return (long long)GetTickCount64(); }
+    #else
+    #include <time.h>
+    #if defined(CLOCK_MONOTONIC_COARSE)
+    #define COARSE_CLOCK CLOCK_MONOTONIC_COARSE
+    #elif defined(CLOCK_MONOTONIC_RAW_APPROX)
+    #define COARSE_CLOCK CLOCK_MONOTONIC_RAW_APPROX
+    #else
+    #define COARSE_CLOCK CLOCK_MONOTONIC
+    #endif
+    static inline long long coarse_ms(void) {
+        struct timespec now;
+        clock_gettime(COARSE_CLOCK, &now);
+        return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    }
+    #endif
+    """
+    long long coarse_ms() noexcept
+
 # Records between two looks at the clock, at most: a look costs as much as four records.
 cdef Py_ssize_t LONGEST_STRIDE = 64
+# The body of the loop blocked: the next record is not given before the clock was looked at.
+cdef long long STALL_MS = 10
 
 cdef enum Stage:
     FRESH  # nothing was sent: no record is taken yet
@@ -83,6 +109,8 @@ cdef class RecordCursor:
     # Records from one look at the clock to the next, and how many are taken at the next.
     cdef Py_ssize_t stride
     cdef Py_ssize_t next_look_at
+    # On the coarse clock: when this one was looked at.
+    cdef long long looked_at_ms
 
     def __cinit__(self, clock, double slice_s):
         self.records = []
@@ -105,6 +133,7 @@ cdef class RecordCursor:
         """Go on until a time on the clock, by one record at least."""
         self.ends_at = ends_at
         self.looked_at = self.clock()
+        self.looked_at_ms = coarse_ms()
         self.next_look_at = self.taken_count + self.stride
 
     def close(self):
@@ -129,7 +158,10 @@ cdef inline PyObject *take(PyObject *cursor) except? NULL:
     cdef Py_ssize_t taken_count = (<RecordCursor> cursor).taken_count
     if taken_count >= PyList_GET_SIZE((<RecordCursor> cursor).records):
         return NULL
-    if taken_count == (<RecordCursor> cursor).next_look_at:
+    if (
+        taken_count == (<RecordCursor> cursor).next_look_at
+        or coarse_ms() - (<RecordCursor> cursor).looked_at_ms > STALL_MS
+    ):
         if not look(<RecordCursor> cursor):
             return NULL
         # Whatever ran meanwhile, it must not make this read beyond the list.
@@ -143,7 +175,8 @@ cdef inline PyObject *take(PyObject *cursor) except? NULL:
 
 
 cdef bint look(RecordCursor self) except -1:
-    """Look at the clock: whether there is time left."""
+    """Look at the clock: whether there is time left; if not, the next take looks again."""
+    self.next_look_at = self.taken_count
     if self.looked_at >= self.ends_at:
         return False
     cdef double now = self.clock()
@@ -153,6 +186,7 @@ cdef bint look(RecordCursor self) except -1:
     elif took_s > self.slice_s / 8:
         self.stride = max(1, <Py_ssize_t> (self.stride * self.slice_s / 16 / took_s))
     self.looked_at = now
+    self.looked_at_ms = coarse_ms()
     if now >= self.ends_at:
         return False
     self.next_look_at = self.taken_count + self.stride

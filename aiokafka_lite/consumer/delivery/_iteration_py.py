@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from time import monotonic
+from typing import Final, TypeAlias
 
 from aiokafka_lite.structs import ConsumerRecord
 
-Record = ConsumerRecord[bytes, bytes]
+Record: TypeAlias = ConsumerRecord
 
 # Records between two looks at the clock, at most.
 LONGEST_STRIDE: Final = 64
+# The body of the loop blocked: the next record is not given before the clock was looked at.
+STALL_S: Final = 0.01
 
 
 class RecordCursor:
@@ -19,12 +22,17 @@ class RecordCursor:
     `clock` returns seconds; a slice has `slice_s` of them. The clock is looked at after a stride
     of records: fewer when they take the application long, so that a slice is exceeded by no more
     than an eighth, or by one record, unless records take much longer than those before them.
+
+    When the application has blocked for longer than `STALL_S` since the latest look, the clock is
+    looked at before the next record: the group may have moved on meanwhile. Only the system's
+    clock can tell that for next to nothing; what it tells is no more than when to look.
     """
 
     __slots__ = (
         "_clock",
         "_ends_at",
         "_looked_at",
+        "_looked_at_s",
         "_next_look_at",
         "_records",
         "_slice_s",
@@ -39,6 +47,8 @@ class RecordCursor:
         self._slice_s = slice_s
         self._ends_at = 0.0
         self._looked_at = 0.0
+        # On the system's clock: when this one was looked at.
+        self._looked_at_s = 0.0
         # Records from one look at the clock to the next, and how many are taken at the next.
         self._stride = 1
         self._next_look_at = 0
@@ -58,6 +68,7 @@ class RecordCursor:
         """Go on until a time on the clock, by one record at least."""
         self._ends_at = ends_at
         self._looked_at = self._clock()
+        self._looked_at_s = monotonic()
         self._next_look_at = self.taken_count + self._stride
 
     def close(self) -> None:
@@ -68,7 +79,10 @@ class RecordCursor:
 
     def take(self) -> Record | None:
         """Return the next record; None if there is none, or if the time is up."""
-        if self.taken_count == self._next_look_at and not (self.has_rest and self._look()):
+        has_to_look = (
+            self.taken_count == self._next_look_at or monotonic() - self._looked_at_s > STALL_S
+        )
+        if has_to_look and not (self.has_rest and self._look()):
             return None
         taken_count = self.taken_count
         if taken_count >= len(self._records):
@@ -77,7 +91,8 @@ class RecordCursor:
         return self._records[taken_count]
 
     def _look(self) -> bool:
-        """Look at the clock: whether there is time left."""
+        """Look at the clock: whether there is time left; if not, the next take looks again."""
+        self._next_look_at = self.taken_count
         if self._looked_at >= self._ends_at:
             return False
         now = self._clock()
@@ -87,6 +102,7 @@ class RecordCursor:
         elif took_s > self._slice_s / 8:
             self._stride = max(1, int(self._stride * self._slice_s / 16 / took_s))
         self._looked_at = now
+        self._looked_at_s = monotonic()
         if now >= self._ends_at:
             return False
         self._next_look_at = self.taken_count + self._stride

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, NamedTuple
 
+from aiokafka_lite._event import Event
 from aiokafka_lite.consumer.delivery.delivering import check_verdict, describe
 from aiokafka_lite.errors import CorruptRecordException, IllegalStateError, KafkaError
 from aiokafka_lite.structs import ConsumerRecord
@@ -32,7 +33,7 @@ class Work(NamedTuple):
     """The get that is at work on a share."""
 
     task: asyncio.Task[object] | None
-    is_done: asyncio.Event
+    is_done: Event
 
 
 async def work_on(
@@ -53,7 +54,7 @@ async def work_on(
             )
         await part.work.is_done.wait()
         return
-    work = part.work = Work(task, asyncio.Event())
+    work = part.work = Work(task, Event())
     try:
         if part.error is not None:
             await _decide(part, part.error, poison)

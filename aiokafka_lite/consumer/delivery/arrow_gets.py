@@ -58,9 +58,11 @@ class ArrowGets:
             self._latest = new_columns(wanted)
         return self._latest
 
-    def batches(self, schema: pa.Schema | None, max_rows: int | None) -> ArrowBatches:
-        """Return an iterator of batches, with columns of its own."""
-        return ArrowBatches(self, new_columns(schema), max_rows)
+    def batches(
+        self, schema: pa.Schema | None, max_rows: int | None, consumer: object = None
+    ) -> ArrowBatches:
+        """Return an iterator of batches, with columns of its own, that keeps a consumer alive."""
+        return ArrowBatches(self, new_columns(schema), max_rows, consumer)
 
     async def one(
         self, arrow: ArrowColumns, timeout_s: float | None, max_rows: int | None
@@ -168,7 +170,10 @@ class ArrowGets:
 class ArrowBatches:
     """What `async for batch in consumer.batches()` iterates over; ends when it is stopped."""
 
-    def __init__(self, gets: ArrowGets, columns: ArrowColumns, max_rows: int | None) -> None:
+    def __init__(
+        self, gets: ArrowGets, columns: ArrowColumns, max_rows: int | None, consumer: object
+    ) -> None:
+        self._consumer = consumer
         self._gets = gets
         self._columns = columns
         self._max_rows = max_rows

@@ -14,8 +14,9 @@ Whatever is decided, the position passes only with the records behind it, or wit
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from aiokafka_lite.errors import (
     CorruptRecordException,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.delivery.deserialising import AwaitedDeserialising
     from aiokafka_lite.consumer.monitoring.event_stream import Events
 
-Record = ConsumerRecord[bytes, bytes]
+Record: TypeAlias = ConsumerRecord
 Deserialize = Callable[[Record], None]
 
 WORDS: Final = ("raise", "skip", "raw")
@@ -80,10 +81,29 @@ class BadRecords:
         )
 
 
-class Delivery:
+class AnyDelivery(Protocol):
     """How one consumer delivers; `deserialize` and `awaited` exclude each other."""
 
-    __slots__ = ("awaited", "bad", "deserialize")
+    @property
+    def bad(self) -> BadRecords: ...
+
+    @property
+    def deserialize(self) -> Deserialize | None: ...
+
+    @property
+    def awaited(self) -> AwaitedDeserialising | None: ...
+
+    @property
+    def has_deserializers(self) -> bool: ...
+
+    @property
+    def asks_application(self) -> bool: ...
+
+
+class Delivery:
+    """What the application gave, and so often what knows the consumer."""
+
+    __slots__ = ("__weakref__", "awaited", "bad", "deserialize")
 
     def __init__(
         self,
@@ -103,6 +123,42 @@ class Delivery:
     def asks_application(self) -> bool:
         """Whether a share may need the application before more of it can be handed out."""
         return self.awaited is not None or self.bad.handler is not None or self.bad.word == "skip"
+
+
+class LentDelivery:
+    """A delivery that the consumer holds, and nothing of what keeps running without it."""
+
+    __slots__ = ("_delivery", "_without")
+
+    def __init__(self, delivery: Delivery, events: Events) -> None:
+        self._delivery = weakref.ref(delivery)
+        # For what comes in until its end is noticed: no get will ask for it.
+        self._without = Delivery(BadRecords("raise", events))
+
+    def _present(self) -> Delivery:
+        return self._delivery() or self._without
+
+    @property
+    def bad(self) -> BadRecords:
+        return self._present().bad
+
+    @property
+    def deserialize(self) -> Deserialize | None:
+        return self._present().deserialize
+
+    @property
+    def awaited(self) -> AwaitedDeserialising | None:
+        return self._present().awaited
+
+    @property
+    def has_deserializers(self) -> bool:
+        """Whether keys or values are made of their bytes."""
+        return self._present().has_deserializers
+
+    @property
+    def asks_application(self) -> bool:
+        """Whether a share may need the application before more of it can be handed out."""
+        return self._present().asks_application
 
 
 def make_delivery(config: ConsumerConfig, events: Events) -> Delivery:

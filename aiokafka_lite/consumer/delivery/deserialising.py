@@ -17,18 +17,19 @@ from aiokafka_lite.deserializers import (
     AsyncDeserializer,
     BatchDeserializer,
     Deserializer,
+    DeserializerOf,
     Serialized,
     Undeserializable,
 )
 from aiokafka_lite.errors import DeserializationError, DeserializerUnavailableError, KafkaError
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
-Record = ConsumerRecord[bytes, bytes]
+Record: TypeAlias = ConsumerRecord
 Deserialize = Callable[[Record], None]
-PlainDeserializer = Callable[[bytes | None], object]
-AnyDeserializer: TypeAlias = (
-    PlainDeserializer | Deserializer | AsyncDeserializer | BatchDeserializer
-)
+# As applications give them, and as they are called: for null, too, with None, as aiokafka's are.
+# One that takes no None refuses it, as it does bad bytes.
+AnyDeserializer: TypeAlias = Callable[[bytes], object] | DeserializerOf[object]
+PlainDeserializer: TypeAlias = Callable[[bytes | None], object]
 
 KINDS: Final = (Deserializer, AsyncDeserializer, BatchDeserializer)
 # What says that the deserialiser, not the record, is the trouble.
@@ -118,7 +119,7 @@ async def _convert_field(
 
 
 async def _convert_each(
-    deserializer: AsyncDeserializer,
+    deserializer: AsyncDeserializer[object],
     records: Sequence[Record],
     payloads: Sequence[bytes | None],
     *,
@@ -137,7 +138,7 @@ async def _convert_each(
 
 
 async def _convert_batch(
-    deserializer: BatchDeserializer,
+    deserializer: BatchDeserializer[object],
     records: Sequence[Record],
     payloads: Sequence[bytes | None],
     *,
@@ -250,9 +251,10 @@ def _of_record(deserializer: AnyDeserializer | None, *, is_key: bool) -> Callabl
             return None if payload is None else of_item(_serialized(record, payload, is_key))
 
         return make
-    if isinstance(deserializer, (AsyncDeserializer, BatchDeserializer)):
+    if not is_plain(deserializer) or deserializer is None:
         raise AssertionError("it may wait")
-    return lambda record: deserializer(payload_of(record))
+    of_bytes = deserializer
+    return lambda record: of_bytes(payload_of(record))
 
 
 def put(record: Record, key: object, value: object) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from aiokafka_lite.consumer import reentry
 from aiokafka_lite.consumer.config import DEFAULT_MAX_BUFFERED_BYTES
-from aiokafka_lite.consumer.delivery.delivering import Delivery
+from aiokafka_lite.consumer.delivery.delivering import AnyDelivery
 from aiokafka_lite.consumer.delivery.fetched import FetchedPartition, FetchedResponse, Record
 from aiokafka_lite.consumer.delivery.line import Line, Wanted
 from aiokafka_lite.consumer.delivery.poison import PoisonRule
@@ -51,7 +51,8 @@ class FetchQueue:
     `raise_if_unusable` raises what every get has to raise: stopped, or a task has died.
     `on_taken(node_id)` tells a fetcher that its buffered response was taken, `on_room(partition)`
     that a partition has room for another response, `on_error()` that a partition cannot go on,
-    `on_blocked()` that a get waits though something is buffered: others may lack its bytes.
+    `on_blocked()` that a get waits though something is buffered: others may lack its bytes,
+    `on_sought()` that other partitions are sought (`sought`) than before.
     """
 
     def __init__(
@@ -63,8 +64,9 @@ class FetchQueue:
         on_room: Callable[[PartitionState], None],
         on_error: Callable[[], None] | None = None,
         on_blocked: Callable[[], None] | None = None,
+        on_sought: Callable[[], None] | None = None,
         budget: ByteBudget,
-        delivery: Delivery,
+        delivery: AnyDelivery,
         most_held_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
     ) -> None:
         self._state = state
@@ -73,6 +75,7 @@ class FetchQueue:
         self._on_room = on_room
         self._on_error = on_error or _do_nothing
         self._on_blocked = on_blocked or _do_nothing
+        self._on_sought = on_sought or _do_nothing
         self.delivery = delivery
         self._asks_application = delivery.asks_application
         self._budget = budget
@@ -84,6 +87,8 @@ class FetchQueue:
         self.poison = PoisonRule(state, self.line, on_room)
         self._runs = Runs(state, self.line, self.poison, self.time_slice, budget, delivery)
         self._waiting = WaitingGets()
+        # The only partitions to fetch, because memory is short and gets wait for them; none: all.
+        self.sought: frozenset[TopicPartition] = frozenset()
         # By broker, what the application has not come for.
         self._untaken: dict[int, FetchedResponse] = {}
         state.observers.on_discard(self.drop)
@@ -105,6 +110,8 @@ class FetchQueue:
             response.is_taken = True
         else:
             self._untaken[response.node_id] = response
+        if self.sought:
+            self._seek(self.sought.difference(part.partition.tp for part in parts))
         self.wake()
 
     def put_error(
@@ -155,18 +162,41 @@ class FetchQueue:
                     self._give_up(part.response)
         self.wake()
 
-    def make_room(self) -> None:
-        """Drop what nobody comes for while others lack the bytes; it is fetched again later.
+    def make_room(self, *, is_behind: bool) -> None:
+        """Make room for a fetch that was refused its bytes.
 
-        That is what is buffered of paused partitions; and of all, if gets wait: they are about
-        other partitions.
+        What is buffered of paused partitions is dropped; it is fetched again later. If gets wait
+        for certain partitions, nothing else is fetched until they have got something or end. Only
+        if that is so already, what is buffered of the others is dropped, too.
+
+        Args:
+            is_behind: The fetch is known to bring records.
         """
-        is_unwanted = bool(self._waiting) and not self._state.is_held
+        awaited: frozenset[TopicPartition] = frozenset()
+        if not self._state.is_held:
+            awaited = frozenset(self.awaited())
+        are_others_dropped = is_behind and bool(awaited) and awaited == self.sought
         for partition in self.line.partitions():
             shares = self.line.shares.get(partition, ())
             has_bytes = any(part.response is not None for part in shares)
+            is_unwanted = are_others_dropped and partition.tp not in awaited
             if has_bytes and (is_unwanted or partition.is_paused):
                 self._state.refetch(partition)
+        self._seek(awaited)
+
+    def _seek(self, sought: frozenset[TopicPartition]) -> None:
+        """Have only these partitions fetched; none: all."""
+        if sought != self.sought:
+            self.sought = sought
+            self._on_sought()
+
+    def _seek_awaited(self) -> None:
+        if self.sought:
+            self._seek(frozenset(self.awaited()))
+
+    def awaited(self) -> list[TopicPartition]:
+        """Return the partitions that gets wait for; empty if none do, or one for whatever comes."""
+        return self._waiting.wanted()
 
     def clear(self) -> None:
         """Forget everything."""
@@ -185,13 +215,19 @@ class FetchQueue:
         wanted: Wanted,
         deadline: float | None,
         also_raise: Callable[[], None] | None = None,
+        *,
+        may_be_lost: bool = False,
     ) -> bool:
-        """Wait until there is something to decode or raise; False when the deadline passed.
+        """Wait until there is something to decode or raise.
+
+        False when the deadline passed, or when none of the partitions is assigned any more. Those
+        that a rebalance takes away and gives back at its end are assigned all the time.
 
         Args:
             wanted: The partitions it is about; empty for all.
             deadline: Loop time; None waits without end.
             also_raise: Raises what only this kind of get does; called before and after waits.
+            may_be_lost: Wait for partitions that are not assigned, too: they may come back.
 
         Raises:
             ConsumerStoppedError: The consumer is stopped.
@@ -202,6 +238,8 @@ class FetchQueue:
         if also_raise is not None:
             also_raise()
         while not self.line.is_any_served(wanted):
+            if not may_be_lost and not self._state.has_any(wanted):
+                return False
             # Whatever else is buffered is of no use to this get, and must not keep the fetchers
             # from bringing what is.
             for response in tuple(self._untaken.values()):
@@ -210,13 +248,16 @@ class FetchQueue:
                 reentry.refuse_to_wait_for_records()
             elif not self._waiting.set_alarm(deadline):
                 return False
-            waiter = self._waiting.add()
+            waiter = self._waiting.add(wanted)
+            self._seek_awaited()
             if self.line:
                 self._on_blocked()
             try:
                 await waiter
             finally:
                 self._waiting.discard(waiter)
+                if self.sought:  # soon, not now: this get may go on waiting
+                    self._loop.call_soon(self._seek_awaited)
             self.time_slice.renew()
             self._raise_if_unusable()
             if also_raise is not None:

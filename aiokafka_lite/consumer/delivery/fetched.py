@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import copy
+from typing import TYPE_CHECKING, TypeAlias
 
-from aiokafka_lite.consumer.delivery.delivering import Delivery, Deserialize, raw_record
+from aiokafka_lite.consumer.delivery.delivering import AnyDelivery, Deserialize, raw_record
 from aiokafka_lite.consumer.fetching.budget import Reservation
 from aiokafka_lite.consumer.state import NO_EPOCH, PartitionState
 from aiokafka_lite.errors import DeserializationError, KafkaError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.records import RecordSet
     from aiokafka_lite.records.decoders import Columns
 
-Record = ConsumerRecord[bytes, bytes]
+Record: TypeAlias = ConsumerRecord
 
 
 class FetchedResponse:
@@ -63,7 +64,6 @@ class FetchedPartition:
     """
 
     __slots__ = (
-        "_deserialize",
         "_inflated_bytes",
         "_is_closed",
         "_raised",
@@ -86,7 +86,7 @@ class FetchedPartition:
     def __init__(
         self,
         partition: PartitionState,
-        delivery: Delivery,
+        delivery: AnyDelivery,
         *,
         response: FetchedResponse | None = None,
         records: RecordSet | None = None,
@@ -112,7 +112,6 @@ class FetchedPartition:
         # The get that awaits the application for it.
         self.work: Work | None = None
         self._records = records
-        self._deserialize = delivery.deserialize
         self._inflated_bytes = 0
         self._is_closed = False
         # What was decompressed for the records in `decoded` and `raw`, at most.
@@ -190,8 +189,9 @@ class FetchedPartition:
 
     def decode(self, limit: int) -> None:
         """Add up to `limit` records to `decoded`, or to `raw`, or set `error`."""
-        if self.raw and self._deserialize is not None:
-            self._deserialize_raw(limit, self._deserialize)
+        deserialize = self.delivery.deserialize
+        if self.raw and deserialize is not None:
+            self._deserialize_raw(limit, deserialize)
             return
         if self._records is None:
             return
@@ -206,9 +206,9 @@ class FetchedPartition:
         finally:
             self._account_inflated()
             self.held_bytes += self._records.inflated_total_bytes - before
-        if self._deserialize is not None:
+        if deserialize is not None:
             self.raw = fresh
-            self._deserialize_raw(limit, self._deserialize)
+            self._deserialize_raw(limit, deserialize)
         elif self.delivery.awaited is not None:
             self.raw += fresh
         elif self.decoded:
@@ -240,10 +240,14 @@ class FetchedPartition:
 
     def raised(self) -> None:
         """Note that a get raises `error`: the next one tries the same record again."""
-        error = self.error
+        if self.error is None:
+            return
+        # A copy: the traceback of what is raised, and of its cause, hold whoever has asked.
+        error = copy.copy(self.error)
         if self.raw:
             self.error, self._raised = None, error
-        elif error is not None:
+        else:
+            self.error = error
             self.is_undecided = self.delivery.bad.decides(error)
 
     def _deserialize_raw(self, limit: int, deserialize: Deserialize) -> None:

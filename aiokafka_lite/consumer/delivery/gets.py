@@ -68,7 +68,8 @@ class Gets:
     ) -> dict[TopicPartition, list[Record]]:
         """Return what is buffered, up to `max_records` in all; {} when the time is up first.
 
-        No more than `max_of_each` are of one partition.
+        {} as well when the last of the partitions was taken away meanwhile. No more than
+        `max_of_each` records are of one partition.
         """
         loop = self._loop
         deadline = None if timeout_s is None else loop.time() + timeout_s
@@ -81,7 +82,9 @@ class Gets:
                 await asyncio.sleep(0)
             # A get that does not wait returns all that is buffered: only decoding takes time.
             decode_until = deadline if timeout_s else None
-            while await self._queue.wait(wanted, deadline, also_raise):
+            # What was lost before may come back, and a get of it alone takes its time.
+            is_lost = not self._state.has_any(wanted)
+            while await self._queue.wait(wanted, deadline, also_raise, may_be_lost=is_lost):
                 await self._queue.decode(wanted, max_records, decode_until, max_of_each)
                 # Another task's get may have opened a share meanwhile.
                 self._ready.close()
@@ -93,7 +96,11 @@ class Gets:
             self._state.leave_get(loop.time())
 
     async def one(self, wanted: Wanted) -> Record:
-        """Return the next record, waiting for it."""
+        """Return the next record, waiting for it.
+
+        Raises:
+            IllegalStateError: The last of the partitions was taken away meanwhile.
+        """
         record = self._ready.take(wanted)
         if record is not None:
             return record
@@ -102,8 +109,10 @@ class Gets:
         try:
             while record is None:
                 if self._ready.has_rest(wanted):  # but the time slice is used up
-                    await self._queue.time_slice.let_others_run()
-                    self._ready.go_on(self._queue.time_slice.begin())
+                    try:
+                        await self._queue.time_slice.let_others_run()
+                    finally:  # the next get is in a new slice, also when this was cancelled
+                        self._ready.go_on(self._queue.time_slice.begin())
                 else:
                     await self._open_next(wanted)
                 record = self._ready.take(wanted)
@@ -114,7 +123,9 @@ class Gets:
     async def _open_next(self, wanted: Wanted) -> None:
         """Wait for records and make them ready; perhaps there are none yet."""
         self._ready.close()
-        await self._queue.wait(wanted, None)
+        if not await self._queue.wait(wanted, None):
+            for tp in wanted:  # none of them is assigned any more
+                self._state.partition(tp)
         part = await self._queue.decode_next(wanted, self._cached_records)
         if part is not None:
             self._fit_to_caches(part.decoded[-1])

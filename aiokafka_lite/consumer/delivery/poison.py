@@ -54,6 +54,7 @@ class PoisonRule:
             partition.retry_at = self._loop.time() + CORRUPT_PAUSE_S
             partition.retry_reason = type(error).__name__
             self._state.refetch(partition)
+        self._state.note_raised(error)
         raise error.with_traceback(None)
 
     def fetch_again(self, part: FetchedPartition, error: CorruptRecordException) -> bool:
@@ -63,7 +64,7 @@ class PoisonRule:
         if partition.corrupt_at == offset:
             return False
         partition.corrupt_at = -1 if offset is None else offset
-        log.warning("%s/%s: %s; fetching it again", *partition.tp, error)
+        log.warning("%s; fetching it again", error)
         self._state.refetch(partition)
         return True
 

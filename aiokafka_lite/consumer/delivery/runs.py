@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite.consumer.delivery.delivering import Delivery
+from aiokafka_lite.consumer.delivery.delivering import AnyDelivery
 from aiokafka_lite.consumer.delivery.fetched import FetchedPartition
 from aiokafka_lite.consumer.delivery.line import Line
 from aiokafka_lite.consumer.delivery.poison import PoisonRule
@@ -44,7 +44,7 @@ class Runs:
         poison: PoisonRule,
         time_slice: TimeSlice,
         budget: ByteBudget,
-        delivery: Delivery,
+        delivery: AnyDelivery,
     ) -> None:
         self._state = state
         self._line = line

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
+
+from aiokafka_lite.structs import TopicPartition
+
+Wanted = Collection[TopicPartition]
 
 
 class WaitingGets:
@@ -10,7 +15,8 @@ class WaitingGets:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._waiters: list[asyncio.Future[None]] = []
+        # With what each is about, none for all; the one that waits longest comes first.
+        self._waiters: dict[asyncio.Future[None], Wanted] = {}
         # Moved only when it fires, so a get that does not wait to its deadline costs none.
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -24,15 +30,21 @@ class WaitingGets:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def add(self) -> asyncio.Future[None]:
+    def wanted(self) -> list[TopicPartition]:
+        """Return the partitions that gets wait for; empty also if one waits for whatever comes."""
+        if not all(self._waiters.values()):
+            return []
+        return [tp for wanted in self._waiters.values() for tp in wanted]
+
+    def add(self, wanted: Wanted) -> asyncio.Future[None]:
         """Return what a get awaits; it hands it to `discard` then, whatever happened."""
         waiter = self._loop.create_future()
-        self._waiters.append(waiter)
+        self._waiters[waiter] = wanted
         return waiter
 
     def discard(self, waiter: asyncio.Future[None]) -> None:
         """Forget a get that waits no more."""
-        self._waiters.remove(waiter)
+        del self._waiters[waiter]
 
     def set_alarm(self, deadline: float) -> bool:
         """Have all woken by the deadline, a loop time; False if it has passed."""

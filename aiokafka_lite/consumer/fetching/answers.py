@@ -6,8 +6,8 @@ A wide answer is settled a slice at a time, and the loop runs in between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, cast
 
 from aiokafka_lite.client import Node
 from aiokafka_lite.consumer.delivery.fetched import FetchedPartition, FetchedResponse
@@ -17,7 +17,13 @@ from aiokafka_lite.consumer.fetching.node_targets import NodeTargets
 from aiokafka_lite.consumer.fetching.session import FetchSession
 from aiokafka_lite.consumer.state import PartitionState
 from aiokafka_lite.errors import ReplicaNotAvailableError
-from aiokafka_lite.protocol.messages.fetch import FetchResponse, LeaderIdAndEpoch, PartitionData
+from aiokafka_lite.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+from aiokafka_lite.protocol.schema import Struct
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.fetching.fetcher import Fetcher
@@ -37,8 +43,6 @@ class Answers:
         session: FetchSession,
         targets: NodeTargets,
     ) -> None:
-        # What an answer took that was too much; 0: the last was not.
-        self.needed_bytes = 0
         self._fetcher = fetcher
         self._node_id = node_id
         self._counts = counts
@@ -47,29 +51,49 @@ class Answers:
         self._loop = asyncio.get_running_loop()
         # What is left of an answer that is being settled.
         self._slices: Iterator[None] | None = None
+        # What bytes were claimed for last.
+        self._claimed_last: PartitionState | None = None
 
     @property
     def is_settling(self) -> bool:
         """Whether an answer is not settled yet."""
         return self._slices is not None
 
-    def begin(self, response: FetchResponse, reservation: Reservation) -> bool:
-        """Settle an answer, or its first slice; whether all of it is settled."""
-        self._slices = self._settle(response, reservation)
+    def begin(
+        self, response: FetchResponse, topics: Iterable[Struct], reservation: Reservation
+    ) -> bool:
+        """Settle an answer, or its first slice; whether all of it is settled.
+
+        Args:
+            response: The answer, of which all but the topics may have been decoded.
+            topics: What it says of topics, perhaps decoded meanwhile, some partitions at a time.
+            reservation: What was reserved for it.
+
+        Raises:
+            KafkaProtocolError: The answer is malformed.
+        """
+        self._slices = self._settle(response, topics, reservation)
         return self.go_on()
 
     def go_on(self) -> bool:
-        """Settle the next slice; whether all of the answer is settled then."""
-        for _ in self._slices or ():
+        """Settle the next slice; whether all of the answer is settled then.
+
+        Raises:
+            KafkaProtocolError: The answer is malformed; the rest of it is given up.
+        """
+        slices, self._slices = self._slices, None
+        for _ in slices or ():
+            self._slices = slices
             return False
-        self._slices = None
         return True
 
     def give_up(self) -> None:
         """Leave the rest of an answer as it is."""
         self._slices = None
 
-    def _settle(self, response: FetchResponse, reservation: Reservation) -> Iterator[None]:
+    def _settle(
+        self, response: FetchResponse, topics: Iterable[Struct], reservation: Reservation
+    ) -> Iterator[None]:
         """Settle each partition of an answer once, and buffer what it brought.
 
         Yields when a slice is done and there is more.
@@ -80,9 +104,11 @@ class Answers:
         parts: dict[PartitionState, FetchedPartition] = {}
         size_bytes = 0
         left_in_slice = SETTLED_AT_ONCE
-        for topic in response.responses:
+        hints: list[tuple[PartitionState, LeaderIdAndEpoch]] = []
+        for topic in cast("Iterable[FetchableTopicResponse]", topics):
+            left_in_slice -= 1  # there may be very many without partitions, too
             for answer in topic.partitions:
-                if not left_in_slice:
+                if left_in_slice <= 0:
                     left_in_slice = SETTLED_AT_ONCE
                     yield
                 left_in_slice -= 1
@@ -106,7 +132,12 @@ class Answers:
                     self._choose_replica(partition, answer, now)
                 # Only errors bring one (KIP-951): without one, asking would make it.
                 if answer.error_code and answer.current_leader.leader_id >= 0:
-                    self._follow_hint(partition, answer.current_leader, response)
+                    hints.append((partition, answer.current_leader))
+            if left_in_slice <= 0:
+                left_in_slice = SETTLED_AT_ONCE
+                yield
+        for partition, leader in hints:  # whose endpoints come last in an answer
+            self._follow_hint(partition, leader, response)
         if settling.is_metadata_stale:
             settling.is_metadata_stale = False
             self._fetcher.cluster.invalidate()
@@ -116,25 +147,37 @@ class Answers:
                 current.append(part)
             else:
                 part.close()  # moved while the rest was settled
-        if current and self._fits(reservation, size_bytes):
+        if not current:
+            return
+        if self._fetcher.budget.can_keep(reservation, size_bytes):
+            reservation.keep(size_bytes)
             self._counts.received_bytes += size_bytes
             self._fetcher.queue.put(fetched, current)
-        else:
-            for part in current:
-                part.close()
+            return
+        for part in current:
+            part.close()
+        self._targets.claim_bytes(self._choose_claimed(current), size_bytes)
 
-    def _fits(self, reservation: Reservation, size_bytes: int) -> bool:
-        """Have a response kept, unless it brought more than there is room for beside the rest.
+    def _choose_claimed(self, parts: Sequence[FetchedPartition]) -> PartitionState:
+        """Choose what is asked for alone when there is no room for an answer.
 
-        Then it is asked for again when there is.
+        What gets wait for comes first, in turns: else what is brought for others would be dropped
+        for their sake, again and again.
         """
-        buffered_bytes = self._fetcher.budget.buffered_bytes
-        if buffered_bytes and buffered_bytes + size_bytes > self._fetcher.budget.limit_bytes:
-            self.needed_bytes = size_bytes if size_bytes > reservation.size_bytes else 0
-            return False
-        self.needed_bytes = 0
-        reservation.keep(size_bytes)
-        return True
+        partitions = [part.partition for part in parts]
+        awaited = [
+            partition
+            for tp in self._fetcher.queue.awaited()
+            if (partition := self._fetcher.assigned(tp)) is not None
+            and self._fetcher.is_behind(partition)
+            and self._targets.can_be_asked(partition)
+        ]
+        came = [partition for partition in awaited if partition in partitions]
+        choice = came or awaited or partitions
+        last = self._claimed_last
+        index = choice.index(last) + 1 if last in choice else 0
+        self._claimed_last = choice[index % len(choice)]
+        return self._claimed_last
 
     def _choose_replica(self, partition: PartitionState, answer: PartitionData, now: float) -> None:
         """Go to the follower that a leader names, or back to the leader from one that failed."""

@@ -14,17 +14,19 @@ from collections.abc import Callable
 class Reservation:
     """Bytes taken out of the budget, until `release`."""
 
-    __slots__ = ("_budget", "is_kept", "size_bytes")
+    __slots__ = ("_budget", "is_claimed", "is_kept", "size_bytes")
 
-    def __init__(self, budget: ByteBudget, size_bytes: int) -> None:
+    def __init__(self, budget: ByteBudget, size_bytes: int, *, is_claimed: bool) -> None:
         self._budget = budget
         self.size_bytes = size_bytes
+        # Whether it was reserved for a claim: nobody else's answer may take its room.
+        self.is_claimed = is_claimed
         # Whether a buffered response holds it now, and will release it.
         self.is_kept = False
 
     def keep(self, size_bytes: int) -> None:
         """Hand it over to a buffered response of that many bytes."""
-        self._budget.pending_bytes -= self.size_bytes
+        self._budget.change_pending(-self.size_bytes, is_claimed=self.is_claimed)
         self.is_kept = True
         self.resize(size_bytes)
 
@@ -33,7 +35,7 @@ class Reservation:
         by_bytes = size_bytes - self.size_bytes
         self.size_bytes = size_bytes
         if not self.is_kept:
-            self._budget.pending_bytes += by_bytes
+            self._budget.change_pending(by_bytes, is_claimed=self.is_claimed)
         self._budget.change(by_bytes)
 
     def inflated(self, by_bytes: int, batch_bytes: int) -> None:
@@ -57,6 +59,8 @@ class ByteBudget:
         self.used_bytes = 0
         # The part of it that is reserved for answers which have not come.
         self.pending_bytes = 0
+        # The part of that which was claimed.
+        self._claimed_bytes = 0
         # What decompression may take: the most that one batch took so far, half of all at most.
         self.headroom_bytes = 0
         self._inflated_bytes = 0
@@ -88,6 +92,15 @@ class ByteBudget:
             self.buffered_bytes + self.headroom_bytes > self.limit_bytes
         )
 
+    def can_keep(self, reservation: Reservation, size_bytes: int) -> bool:
+        """Whether an answer of that size fits beside what is buffered and what others claimed.
+
+        One that is larger than the whole budget fits where there is nothing else.
+        """
+        others_bytes = self._claimed_bytes - reservation.size_bytes * reservation.is_claimed
+        held_bytes = self.buffered_bytes + others_bytes
+        return not held_bytes or held_bytes + size_bytes <= self.limit_bytes
+
     def reserve(
         self, wanted_bytes: int, least_bytes: int, claimant: object = None
     ) -> Reservation | None:
@@ -106,9 +119,17 @@ class ByteBudget:
                 return None
             granted = least_bytes
         self.withdraw(claimant)
+        is_claimed = claimant is not None
         self.used_bytes += granted
-        self.pending_bytes += granted
-        return Reservation(self, granted)
+        self.change_pending(granted, is_claimed=is_claimed)
+        return Reservation(self, granted, is_claimed=is_claimed)
+
+    def reserve_nothing(self) -> Reservation:
+        """Return a reservation for a fetch that is not expected to bring anything for a while.
+
+        If it does, that is kept if there is room (`can_keep`).
+        """
+        return Reservation(self, 0, is_claimed=False)
 
     def withdraw(self, claimant: object) -> None:
         """Give up a claim; nothing happens without one."""
@@ -120,6 +141,12 @@ class ByteBudget:
         """Count what decompressed batches take."""
         self._inflated_bytes += by_bytes
         self.headroom_bytes = min(max(self.headroom_bytes, batch_bytes), self.limit_bytes // 2)
+
+    def change_pending(self, by_bytes: int, *, is_claimed: bool) -> None:
+        """Count what is reserved for answers that have not come; for reservations."""
+        self.pending_bytes += by_bytes
+        if is_claimed:
+            self._claimed_bytes += by_bytes
 
     def change(self, by_bytes: int) -> None:
         """Take more or give back; for reservations."""

@@ -15,7 +15,7 @@ import random
 from typing import NamedTuple
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import Cluster, ClusterView
+from aiokafka_lite.client import Cluster, ClusterView, Lane
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.delivery.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.fetching.budget import ByteBudget
@@ -29,6 +29,7 @@ from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.fetch_template import FetchTemplate
 from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +149,7 @@ class Fetcher:
         if node is None:
             counts = self.counts.setdefault(node_id, NodeCounts())
             node = self._nodes[node_id] = NodeFetcher(self, node_id, counts)
+            self.cluster.pool.ready(node_id, Lane.FETCH)  # while positions are being looked up
             self._scope.supervise(node.run, name=task_name(node_id))
         return node
 
@@ -164,7 +166,9 @@ class Fetcher:
     def node_failed(self, node_id: int, error: KafkaError) -> None:
         """Note that a node's fetches fail and are tried again; one line when that is news."""
         if self._scope.degrade(task_name(node_id), error):
-            log.warning("fetching from node %s failed, is retried: %s", node_id, error)
+            is_said = self.cluster.pool.connection_failed(node_id)
+            level = logging.INFO if is_said else logging.WARNING
+            log.log(level, "fetching from node %s failed, is retried: %s", node_id, error)
 
     def node_recovered(self, node_id: int) -> None:
         """Note that a node answers again."""
@@ -180,6 +184,14 @@ class Fetcher:
         source = self._sources.get(partition)
         if source is not None:
             source.node.touch(partition)
+
+    def is_behind(self, partition: PartitionState) -> bool:
+        """Whether a broker is known to have records of a partition that are not fetched."""
+        return partition.is_behind(is_read_committed=self.config.is_read_committed)
+
+    def assigned(self, tp: TopicPartition) -> PartitionState | None:
+        """Return an assigned partition; None: it is not."""
+        return self._state.assignment.get(tp)
 
     def source(self, partition: PartitionState) -> int | None:
         """Return the id of the node that a partition is read from; None without a leader."""
@@ -239,6 +251,11 @@ class Fetcher:
             if node.is_short_of_bytes:
                 node.wake()
 
+    def look_anew(self) -> None:
+        """Have all tasks look at all their partitions again: others are sought than before."""
+        for node in self._nodes.values():
+            node.touch_all()
+
     @property
     def share_bytes(self) -> int:
         """What one response may bring, so that no broker's long poll starves another's.
@@ -246,6 +263,11 @@ class Fetcher:
         Each broker has up to two at a time: one being worked on, one asked for.
         """
         return max(1, self.budget.room_bytes // (2 * max(1, len(self._nodes))))
+
+    def is_left_out(self, partition: PartitionState) -> bool:
+        """Whether a partition is not fetched because memory is short, and gets wait for others."""
+        sought = self.queue.sought
+        return bool(sought) and partition.tp not in sought
 
     def target(self, partition: PartitionState, node: NodeFetcher) -> FetchTarget | None:
         """Return what to ask a broker of a partition now; None: nothing."""
@@ -255,6 +277,7 @@ class Fetcher:
             or source.node is not node
             or not partition.is_fetchable
             or not self.queue.line.has_room(partition)
+            or self.is_left_out(partition)
         ):
             return None
         return FetchTarget(

@@ -23,10 +23,11 @@ import asyncio
 import enum
 import logging
 import math
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout_at
+from aiokafka_lite._event import Event
 from aiokafka_lite.client import Connection, Exchange, Lane
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.fetching.answers import Answers
@@ -47,7 +48,8 @@ from aiokafka_lite.errors import (
     RequestTimedOutError,
     for_code,
 )
-from aiokafka_lite.protocol.messages.fetch import FetchResponse
+from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
+from aiokafka_lite.protocol.schema import Struct
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.fetching.fetcher import Fetcher
@@ -97,7 +99,7 @@ class NodeFetcher:
         self._retry_at: float | None = None
         self._targets = NodeTargets(fetcher, self, self._session)
         self._answers = Answers(fetcher, node_id, counts, self._session, self._targets)
-        self._wake = asyncio.Event()
+        self._wake = Event()
         self._backoff = Backoff(fetcher.config.retry_backoff_s, LAST_BACKOFF_S, fetcher.rng)
         self._stall_s = min(FETCH_STALL_S, fetcher.config.request_timeout_s)
         self._exchange: Exchange[FetchResponse] | None = None
@@ -139,6 +141,12 @@ class NodeFetcher:
     def touch(self, partition: PartitionState) -> None:
         """Look at a partition again before the next request."""
         self._targets.touch(partition)
+        if self._exchange is None:
+            self._wake.set()
+
+    def touch_all(self) -> None:
+        """Look at all partitions again before the next request."""
+        self._targets.touch_all()
         if self._exchange is None:
             self._wake.set()
 
@@ -207,8 +215,7 @@ class NodeFetcher:
                     await self._recover()
                 while self._answers.is_settling:
                     await asyncio.sleep(0)
-                    if self._answers.go_on():
-                        self._release()
+                    self._settle_more()
                 step = self.advance()
                 self.is_waiting_to_send = step in (Step.CONNECT, Step.MAKE_ROOM)
                 if step is Step.END:
@@ -220,7 +227,7 @@ class NodeFetcher:
                     continue
                 if step is Step.MAKE_ROOM:
                     # What nobody comes for must not hold up the others.
-                    self._fetcher.queue.make_room()
+                    self._fetcher.queue.make_room(is_behind=self._targets.is_behind)
                 await self._sleep_until_woken(self._retry_at)
         finally:
             self._is_closed = True
@@ -311,13 +318,16 @@ class NodeFetcher:
             self._fetcher.share_bytes,
         )
         least_bytes = min(wanted_bytes, config.max_partition_fetch_bytes)
-        claimant = None
-        if self._answers.needed_bytes > least_bytes:
+        claim, claimant = self._targets.claim, None
+        if claim is not None:
             # Brokers send a batch that is too large alone, whatever they are asked for (KIP-74).
-            least_bytes = self._answers.needed_bytes
+            least_bytes = max(least_bytes, claim.size_bytes)
             wanted_bytes = max(wanted_bytes, least_bytes)
             claimant = self
         reservation = self._fetcher.budget.reserve(wanted_bytes, least_bytes, claimant)
+        if reservation is None and self._fetcher.queue.sought and not self._targets.is_behind:
+            # What gets wait for may be long in coming: what is buffered of the rest is kept.
+            reservation = self._fetcher.budget.reserve_nothing()
         self.is_short_of_bytes = reservation is None
         return reservation
 
@@ -333,7 +343,7 @@ class NodeFetcher:
         request = self._fetcher.template.request(
             session_id=asked.session_id,
             session_epoch=asked.session_epoch,
-            max_bytes=reservation.size_bytes,
+            max_bytes=max(1, reservation.size_bytes),
             topics=asked.topics,
             forgotten=asked.forgotten,
             rack_id=self._fetcher.replicas.rack_id(now),
@@ -370,16 +380,24 @@ class NodeFetcher:
         """Settle the answer, or leave it to the task if that takes long."""
         self._exchange = None
         try:
-            response = exchange.result()
+            response, topics = exchange.result_in_pieces(PartitionData)
             self.counts.answered(self._loop.time(), self._sent_at)
             if (response.throttle_time_ms > 0) is not self._is_throttled:
                 self._note_throttle(response.throttle_time_ms / 1000)
-            self._accept(response)
+            self._accept(response, response.responses if topics is None else topics)
         except Exception as error:  # noqa: BLE001 -- the task raises it, if it is not to be retried
             self._failed(error)
             return
         if not self._answers.is_settling:
             self.response_taken()
+
+    def _settle_more(self) -> None:
+        """Settle the next slice of an answer."""
+        try:
+            if self._answers.go_on():
+                self._release()
+        except KafkaError as error:  # it is malformed
+            self._failed(error)
 
     def _note_throttle(self, throttle_s: float) -> None:
         """Tell once that the broker holds this client back (KIP-219), until it does not."""
@@ -403,7 +421,7 @@ class NodeFetcher:
         if self._failing_since is None and isinstance(error, UNREACHABLE):
             self._failing_since = self._loop.time()
 
-    def _accept(self, response: FetchResponse) -> None:
+    def _accept(self, response: FetchResponse, topics: Iterable[Struct]) -> None:
         if response.error_code:
             self._release()
             self._session_failed(for_code(response.error_code))
@@ -416,7 +434,7 @@ class NodeFetcher:
         self._targets.answered()
         if self._reservation is None:
             raise AssertionError("an answer without a request")
-        if self._answers.begin(response, self._reservation):
+        if self._answers.begin(response, topics, self._reservation):
             self._release()
         else:
             self._wake.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiokafka_lite.consumer.fetching.session import FetchSession
 from aiokafka_lite.consumer.state import PartitionState
@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.fetching.fetcher import Fetcher
     from aiokafka_lite.consumer.fetching.node_fetcher import NodeFetcher
     from aiokafka_lite.consumer.fetching.oversized import OversizeSearch
+
+
+class Claim(NamedTuple):
+    """What is asked for alone next, because an answer was more than there was room for."""
+
+    partition: PartitionState
+    size_bytes: int
 
 
 class NodeTargets:
@@ -27,6 +34,8 @@ class NodeTargets:
         self._node = node
         self._session = session
         self._loop = asyncio.get_running_loop()
+        # Until it is answered, or its partition cannot be asked for.
+        self.claim: Claim | None = None
         # Made when an answer is too large to be received.
         self._oversize: OversizeSearch | None = None
 
@@ -42,7 +51,8 @@ class NodeTargets:
         """Look at a partition again before the next request."""
         self.touched[partition] = None
 
-    def _touch_all(self) -> None:
+    def touch_all(self) -> None:
+        """Look at all partitions again before the next request."""
         self.touched.update(dict.fromkeys(self.partitions))
 
     def forget(self, partition: PartitionState) -> None:
@@ -64,12 +74,14 @@ class NodeTargets:
                     self.touched[partition] = None
         search = self._oversize
         if search is not None and search.is_on:
-            search.pass_idle(self._can_be_asked)
-            self._touch_all()
+            search.pass_idle(self.can_be_asked)
+            self.touch_all()
+        if self.claim is not None and not self.can_be_asked(self.claim.partition):
+            self._end_claim()
         touched, self.touched = self.touched, {}
         for partition in touched:
             target = None
-            if partition in self.partitions and (search is None or search.allows(partition)):
+            if partition in self.partitions and self._may_ask_for(partition):
                 target = self._fetcher.target(partition, self._node)
                 if target is not None and partition.retry_at > now:
                     target = None
@@ -78,6 +90,19 @@ class NodeTargets:
         if not self.backing_off:
             return None
         return min(partition.retry_at for partition in self.backing_off)
+
+    def _may_ask_for(self, partition: PartitionState) -> bool:
+        """Whether a partition is not left out for the sake of one that is asked for alone."""
+        if self.claim is not None and self.claim.partition is not partition:
+            return False
+        return self._oversize is None or self._oversize.allows(partition)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the next request is known to bring records."""
+        if self.claim is not None:
+            return True
+        return any(self._fetcher.is_behind(partition) for partition in self._session.partitions)
 
     def is_unmoved(self, partition: PartitionState) -> bool:
         """Whether the latest request asked for what comes next of a partition."""
@@ -90,13 +115,23 @@ class NodeTargets:
         )
 
     # --- Answers that are too large --------------------------------------------------------
+    def claim_bytes(self, partition: PartitionState, size_bytes: int) -> None:
+        """Ask next for a partition alone, as soon as there are so many bytes for it."""
+        self.claim = Claim(partition, size_bytes)
+        self.touch_all()
+
+    def _end_claim(self) -> None:
+        self.claim = None
+        self._fetcher.budget.withdraw(self._node)
+        self.touch_all()
+
     def search_oversized(self, size_bytes: int, limit_bytes: int) -> None:
         """Find the partition whose next batch is too large to be received, and give it an error."""
         from aiokafka_lite.consumer.fetching.oversized import OversizeSearch, too_large
 
         search = self._oversize = self._oversize or OversizeSearch()
         asked = self._session.partitions
-        self._touch_all()
+        self.touch_all()
         if len(asked) > 1:
             search.begin(asked)
         elif asked and self.is_unmoved(asked[0]) and search.is_found(asked[0]):
@@ -104,12 +139,15 @@ class NodeTargets:
             self._fetcher.queue.put_error(asked[0], error, is_sticky=True)
 
     def answered(self) -> None:
-        """Note that an answer was not too large: others are asked for next while a search is on."""
+        """Note that an answer could be received: what was left out for its sake is asked for."""
+        if self.claim is not None:
+            self._end_claim()
         if self._oversize is not None and self._oversize.is_on:
             self._oversize.answered()
-            self._touch_all()
+            self.touch_all()
 
-    def _can_be_asked(self, partition: PartitionState) -> bool:
+    def can_be_asked(self, partition: PartitionState) -> bool:
+        """Whether a request could ask for a partition now, were it sent."""
         return (
             partition in self.partitions
             and partition.retry_at <= self._loop.time()

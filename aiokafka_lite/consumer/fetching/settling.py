@@ -91,7 +91,8 @@ class Settling:
         partition.failure_count = 0
         partition.retry_reason = ""
         partition.high_watermark = answer.high_watermark
-        partition.last_stable_offset = answer.last_stable_offset
+        is_stable_known = answer.last_stable_offset >= 0  # not by old brokers
+        partition.last_stable_offset = answer.last_stable_offset if is_stable_known else None
         partition.log_start_offset = answer.log_start_offset
         if not answer.records:
             return None
@@ -135,7 +136,9 @@ class Settling:
         if error_class is UnknownError:
             text = f"the broker answered with error code {code}, which this version does not know"
         else:
-            text = f"the broker cannot serve partition {partition.tp}"
+            text = "the broker cannot serve it"
+        topic, number = partition.tp
+        text = f"partition {number} of topic {topic} at offset {partition.fetched}: {text}"
         self._queue.put_error(partition, error_class(text).at(partition.tp, partition.fetched))
 
     def _settle_out_of_range(self, partition: PartitionState) -> None:

@@ -37,6 +37,8 @@ def standing_of(fetcher: Fetcher, partition: PartitionState, now: float) -> Stan
     """Say where a partition stands that is to be fetched (`PartitionState.is_fetchable`)."""
     if not fetcher.queue.line.has_room(partition):
         return Standing("buffered records or an error wait to be taken")
+    if fetcher.is_left_out(partition):
+        return Standing("memory is short, and gets wait for other partitions")
     node_id = fetcher.source(partition)
     if node_id is None:
         has_leader = fetcher.cluster.view.leader(partition.tp) is not None

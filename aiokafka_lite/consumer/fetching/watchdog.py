@@ -7,7 +7,8 @@ counted, published as FetchStalled, and logged. It is the consumer's own bug the
 an application should not have to notice it by the silence.
 
 It also measures how long partitions are assigned without a position, and wakes whoever looks for
-positions when that gets long.
+positions when that gets long; and it has brokers that were lost tried, which nobody may need any
+more: otherwise health() would tell for ever that they are away.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class Watchdog:
                 self._without_position[partition] = without_position.get(partition, now)
         if self.assigned_without_position_s > LONG_S:
             self._wake_resolver()
+        self._fetcher.cluster.pool.try_lost()
 
     def _check(self, partition: PartitionState, since: float | None, now: float) -> None:
         explanation = self._complaint(partition, now)

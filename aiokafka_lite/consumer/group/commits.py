@@ -7,10 +7,11 @@ What makes commits hard is that they overlap with each other and with rebalances
   application says so by a later call.
 - Overlap with a topic's end: what no broker knows any more drops out of the commits that the
   consumer makes of its positions, lest they wait for it until their deadline.
-- Overlap with a rebalance: while the coordinator waits for the new assignment it takes no
-  commits (REBALANCE_IN_PROGRESS). Such a commit waits, and is sent once for the generation right
-  after, if the partitions came back: then nobody else has had them in between. Whatever else
-  outlives its generation ends with CommitFailedError.
+- Overlap with a rebalance: a commit is made as whom the partitions were assigned to, which is of
+  the generation before while a rebalance goes on (`Member.assigned_as`). While the coordinator
+  waits for the new assignment it takes no commits (REBALANCE_IN_PROGRESS). Such a commit waits,
+  and is sent once for the generation right after, if the partitions came back: then nobody else
+  has had them in between. Whatever else outlives its assignment ends with CommitFailedError.
 - `committed` waits for commits that wait: the positions of a new assignment must not start
   behind them.
 
@@ -28,8 +29,9 @@ from typing import Final
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster
+from aiokafka_lite.consumer.arguments import check_offsets
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.group.auto_commit import AutoCommit
+from aiokafka_lite.consumer.group.auto_commit import AutoCommit, Departed
 from aiokafka_lite.consumer.group.committed import CommittedReader, pause
 from aiokafka_lite.consumer.group.coordinator import Coordinator
 from aiokafka_lite.consumer.group.member import (
@@ -47,7 +49,6 @@ from aiokafka_lite.consumer.group.offset_requests import (
     LAST_COMMIT_BY_NAME,
     OffsetToCommit,
     TopicIds,
-    checked_offsets,
     commit_error_code,
     commit_request,
     commit_results,
@@ -118,11 +119,12 @@ class Commits(CommittedReader):
     async def commit(self, offsets: object = None, *, timeout_s: float | None = None) -> None:
         """Commit offsets, or the positions of all assigned partitions.
 
-        When it is cancelled the offsets may or may not have been committed.
+        When it is cancelled the offsets may or may not have been committed. For auto-commit they
+        count as processed in either case, so that it does not go back behind them.
 
         Args:
             offsets: ``{TopicPartition: offset | (offset, metadata) | OffsetAndMetadata}``; None
-                for the positions: everything handed out so far.
+                for the positions: everything handed out so far in the present assignment.
             timeout_s: How long to try, with all that is tried again meanwhile, as Java's
                 default.api.timeout.ms does; request_timeout_ms by default.
 
@@ -130,25 +132,34 @@ class Commits(CommittedReader):
             ValueError: The argument has the wrong shape.
             TypeError: A key is no TopicPartition, or metadata is no string.
             IllegalStateError: A partition is not assigned to this consumer.
-            CommitFailedError: The group rebalanced: the partitions may have another owner.
+            CommitFailedError: The group rebalanced: the partitions may have another owner, or
+                have had one since the records were handed out that an offset means.
             FencedInstanceIdError: Another consumer has taken this one's group_instance_id.
             KafkaTimeoutError: It could not be done in time.
             UnknownTopicOrPartitionError: A topic is gone, and what was of it was not committed.
             KafkaError: The coordinator refuses.
         """
-        wanted = self._state.handed_out_offsets() if offsets is None else checked_offsets(offsets)
-        if not self.is_between_assignments:
-            for tp in wanted:
-                self._state.partition(tp)
-        elif wanted and not self._member.is_member:
-            raise self._lost()
+        wanted = self._state.handed_out_offsets() if offsets is None else check_offsets(offsets)
         if wanted:
-            await self._commit(
+            if self.is_between_assignments and self.assigned_as is None:
+                raise self._lost()
+            for tp, offset in wanted.items():
+                self._state.partition(tp)
+                if self._state.is_of_earlier_assignment(tp, offset.offset):
+                    raise CommitFailedError(
+                        f"offset {offset.offset} of {tp} is of records of an earlier assignment: "
+                        "another member may have had the partition since. To commit it all the "
+                        "same, seek there first"
+                    )
+            self._state.note_finished(wanted)
+            commit = PendingCommit(
+                self._next(),
                 wanted,
-                deadline=self._deadline(timeout_s),
+                self.assigned_as,
                 is_asked_for=True,
                 names_partitions=offsets is not None,
             )
+            await self._commit(commit, self._deadline(timeout_s))
 
     async def commit_last(
         self, offsets: Offsets, *, deadline: float
@@ -158,18 +169,59 @@ class Commits(CommittedReader):
         Returns:
             What could not be committed.
         """
-        left = self.left_to_commit(offsets)
-        if left:
-            try:
-                await self._commit(left, deadline=deadline, is_asked_for=False)
-            except KafkaError as error:
-                log.warning("group %s: %s not committed: %s", self._member.group_id, left, error)
-                return self.not_committed_yet(left)
-        return {}
+        left = self.not_committed_yet(offsets)
+        return self.not_committed_yet(await self._try_to_commit(left, deadline))
+
+    async def commit_at_the_end(
+        self, offsets: Offsets, *, deadline: float
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Do so with `offsets` and with what was given up before; `stop_auto_commit` comes first.
+
+        Returns:
+            What could not be committed, now or when it was given up.
+        """
+        for departed in tuple(self._auto_commit.departed):
+            left = await self._try_to_commit(departed.offsets, deadline, departed)
+            self._auto_commit.settle(departed, left)
+        uncommitted = await self.commit_last(offsets, deadline=deadline)
+        return {**self._auto_commit.forgone, **uncommitted}
+
+    async def _try_to_commit(
+        self, offsets: Offsets, deadline: float, departed: Departed | None = None
+    ) -> Offsets:
+        if not offsets:
+            return {}
+        commit = self._make(offsets, departed)
+        try:
+            await self._commit(commit, deadline)
+        except KafkaError as error:
+            log.warning("group %s: %s not committed: %s", self._member.group_id, offsets, error)
+        return commit.left
+
+    async def settle_departed(self, deadline: float) -> None:
+        """Wait until what was given up is committed, or cannot be; after the deadline it cannot."""
+        try:
+            async with timeout_at(deadline):
+                while self._auto_commit.departed:
+                    await self._member.wait_for_change()
+        except asyncio.TimeoutError:
+            for departed in tuple(self._auto_commit.departed):
+                log.warning(
+                    "group %s: %s not committed in time", self._member.group_id, departed.offsets
+                )
+                self._auto_commit.settle(departed, departed.offsets)
+
+    @property
+    def has_departed(self) -> bool:
+        """Whether something that was given up is still to be committed."""
+        return bool(self._auto_commit.departed)
 
     def left_to_commit(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what is to be committed at last and is not yet: of `offsets`, and of what went."""
-        return self.not_committed_yet({**self._auto_commit.departed, **offsets})
+        left = dict(self._auto_commit.forgone)
+        for departed in self._auto_commit.departed:
+            left.update(departed.offsets)
+        return self.not_committed_yet({**left, **offsets})
 
     def start_auto_commit(self, scope: TaskScope) -> None:
         """Start to commit what was handed out before the latest get, time and again."""
@@ -180,70 +232,69 @@ class Commits(CommittedReader):
         """Stop that, so that what is committed last stays; idempotent."""
         await self._auto_commit.stop()
 
-    async def commit_by_itself(self, offsets: Offsets) -> None:
+    async def commit_by_itself(self, offsets: Offsets, departed: Departed | None = None) -> Offsets:
         """Commit what nobody asked to commit; the next get raises what would fail again.
+
+        Returns:
+            What could not be committed.
 
         Raises:
             asyncio.CancelledError: It may or may not have been committed.
         """
+        commit = self._make(offsets, departed)
         try:
-            await self._commit(offsets, deadline=self._deadline(None), is_asked_for=False)
+            await self._commit(commit, self._deadline(None))
         except (CommitFailedError, KafkaTimeoutError) as error:
             log.warning("group %s: auto-commit failed: %s", self._member.group_id, error)
         except KafkaError as error:
             self._on_error(error)
+        return commit.left
 
     @property
     def is_between_assignments(self) -> bool:
         """Whether the group is in the middle of a rebalance."""
         return self._member.state in REBALANCING
 
+    @property
+    def assigned_as(self) -> Identity | None:
+        """As whom the present assignment is held; None when it is lost, or there was none."""
+        if self._state.mode is SubscriptionMode.ASSIGNED:
+            return Identity()  # the group only keeps the offsets
+        return self._member.assigned_as
+
     def not_committed_yet(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return those that there is something to be gained by committing."""
         return {
             tp: offset
             for tp, offset in offsets.items()
-            if not self._is_covered(self._state.assignment.get(tp), offset.offset)
-            and not any(
-                asked.is_asked_for and tp in asked.left and asked.left[tp].offset > offset.offset
-                for asked in self._pending
-            )
+            if not self._is_committed(self._state.assignment.get(tp), offset.offset)
         }
 
     @staticmethod
-    def _is_covered(partition: PartitionState | None, offset: int) -> bool:
-        """Whether nothing is gained by committing `offset`.
+    def _is_committed(partition: PartitionState | None, offset: int) -> bool:
+        committed = None if partition is None else partition.committed
+        return committed is not None and committed.offset == offset
 
-        A commit by the application of what it was handed later stands: the application knows
-        better than "handed out before the latest get". When it has gone back by `seek`, its
-        position is below what is committed, and then that is given up.
-        """
-        if partition is None or partition.committed is None:
-            return False
-        committed, position = partition.committed.offset, partition.position
-        return committed == offset or (position is not None and offset < committed <= position)
-
-    async def _commit(
-        self,
-        offsets: Offsets,
-        *,
-        deadline: float,
-        is_asked_for: bool,
-        names_partitions: bool = False,
-    ) -> None:
+    def _next(self) -> int:
         self._sequence += 1
-        commit = PendingCommit(
-            self._sequence,
+        return self._sequence
+
+    def _make(self, offsets: Offsets, departed: Departed | None) -> PendingCommit:
+        """Make a commit that nobody asked for."""
+        return PendingCommit(
+            self._next(),
             offsets,
-            self._member.identity,
-            is_asked_for=is_asked_for,
-            names_partitions=names_partitions,
+            self.assigned_as if departed is None else departed.assigned_as,
+            is_asked_for=False,
+            is_departed=departed is not None,
         )
+
+    async def _commit(self, commit: PendingCommit, deadline: float) -> None:
         self._pending.add(commit)
         try:
             await self._carry_through(commit, deadline)
         except KafkaError as error:
-            failed = CommitFailed(dict(commit.left), error, is_auto=not is_asked_for)
+            failed = CommitFailed(dict(commit.left), error, is_auto=not commit.is_asked_for)
             self.failed_at = failed.at_s
             self._state.events.publish(failed)
             raise
@@ -252,16 +303,13 @@ class Commits(CommittedReader):
             self.failed_at = None
         finally:
             self._pending.discard(commit)
-            self._done_waiting(commit)
+            if commit in self._waiting:
+                self._waiting.discard(commit)
+                self._member.notify()
 
     @property
     def is_settling(self) -> bool:
         return bool(self._waiting or self._auto_commit.departed)
-
-    def _done_waiting(self, commit: PendingCommit) -> None:
-        if commit in self._waiting:
-            self._waiting.discard(commit)
-            self._member.notify()
 
     async def _carry_through(self, commit: PendingCommit, deadline: float) -> None:
         """Try until all is committed, or overtaken by later commits, or the deadline."""
@@ -278,7 +326,6 @@ class Commits(CommittedReader):
                 break
             except KafkaError as error:
                 last_error = error
-                self._done_waiting(commit)
                 if not self._is_worth_another_try(commit, error):
                     raise
                 if isinstance(error, GONE) and await self._is_all_gone(commit, deadline):
@@ -305,6 +352,9 @@ class Commits(CommittedReader):
             commit.left = self.not_committed_yet(commit.left)
             for tp in [tp for tp in commit.left if is_gone(self._cluster.view, tp.topic)]:
                 del commit.left[tp]
+            if not commit.is_departed and commit.made_as == self.assigned_as:
+                self._keep_in_step(commit)
+            self._say_what_was_asked_for(commit)
         if not commit.left:
             return
         identity = self._identity_for(commit)
@@ -336,28 +386,54 @@ class Commits(CommittedReader):
         for other in sorted(later, key=lambda other: other.sequence):
             commit.left |= {tp: other.left[tp] for tp in commit.left if tp in other.left}
 
+    def _keep_in_step(self, commit: PendingCommit) -> None:
+        """Say what the application has finished by now, and nothing where it has sought back.
+
+        This is for as long as the assignment lasts: in another one a lower position is no seek.
+        """
+        now = self._state.processed_offsets()
+        for tp, offset in tuple(commit.left.items()):
+            partition = self._state.assignment.get(tp)
+            if partition is None or partition.position is None:
+                continue
+            if partition.position < offset.offset:
+                del commit.left[tp]
+            elif tp in now and now[tp].offset > offset.offset:
+                commit.left[tp] = now[tp]
+
+    def _say_what_was_asked_for(self, commit: PendingCommit) -> None:
+        """Take over the metadata of a commit of the same offset, which this one overtakes."""
+        for asked in self._pending:
+            if asked.is_asked_for:
+                for tp in commit.left.keys() & asked.left.keys():
+                    if commit.left[tp].offset == asked.left[tp].offset:
+                        commit.left[tp] = asked.left[tp]
+
     def _identity_for(self, commit: PendingCommit) -> Identity:
         """Return in whose name to commit.
 
         Raises:
             CommitFailedError: The partitions may have got another owner since.
         """
-        if self._state.mode is SubscriptionMode.ASSIGNED:
-            return Identity()  # the group only keeps the offsets
-        identity, made_as = self._member.identity, commit.made_as
+        holder, made_as = self.assigned_as, commit.made_as
+        if commit.is_departed:
+            if made_as is None or made_as not in (Identity(), self._member.identity):
+                raise self._lost()
+            return made_as
+        if holder is None or made_as is None or holder.member_id != made_as.member_id:
+            raise self._lost()
+        if holder == Identity():
+            return holder
         # Only a commit that waited may go over to the next generation: reads wait for it, and
         # nobody else has had the partitions in between.
-        latest = made_as.generation + (commit in self._waiting)
-        if (
-            not self._member.is_member
-            or identity.member_id != made_as.member_id
-            or identity.generation > latest
-        ):
+        if holder.generation > made_as.generation + (commit in self._waiting):
             raise self._lost()
-        commit.made_as = identity
+        if holder != self._member.identity:
+            raise self._lost()  # a newer generation shares the partitions out at this moment
+        commit.made_as = holder
         if gone := sorted(commit.left.keys() - self._state.assignment.keys()):
             raise CommitFailedError(f"the group rebalanced and took away {gone}")
-        return identity
+        return holder
 
     def _lost(self) -> CommitFailedError:
         because = self._member.lost_because

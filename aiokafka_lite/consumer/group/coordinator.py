@@ -102,9 +102,10 @@ class Coordinator:
                         self.forget(node_id, error)
                     raise
         except asyncio.TimeoutError:
+            cause = self._unreachable(node_id)
             silence = KafkaTimeoutError(
                 f"the coordinator of group {self._group_id} did not answer "
-                f"{type(request).__name__} in time"
+                f"{type(request).__name__} in time{'' if cause is None else f': {cause}'}"
             )
             if node_id is not None:
                 # It hangs, and others may have taken over. A deadline is often that of the answer,
@@ -115,8 +116,20 @@ class Coordinator:
                     # that does not know yet that it is the coordinator no more, it would be wrong.
                     text = f"node {node_id} stopped answering: {silence.args[0]}"
                     self._cluster.pool.give_up(node_id, lane, KafkaConnectionError(text))
-            raise silence from None
+            raise silence from cause
         return response
+
+    def _unreachable(self, node_id: int | None) -> KafkaError | None:
+        """Return why the coordinator, or whoever could name it, cannot be reached; None: it can."""
+        pool = self._cluster.pool
+        node_ids = pool.node_ids() if node_id is None else [node_id]
+        errors = [error for each in node_ids if (error := pool.last_error(each)) is not None]
+        return errors[0] if len(errors) == len(node_ids) and errors else None
+
+    def send_nowait(self, request: Request[Response]) -> None:
+        """Send a request whose answer nobody waits for, if a connection is open and idle."""
+        if self._node_id is not None:
+            self._cluster.pool.send_nowait(self._node_id, request)
 
     async def _find(self) -> int:
         async with self._finding:  # all who wait ask once

@@ -9,7 +9,6 @@ import math
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -24,6 +23,7 @@ from aiokafka_lite.consumer.group.member import (
     Recovery,
     recovery_for,
 )
+from aiokafka_lite.consumer.monitoring.event_stream import LogLimit
 from aiokafka_lite.consumer.state import SubscriptionState
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 
 # How late a beat may be, as a part of the session, without the loop having been blocked.
 BLOCKED_SHARE: Final = 0.1
+# How much of a session may pass before it counts as over: two clocks do not agree to the last
+# millisecond, and those of brokers (and of uvloop) have no smaller unit.
+LEASE_SHARE: Final = 0.99
 
 
 class Heartbeat:
@@ -68,13 +71,15 @@ class Heartbeat:
         self._on_error = on_error
         # Also asked when the application changes its subscription while the loop stands still.
         self._loop = asyncio.get_running_loop()
+        self._lease_s = config.session_timeout_s * LEASE_SHARE
         # Loop times. The coordinator heard of this member last, and will hear next.
         self._last_contact = 0.0
         self._next_beat = 0.0
         # Loop time at which the lease is over, if the loop turns out to have been blocked until
-        # then. In the past only until the next beat has an outcome.
+        # then. In the past only until a beat is answered.
         self._expires_at = math.inf
         self._alarm: asyncio.TimerHandle | None = None
+        self._log_limit = LogLimit()
         self.beat_count = 0
         self.failure_count = 0
         # How long the event loop was blocked since then, if that was long.
@@ -91,24 +96,26 @@ class Heartbeat:
             "group drops a member"
         )
 
-    def note_contact(self, heard_at: float | None = None) -> None:
-        """Note when the coordinator heard of the member: by default, just now.
+    def note_contact(self, asked_at: float) -> None:
+        """Note that the coordinator has answered a request that begins a session anew.
 
-        Of a beat all that is known is that it was heard after it was sent: its answer may have
-        waited here for a loop that was blocked.
+        All that is known is that it heard of the member after this loop time, when the request was
+        sent: the answer may have waited here for a loop that was blocked.
         """
-        now = self._loop.time()
-        self._last_contact = now if heard_at is None else heard_at
-        if now - self._last_contact < self._config.session_timeout_s:
+        self._last_contact = max(self._last_contact, asked_at)
+        over_at = self._last_contact + self._lease_s
+        if self._loop.time() < over_at:
             self._blocked_s = 0.0
             self._expires_at = math.inf
+        else:
+            self._expires_at = min(self._expires_at, over_at)
         self._next_beat = self._last_contact + self._config.heartbeat_interval_s
         self._backoff.reset()
 
     def hold_if_expired(self) -> bool:
         """Have nothing handed out once the loop was blocked for too long; whether it was.
 
-        Others may have the partitions by now. The next beat's outcome ends it.
+        Others may have the partitions by now. The next answer to a beat ends it.
         """
         is_expired = self._loop.time() > self._expires_at
         if is_expired and self._member.state is MemberState.STABLE:
@@ -117,11 +124,11 @@ class Heartbeat:
 
     def _expect_to_run(self, by: float) -> None:
         """Take it for a blocked loop if there is no outcome within a lease, and soon after `by`."""
-        session_s = self._config.session_timeout_s
         loop = self._loop
         if loop.time() > self._expires_at:
             return
-        self._expires_at = max(self._last_contact + session_s, by + session_s * BLOCKED_SHARE)
+        late_s = self._config.session_timeout_s * BLOCKED_SHARE
+        self._expires_at = max(self._last_contact + self._lease_s, by + late_s)
         self._silence_alarm()
         # It runs ahead of every task that a blocked loop has kept waiting.
         self._alarm = loop.call_at(self._expires_at, self.hold_if_expired)
@@ -132,9 +139,16 @@ class Heartbeat:
 
     def start(self) -> asyncio.Task[Interruption]:
         """Send heartbeats for a stable member, until the task returned is cancelled or done."""
-        task = self._scope.supervise(lambda: self.beat(is_rebalancing=False), name="heartbeat")
+        task = self._begin(is_rebalancing=False)
         task.add_done_callback(lambda _: self._member.notify())
         return task
+
+    def _begin(self, *, is_rebalancing: bool) -> asyncio.Task[Interruption]:
+        # From now on, not from the task's first turn: whoever has a turn before may block the loop.
+        self._expect_to_run(max(self._next_beat, self._loop.time()))
+        return self._scope.supervise(
+            lambda: self.beat(is_rebalancing=is_rebalancing), name="heartbeat"
+        )
 
     @contextlib.asynccontextmanager
     async def kept_alive(self) -> AsyncIterator[None]:
@@ -149,12 +163,21 @@ class Heartbeat:
             if not task.cancelled() and task.exception() is None:
                 member.interrupt(identity, task.result())
 
-        task = self._scope.supervise(lambda: self.beat(is_rebalancing=True), name="heartbeat")
+        task = self._begin(is_rebalancing=True)
         task.add_done_callback(post)
         try:
             yield
         finally:
-            await stop(self._scope, task)
+            await self.stop(task)
+
+    async def stop(self, task: asyncio.Task[Interruption]) -> None:
+        """End what `start` began, and wait for that; also of a task that had no turn yet."""
+        try:
+            if not task.done():
+                self._scope.cancel(task)
+                await asyncio.wait({task})
+        finally:
+            self._silence_alarm()
 
     async def beat(self, *, is_rebalancing: bool) -> Interruption:
         """Send heartbeats until something interrupts the membership.
@@ -163,34 +186,31 @@ class Heartbeat:
             is_rebalancing: A rebalance has been noticed, and the member is busy preparing for
                 it: only the loss of the membership is news.
         """
-        try:
-            return await self._beat_on(self._member.identity, is_rebalancing=is_rebalancing)
-        finally:
-            self._silence_alarm()
-
-    async def _beat_on(self, identity: Identity, *, is_rebalancing: bool) -> Interruption:
+        identity = self._member.identity
         while True:
             if not is_rebalancing and self._poll_time_left_s() <= 0:
                 return Interruption.POLL_INTERVAL_EXCEEDED
             if not await self._sleep_until_due(is_rebalancing):
                 continue
+            sent_at = self._loop.time()
             try:
-                heard_at = await self._send(identity)
+                await self._send(identity)
             except KafkaError as error:
                 self.failure_count += 1
                 interruption = self._judge(error)
                 if interruption is None:
-                    self._expires_at = math.inf
+                    if self._loop.time() <= self._expires_at:  # nobody answers, but the loop ran
+                        self._expires_at = math.inf
                     self._next_beat = self._loop.time() + self._backoff.next_delay_s()
                 elif interruption is Interruption.GROUP_REBALANCES and is_rebalancing:
-                    self.note_contact()
+                    self.note_contact(sent_at)
                 else:
                     if interruption in LOSSES and not is_rebalancing:
                         self._state.hold_hand_outs()  # until the group task has dropped it all
                     return interruption
             else:
                 self.beat_count += 1
-                self.note_contact(heard_at)
+                self.note_contact(sent_at)
             if not is_rebalancing and not self.hold_if_expired():
                 self._state.release_hand_outs()
 
@@ -217,8 +237,8 @@ class Heartbeat:
             self._blocked_s = late_s
         return loop.time() >= self._next_beat
 
-    async def _send(self, identity: Identity) -> float:
-        """Send one beat; return a time before which the coordinator cannot have heard of it."""
+    async def _send(self, identity: Identity) -> None:
+        """Send one beat, and wait for its answer."""
         request = HeartbeatRequest(
             group_id=self._member.group_id,
             generation_id=identity.generation,
@@ -242,7 +262,6 @@ class Heartbeat:
             took_s = loop.time() - sent_at
             if took_s - answer_s > self._config.session_timeout_s * BLOCKED_SHARE:
                 self._blocked_s = took_s  # the deadline's timer did not fire: nothing ran
-        return sent_at
 
     def _judge(self, error: KafkaError) -> Interruption | None:
         """Return what the error interrupts; None when the next beat may well succeed."""
@@ -251,21 +270,13 @@ class Heartbeat:
             return interruption
         if recovery is Recovery.SURFACE:
             self._on_error(error)
-        silence_s = self._loop.time() - self._last_contact
-        log.log(
-            logging.WARNING if silence_s > self._config.session_timeout_s else logging.INFO,
-            "group %s: heartbeat failed, %.1f s since the last contact: %s",
-            self._member.group_id,
-            silence_s,
-            error,
-        )
+        now = self._loop.time()
+        if (ending := self._log_limit.let_in("failed", now)) is not None:
+            log.warning(
+                "group %s: heartbeat failed, %.1f s since the last contact: %s%s",
+                self._member.group_id,
+                now - self._last_contact,
+                error,
+                ending,
+            )
         return None
-
-
-async def stop(
-    scope: TaskScope, task: asyncio.Task[Interruption] | asyncio.Task[Never] | None
-) -> None:
-    """Cancel a task and wait for its end, whatever that is."""
-    if task is not None and not task.done():
-        scope.cancel(task)
-        await asyncio.wait({task})

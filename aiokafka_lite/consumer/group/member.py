@@ -23,6 +23,10 @@ LEAVING     last commit, LeaveGroup                       both are done or too l
 LEFT        no more a member: final
 ==========  ============================================  ==========================
 
+What it holds it holds as `assigned_as`, from one STABLE to the next: in SYNCING the member is of a
+new generation already, and its partitions are those of the one before. What is committed of them is
+committed as `assigned_as`, never as a member of a generation whose assignment is not known yet.
+
 Which answer means what is data as well: RECOVERIES. A membership can be lost in two ways: the
 generation is over (the member id stays good), or the coordinator forgot the member (it needs a
 new id). In both the partitions belong to others already, and nothing may be committed.
@@ -34,7 +38,6 @@ generation than the present one is dropped there.
 
 from __future__ import annotations
 
-import asyncio
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -42,6 +45,7 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite import errors
 from aiokafka_lite._compat import StrEnum
+from aiokafka_lite._event import Event
 from aiokafka_lite.errors import IllegalStateError, KafkaError
 
 NO_GENERATION: Final = -1
@@ -186,13 +190,15 @@ class Member:
         self.group_instance_id: Final = group_instance_id
         self.state = MemberState.UNJOINED
         self.identity = Identity()
+        # As whom the partitions assigned were given; None while there are none, or they are lost.
+        self.assigned_as: Identity | None = None
         self.protocol_name: str | None = None
         self.is_leader = False
         # Why there is no generation any more, and what is known about it; None while there is one.
         self.lost_by: Interruption | None = None
         self.lost_because = ""
         self._interruption: Interruption | None = None
-        self._changed = asyncio.Event()
+        self._changed = Event()
 
     def __repr__(self) -> str:
         member_id, generation = self.identity
@@ -202,6 +208,16 @@ class Member:
     def is_member(self) -> bool:
         """Whether a generation, as far as known, still counts this member in."""
         return self.identity.generation != NO_GENERATION
+
+    @property
+    def is_of_the_next_generation(self) -> bool:
+        """Whether nobody else had what it had before and has again: no generation was between."""
+        before, identity = self.assigned_as, self.identity
+        return (
+            before is not None
+            and before.member_id == identity.member_id
+            and identity.generation <= before.generation + 1
+        )
 
     @property
     def is_static(self) -> bool:
@@ -247,9 +263,15 @@ class Member:
         self._interruption = None
         self.enter(MemberState.SYNCING)
 
-    def lose_generation(self, lost_by: Interruption, because: str = "") -> None:
+    def take_assignment(self) -> None:
+        """Hold what the present generation's leader gave to this member."""
+        self.assigned_as = self.identity
+        self.enter(MemberState.STABLE)
+
+    def lose_generation(self, lost_by: Interruption | None = None, because: str = "") -> None:
         """Be of no generation any more; the member id stays good."""
         self.identity = Identity(self.identity.member_id)
+        self.assigned_as = None
         self.is_leader = False
         self.lost_by, self.lost_because = lost_by, because
         self.notify()
@@ -257,6 +279,7 @@ class Member:
     def lose_membership(self, lost_by: Interruption | None = None, because: str = "") -> None:
         """Be nobody: the next JoinGroup asks for a new member id."""
         self.identity = Identity()
+        self.assigned_as = None
         self.is_leader = False
         self.lost_by, self.lost_because = lost_by, because
         self.notify()

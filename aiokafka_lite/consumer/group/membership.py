@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.group.callbacks import ListenerCalls
 from aiokafka_lite.consumer.group.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
-from aiokafka_lite.consumer.group.heartbeat import Heartbeat, stop
+from aiokafka_lite.consumer.group.heartbeat import Heartbeat
 from aiokafka_lite.consumer.group.member import (
     LOSSES,
     Interruption,
@@ -31,6 +32,7 @@ from aiokafka_lite.consumer.group.member import (
 )
 from aiokafka_lite.consumer.group.rebalance import Rebalance, Share
 from aiokafka_lite.consumer.monitoring.events import Assigned, ListenerFailed, Lost, Revoked
+from aiokafka_lite.consumer.observers import Departure
 from aiokafka_lite.consumer.state import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.topics import have_changed, is_subscribed, match_pattern
 from aiokafka_lite.errors import ConsumerStoppedError, FencedInstanceIdError, KafkaError
@@ -55,6 +57,8 @@ class Standing(NamedTuple):
     group_id: str
     # The name of its MemberState.
     state: str
+    # Loop time since when it waits for JoinGroup's answer; None: it does not.
+    joining_since: float | None
     # It has left, because the application asked for no records for too long.
     sits_out: bool
     # The assignment answers to the subscription, and the listener knows of it.
@@ -107,17 +111,23 @@ class GroupMembership:
             scope=scope,
             on_error=self._surface,
         )
-        self._rebalance = Rebalance(config, cluster, coordinator, member, state, self._heartbeat)
+        self._rebalance = Rebalance(config, cluster, coordinator, member, self._heartbeat)
         self._listener_calls = ListenerCalls(scope, self._listener_failed)
         self._task: asyncio.Task[Never] | None = None
         # The subscription that the last rebalance answers to, and that for which the listener
         # has been told as well; -1: there is no assignment.
         self._joined_version = -1
         self._assigned_version = -1
+        # What was subscribed when it joined last, and at which version.
+        self._joined_topics: frozenset[str] | None = None
+        self._joined_last = -1
         # What the leader shared out: topics and their numbers of partitions then.
         self._shared_out: Mapping[str, int] = {}
         self._noticed_version = -1
+        # What unsubscribe() has left behind, until the listener is told of it.
+        self._left: Departure | None = None
         self._sits_out = False
+        self._is_halted = False
         self._error: KafkaError | None = None
 
     # --- For the consumer -----------------------------------------------------------------
@@ -143,6 +153,7 @@ class GroupMembership:
         return Standing(
             member.group_id,
             member.state.name,
+            self._rebalance.joining_since,
             sits_out=self._sits_out,
             is_settled=self.is_stable,
             coordinator_id=self._coordinator.node_id,
@@ -150,11 +161,6 @@ class GroupMembership:
             heartbeat_count=heartbeat.beat_count,
             heartbeat_failure_count=heartbeat.failure_count,
         )
-
-    @property
-    def group_topics(self) -> frozenset[str]:
-        """Topics that this member shares out as the leader: metadata has to cover them."""
-        return frozenset(self._shared_out)
 
     @property
     def is_stable(self) -> bool:
@@ -172,9 +178,16 @@ class GroupMembership:
     async def start(self) -> None:
         """Start taking part; awaits nothing of the network."""
         self._state.observers.add_listener(self._application_acted)
+        self._state.observers.on_departure(self._note_departure)
         self._cluster.add_listener(self._metadata_changed)
         self._task = self._scope.supervise(self._run, name="group")
         self._task.add_done_callback(lambda _: self._member.notify())
+
+    def halt(self) -> None:
+        """Take part in no further rebalance: from here on the assignment stays as it is."""
+        if self._task is not None and not self._is_halted:
+            self._is_halted = True
+            self._scope.cancel(self._task)
 
     async def wait_assigned(self) -> None:
         """Wait until the present subscription has got an assignment, which may be empty.
@@ -202,7 +215,8 @@ class GroupMembership:
         """Stop taking part: commit, and tell the coordinator so that it need not find out.
 
         A static member does not say that it leaves: its place is kept for its next start.
-        No listener is called. Returns at the deadline at the latest.
+        No listener is called, but for what was unsubscribed just before. Returns at the deadline
+        at the latest.
 
         Args:
             deadline: Loop time by which to be done.
@@ -214,7 +228,9 @@ class GroupMembership:
         member = self._member
         loop = asyncio.get_running_loop()
         self._cluster.remove_listener(self._metadata_changed)
-        await stop(self._scope, self._task)
+        self.halt()
+        if self._task is not None:
+            await asyncio.wait({self._task})
         await self._commits.stop_auto_commit()
         now = loop.time()
         await self._listener_calls.finish(deadline=now + max(0.0, deadline - now) / 2)
@@ -226,13 +242,20 @@ class GroupMembership:
         leave_by = deadline - left_s * RETURN_SHARE
         commit_by = leave_by - min(LEAVE_MAX_S, left_s * LEAVE_SHARE)
         async with self._heartbeat.kept_alive():
-            uncommitted = await self._commits.commit_last(offsets, deadline=commit_by)
+            uncommitted = await self._commits.commit_at_the_end(offsets, deadline=commit_by)
+            if not self.is_called_by_listener():
+                await self._tell_of_what_was_left("the consumer unsubscribed", commit_by)
             if member.identity.member_id and not member.is_static:
                 leave_by = min(leave_by, loop.time() + LEAVE_MAX_S)
                 await self._rebalance.leave("the consumer stops", deadline=leave_by)
         member.lose_membership()
         member.enter(MemberState.LEFT)
         return uncommitted
+
+    def leave_nowait(self, reason: str) -> None:
+        """Tell the coordinator that the member goes, if that costs no waiting; commit nothing."""
+        if self._member.identity.member_id and not self._member.is_static:
+            self._rebalance.leave_nowait(reason)
 
     # --- The group task -------------------------------------------------------------------
     async def _run(self) -> Never:
@@ -242,8 +265,13 @@ class GroupMembership:
         while True:
             if not is_subscribed(self._state):
                 if member.state is not MemberState.UNJOINED:
+                    await self._settle_departed()
                     await self._withdraw("the consumer unsubscribed")
-                    member.lose_membership()
+                    self._rebalance.watch_for_the_group(())
+                    if member.is_static:  # its place is kept for it
+                        member.lose_generation()
+                    else:
+                        member.lose_membership()
                     member.enter(MemberState.UNJOINED)
                 else:
                     await member.wait_for_change()
@@ -273,20 +301,29 @@ class GroupMembership:
         self._settle_interruption()
         member.enter(MemberState.PREPARING)
         self._joined_version = self._assigned_version = -1
-        if not is_subscribed(state):  # unsubscribe() has let go of everything already
-            state.release_hand_outs()
-            return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.rebalance_timeout_s
-        state.begin_rebalance()
+        # Half of the time: the listener may want to commit or flush something, too.
+        commit_by = (loop.time() + deadline) / 2
+        if is_subscribed(state):
+            state.begin_rebalance()
         state.release_hand_outs()  # a loss may have held them; now there are none
         async with self._heartbeat.kept_alive():
+            await self._commits.settle_departed(commit_by)
+            await self._tell_of_what_was_left(reason, deadline)
+            gone, listener = frozenset(state.assignment), state.listener
+            if not is_subscribed(state):
+                return
             if member.is_member and self._config.enable_auto_commit:
-                # Half of the time: the listener may want to commit or flush something, too.
-                await self._commits.commit_last(
-                    state.processed_offsets(), deadline=(loop.time() + deadline) / 2
-                )
-            await self._tell_of_the_end(reason, deadline)
+                await self._commits.commit_last(state.processed_offsets(), deadline=commit_by)
+            await self._tell_of_the_end(gone, listener, reason, deadline)
+
+    async def _settle_departed(self) -> None:
+        """Wait until what unsubscribe() left behind is committed, or cannot be."""
+        if self._commits.has_departed:
+            deadline = asyncio.get_running_loop().time() + self._config.rebalance_timeout_s / 2
+            async with self._heartbeat.kept_alive():
+                await self._commits.settle_departed(deadline)
 
     def _settle_interruption(self) -> None:
         was_member = self._member.is_member
@@ -294,59 +331,84 @@ class GroupMembership:
         if was_member and not self._member.is_member:
             self._member.lost_because = self._heartbeat.why_silent
 
-    async def _tell_of_the_end(self, reason: str, deadline: float) -> None:
+    async def _tell_of_what_was_left(self, reason: str, deadline: float) -> None:
+        """Tell the listener of then of the partitions that unsubscribe() left behind."""
+        left, self._left = self._left, None
+        if left is not None:
+            await self._tell_of_the_end(left.partitions, left.listener, reason, deadline)
+
+    async def _tell_of_the_end(
+        self,
+        gone: frozenset[TopicPartition],
+        listener: ConsumerRebalanceListener | None,
+        reason: str,
+        deadline: float,
+    ) -> None:
         """Tell the listener, and all who want to know, that the assignment is over."""
         member, state, call = self._member, self._state, self._listener_calls.call
-        gone = set(state.assignment)
         self._settle_interruption()  # the commit may have been told that it is lost
         is_lost = bool(gone) and not member.is_member
         if is_lost:
             reason = member.lost_because or member.lost_by or reason
             log.warning("group %s: lost %s: %s", member.group_id, sorted(gone), reason)
-            state.events.publish(Lost(frozenset(gone), reason))
+            state.events.publish(Lost(gone, reason))
         else:
             log.info("group %s: giving back %s", member.group_id, sorted(gone))
             if gone:
-                state.events.publish(Revoked(frozenset(gone), reason))
-        if (listener := state.listener) is None:
+                state.events.publish(Revoked(gone, reason))
+        if listener is None:
             return
-        if is_lost:
-            await call("on_partitions_lost", listener.on_partitions_lost, gone, deadline=deadline)
-        else:
-            method = listener.on_partitions_revoked
-            await call("on_partitions_revoked", method, gone, deadline=deadline)
+        name = "on_partitions_lost" if is_lost else "on_partitions_revoked"
+        method = listener.on_partitions_lost if is_lost else listener.on_partitions_revoked
+        await call(name, method, set(gone), deadline=deadline)
 
     async def _join(self, reason: str) -> Share | None:
         """Join and sync until it succeeds; None when nothing is subscribed any more."""
         member, state = self._member, self._state
         backoff = Backoff(self._config.retry_backoff_s, RETRY_BACKOFF_MAX_S, self._rng)
         self._error = None
+        is_first = True
         while True:
             if Interruption.FENCED in (member.interruption, member.lost_by):
                 self._give_up(FencedInstanceIdError(Interruption.FENCED.value))
             member.settle_interruption()
+            await self._settle_departed()
             if not is_subscribed(state):
                 return None
             try:
                 if state.mode is SubscriptionMode.PATTERN:
                     await self._look_for_topics()
-                version = state.subscription_version
-                share = await self._rebalance.join_and_sync(
-                    state.subscription or frozenset(), reason=reason
-                )
+                if is_first and self._only_comes_back():
+                    member.lose_membership()
+                is_first = False
+                version, topics = state.subscription_version, state.subscription or frozenset()
+                share = await self._rebalance.join_and_sync(topics, reason=reason)
             except KafkaError as error:
                 await self._recover(error, backoff)
                 continue
             if version == state.subscription_version:
-                self._joined_version = version
+                self._joined_version = self._joined_last = version
+                self._joined_topics = topics
                 self._shared_out = share.shared_out
                 self._error = None
                 return share
             log.info("group %s: the subscription changed meanwhile", member.group_id)
 
+    def _only_comes_back(self) -> bool:
+        """Whether a static member has unsubscribed, and subscribes to the same again.
+
+        It joins without its member id then, as after a restart, and is given what it had: others
+        hear nothing of it (KIP-345), even if it leads (KIP-814). With other topics it must not:
+        the coordinator would not look at them.
+        """
+        return (
+            self._member.is_static
+            and self._state.unsubscribed_version > self._joined_last
+            and self._state.subscription == self._joined_topics
+        )
+
     async def _look_for_topics(self) -> None:
         """Match the pattern before joining, so as not to join for nothing and then again."""
-        self._cluster.watch_all()
         self._metadata_changed(self._cluster.view)
         if not self._state.subscription:
             self._metadata_changed(await self._cluster.refresh())
@@ -372,9 +434,9 @@ class GroupMembership:
         member, state = self._member, self._state
         loop = asyncio.get_running_loop()
         state.hold_hand_outs()
-        state.assign_from_group(share.partitions)
+        state.assign_from_group(share.partitions, is_unbroken=member.is_of_the_next_generation)
         state.restart_idle(loop.time())
-        member.enter(MemberState.STABLE)
+        member.take_assignment()
         state.events.publish(Assigned(share.partitions, member.identity.generation))
         log.info(
             "group %s: generation %d has %s",
@@ -399,7 +461,7 @@ class GroupMembership:
             while (interruption := self._interruption(heartbeat)) is None:
                 await member.wait_for_change()
         finally:
-            await stop(self._scope, heartbeat)
+            await self._heartbeat.stop(heartbeat)
         log.info("group %s: rebalance: %s", member.group_id, interruption)
         return interruption
 
@@ -461,6 +523,11 @@ class GroupMembership:
         self._sits_out = False
 
     # --- What happens to it ---------------------------------------------------------------
+    def _note_departure(self, departure: Departure) -> None:
+        """Note what unsubscribe() leaves behind, unless its end is being told of already."""
+        if is_subscribed(self._state) and self._member.state is MemberState.STABLE:
+            self._left = departure
+
     def _application_acted(self) -> None:
         """Wake the group task for a new subscription, or for a get that it sits out for.
 

@@ -21,7 +21,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
-from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from aiokafka_lite.structs import TopicPartition
 
 # The last versions that name topics; the newer ones give ids.
 LAST_COMMIT_BY_NAME: Final = 9
@@ -187,36 +187,3 @@ def fetch_error_code(response: OffsetFetchResponse) -> int:
                 if found.error_code and is_about_the_group(found.error_code):
                     return found.error_code
     return 0
-
-
-def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Bring the argument of `commit` into one shape.
-
-    Raises:
-        ValueError: It is not a mapping with something in it, or an offset is negative or not
-            an offset at all.
-        TypeError: A key is no TopicPartition, or metadata is no string.
-    """
-    if not offsets or not isinstance(offsets, Mapping):
-        raise ValueError(f"offsets is a dict of TopicPartition to offset, not {offsets!r}")
-    return {_checked_key(tp): _checked_value(value) for tp, value in offsets.items()}
-
-
-def _checked_key(tp: object) -> TopicPartition:
-    if not isinstance(tp, TopicPartition):
-        raise TypeError(f"the keys of offsets are TopicPartition, not {tp!r}")
-    return tp
-
-
-def _checked_value(value: object) -> OffsetAndMetadata:
-    offset: object = value
-    metadata: object = ""
-    if isinstance(value, tuple | list):
-        if len(value) != 2:
-            raise ValueError(f"an offset to commit is an int or (int, str), not {value!r}")
-        offset, metadata = value
-    if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
-        raise ValueError(f"an offset to commit is an int >= 0 or (int, str), not {value!r}")
-    if not isinstance(metadata, str):
-        raise TypeError(f"the metadata of a committed offset is a str, not {metadata!r}")
-    return OffsetAndMetadata(offset, metadata)

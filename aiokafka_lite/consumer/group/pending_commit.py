@@ -21,17 +21,21 @@ class PendingCommit:
         self,
         sequence: int,
         offsets: Offsets,
-        made_as: Identity,
+        made_as: Identity | None,
         *,
         is_asked_for: bool,
-        names_partitions: bool,
+        names_partitions: bool = False,
+        is_departed: bool = False,
     ) -> None:
         self.sequence = sequence
         self.left = dict(offsets)
+        # As whom the partitions were held at the call, and later; None: they were lost already.
         self.made_as = made_as
         self.is_asked_for = is_asked_for
         # By the application: then each of them is committed, or the commit fails.
         self.names_partitions = names_partitions
+        # The application has given the partitions up since.
+        self.is_departed = is_departed
         # The coordinator is in the middle of a rebalance that this member may not know of yet.
         self.was_put_off = False
         # The broker may have it: perhaps only the answer was lost.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import isabstract
 from typing import Final, NamedTuple, cast
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.client import Cluster, ClusterView, Lane
 from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, Assignor, LearnsGeneration
+from aiokafka_lite.consumer.assignors.cluster_topics import TopicsOfCluster
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.group.blobs import (
     PROTOCOL_TYPE,
@@ -22,7 +23,6 @@ from aiokafka_lite.consumer.group.blobs import (
 from aiokafka_lite.consumer.group.coordinator import Coordinator
 from aiokafka_lite.consumer.group.heartbeat import Heartbeat
 from aiokafka_lite.consumer.group.member import Identity, Member, MemberState
-from aiokafka_lite.consumer.state import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.topics import partition_counts
 from aiokafka_lite.errors import InconsistentGroupProtocolError, KafkaError, MemberIdRequired
 from aiokafka_lite.protocol.messages.join_group import (
@@ -39,6 +39,8 @@ from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
+# Who watches the topics of all members, for the one that shares them out.
+LEADER: Final = "group leader"
 # Over the time for which the coordinator may hold JoinGroup and SyncGroup (as Kafka's client).
 ANSWER_MARGIN_S: Final = 5.0
 
@@ -64,16 +66,16 @@ class Rebalance:
         cluster: Cluster,
         coordinator: Coordinator,
         member: Member,
-        state: SubscriptionState,
         heartbeat: Heartbeat,
     ) -> None:
         self._config = config
         self._cluster = cluster
         self._coordinator = coordinator
         self._member = member
-        self._state = state
         self._heartbeat = heartbeat
         self._assignors = own_assignors(config.partition_assignment_strategy)
+        # Loop time since when JoinGroup's answer is waited for.
+        self.joining_since: float | None = None
 
     async def join_and_sync(self, topics: frozenset[str], *, reason: str) -> Share:
         """Take part in a rebalance and return what it gave.
@@ -83,13 +85,15 @@ class Rebalance:
         """
         member = self._member
         member.enter(MemberState.JOINING)
-        joined = await self._join(topics, reason)
+        try:
+            joined = await self._join(topics, reason)
+        finally:
+            self.joining_since = None
         member.take_generation(
             Identity(joined.member_id, joined.generation_id),
             protocol_name=joined.protocol_name,
             leader_id=joined.leader,
         )
-        self._heartbeat.note_contact()
         log.info(
             "group %s: joined generation %d as %s%s",
             member.group_id,
@@ -98,26 +102,29 @@ class Rebalance:
             " (leader)" if member.is_leader else "",
         )
         assignor = self._assignor(joined)
+        if not member.is_leader:
+            self.watch_for_the_group(())
         async with self._heartbeat.kept_alive():
             assignments: Mapping[str, bytes] = {}
             shared_out: Mapping[str, int] = {}
             if member.is_leader:
                 assignments, shared_out = await self._share_out(assignor, joined)
+            # No contact: of a member that asks after the leader has, it begins no new session.
             blob = await self._sync(joined, assignments)
-        self._heartbeat.note_contact()
         assignment = decode_assignment(blob, topics)
         assignor.on_assignment(assignment)
         if isinstance(assignor, LearnsGeneration):
             assignor.on_generation_assignment(joined.generation_id)
         return Share(frozenset(assignment.partitions()), shared_out)
 
+    def watch_for_the_group(self, topics: Iterable[str]) -> None:
+        """Make metadata cover what all members want, as the leader has to; none: as others."""
+        self._cluster.watch(LEADER, topics)
+
     async def leave(self, reason: str, *, deadline: float) -> None:
         """Tell the coordinator that the member goes; when it cannot be told, it finds out."""
         member = self._member
-        request = LeaveGroupRequest(
-            group_id=member.group_id,
-            members=[MemberIdentity(member_id=member.identity.member_id, reason=reason)],
-        )
+        request = self._leave_request(reason)
         try:
             response = await self._coordinator.request(
                 request, error_code=lambda response: response.error_code, deadline=deadline
@@ -127,6 +134,17 @@ class Rebalance:
         else:
             codes = [answer.error_code for answer in response.members if answer.error_code]
             log.info("group %s: left (%s)%s", member.group_id, reason, codes or "")
+
+    def leave_nowait(self, reason: str) -> None:
+        """Tell the coordinator that the member goes, if that costs no waiting."""
+        self._coordinator.send_nowait(self._leave_request(reason))
+
+    def _leave_request(self, reason: str) -> LeaveGroupRequest:
+        member_id = self._member.identity.member_id
+        return LeaveGroupRequest(
+            group_id=self._member.group_id,
+            members=[MemberIdentity(member_id=member_id, reason=reason)],
+        )
 
     # --- Steps ----------------------------------------------------------------------------
     @property
@@ -142,6 +160,7 @@ class Rebalance:
     async def _join(self, topics: frozenset[str], reason: str) -> JoinGroupResponse:
         """Join, in two rounds when the coordinator wants to have named the member first."""
         while True:
+            self.joining_since = asked_at = asyncio.get_running_loop().time()
             response = await self._coordinator.request(
                 self._join_request(topics, reason),
                 error_code=_join_error_code,
@@ -150,6 +169,9 @@ class Rebalance:
                 lane=Lane.GROUP,
             )
             if response.error_code != MemberIdRequired.errno:
+                # Of a follower that joins again and brings nothing new, it begins no new session.
+                if response.generation_id != self._member.identity.generation:
+                    self._heartbeat.note_contact(asked_at)
                 return response
             self._member.take_member_id(response.member_id)
 
@@ -192,12 +214,11 @@ class Rebalance:
         if joined.skip_assignment:
             # A static leader came back: the members keep what they have (KIP-814).
             return {}, shared_out
-        return encode_assignments(assignor.assign(view, members)), shared_out
+        return encode_assignments(assignor.assign(TopicsOfCluster(view), members)), shared_out
 
     async def _view_of(self, topics: set[str]) -> ClusterView:
         """Return metadata of all topics of the group, also of those that only others want."""
-        if self._state.mode is not SubscriptionMode.PATTERN:  # which has all topics watched
-            self._cluster.watch(topics | (self._state.subscription or frozenset()))
+        self.watch_for_the_group(topics)
         view = self._cluster.view
         if all(view.partitions_for_topic(topic) is not None for topic in topics):
             return view

@@ -16,7 +16,7 @@ known, and still neither in a fetch nor in a backoff that has a name.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import StrEnum
 from aiokafka_lite.client import Lane
@@ -29,8 +29,13 @@ from aiokafka_lite.consumer.state import (
     FetchState,
     PartitionState,
     SubscriptionMode,
+    SubscriptionState,
 )
+from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.group.membership import Standing
 
 
 class Cause(StrEnum):
@@ -63,6 +68,10 @@ class Cause(StrEnum):
     ABOUT_TO_FETCH = "about_to_fetch"
 
 
+# How long the others of a group may take to join before it is worth a word.
+LONG_JOIN_S: Final = 3.0
+# What an application raises may have whole records in its text.
+LONGEST_ERROR: Final = 1_000
 # With these something is wrong, though it may pass; with the others all is as it should be, or the
 # application has to do something.
 TROUBLES: Final = frozenset(
@@ -89,15 +98,13 @@ def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
     running = engine.current
     if running is None:
         if engine.is_stopped:
-            return Diagnosis(Cause.STOPPED, "the consumer is stopped: make another one")
-        return Diagnosis(
-            Cause.NOT_STARTED, "the consumer is not started: await consumer.start() first"
-        )
+            return Diagnosis(Cause.STOPPED, stopped_text(engine))
+        return Diagnosis(Cause.NOT_STARTED, not_started_text(engine, now))
     for text in deaths(running):
         return Diagnosis(Cause.TASK_DIED, text)
     partition = engine.state.assignment.get(tp)
     if partition is None:
-        return _not_assigned(engine, running, tp)
+        return _not_assigned(engine, running, tp, now)
     return (
         _held(engine, running, partition)
         or _at_hand(engine, partition, now)
@@ -107,10 +114,10 @@ def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
     )
 
 
-def _not_assigned(engine: Engine, running: Running, tp: TopicPartition) -> Diagnosis:
+def _not_assigned(engine: Engine, running: Running, tp: TopicPartition, now: float) -> Diagnosis:
     state = engine.state
     if not engine.is_started:
-        return Diagnosis(Cause.STARTING, starting_text(engine, running))
+        return Diagnosis(Cause.STARTING, starting_text(engine, running, now))
     standing = running.membership.standing
     if standing is not None and standing.sits_out:
         return _out_of_group(standing.group_id)
@@ -121,7 +128,8 @@ def _not_assigned(engine: Engine, running: Running, tp: TopicPartition) -> Diagn
     elif tp.topic not in (state.subscription or ()):
         text = f"topic {tp.topic!r} is not subscribed"
     elif standing is not None and not standing.is_settled:
-        text = f"group {standing.group_id} is sharing its partitions out ({standing.state})"
+        joining = joining_text(engine, standing, now)
+        text = f"group {standing.group_id} is sharing its partitions out ({joining})"
         return Diagnosis(Cause.REBALANCING, text)
     elif tp.partition not in (running.cluster.view.partitions_for_topic(tp.topic) or ()):
         text = f"the brokers know no partition {tp.partition} of topic {tp.topic!r}"
@@ -142,7 +150,61 @@ def deaths(running: Running) -> Iterator[str]:
             )
 
 
-def starting_text(engine: Engine, running: Running) -> str:
+def last_words(state: SubscriptionState, error: Exception) -> str:
+    """Say what the application came to, and with which record if the error does not."""
+    text = str(error) if isinstance(error, KafkaError) else repr(error)
+    text = _one_line(text)
+    if isinstance(error, KafkaError):
+        return text
+    state.settle()
+    partition = state.latest_hand_out
+    if partition is None or partition.position is None:
+        return text
+    where = f"{partition.tp.topic}/{partition.tp.partition}"
+    return f"{text}, after {where} was handed out up to offset {partition.position - 1}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:LONGEST_ERROR]
+
+
+def stopped_text(engine: Engine) -> str:
+    """Say that the consumer is stopped, and what has led to it."""
+    stopped = "the consumer is stopped: make another one"
+    if engine.left_by:
+        return f"{stopped}. Its `async with` was left by {engine.left_by}"
+    if engine.failed_start is not None:
+        return f"{stopped}. Its start() had failed: {_one_line(str(engine.failed_start[1]))}"
+    for scope in () if engine.latest is None else engine.latest.scopes:
+        if scope.failure is not None:
+            return f"{stopped}. A background task ({scope.name}) had died of {scope.failure!r}"
+    if raised := engine.state.latest_raised:
+        return f"{stopped}. The latest error that a get raised was {_one_line(raised)}"
+    return stopped
+
+
+def not_started_text(engine: Engine, now: float) -> str:
+    """Say what to do about a consumer that is not started, and why it is not."""
+    if engine.failed_start is None:
+        return "the consumer is not started: await consumer.start() first"
+    failed_at, error = engine.failed_start
+    return f"start() failed {seconds(now - failed_at)} ago, and may be called again: {error}"
+
+
+def joining_text(engine: Engine, standing: Standing, now: float) -> str:
+    """Say how far a member is with joining its group, and whom it waits for."""
+    if standing.joining_since is None or now - standing.joining_since < LONG_JOIN_S:
+        return standing.state
+    config = engine.config
+    return (
+        f"{standing.state}, for {seconds(now - standing.joining_since)}: the coordinator waits for "
+        "members that have not joined again. One that died keeps the others waiting until its "
+        f"session is over, here {config.session_timeout_s:g} s, a static or a slow one until its "
+        f"rebalance timeout is, here {config.rebalance_timeout_s:g} s"
+    )
+
+
+def starting_text(engine: Engine, running: Running, now: float) -> str:
     """Say what the start is waiting for."""
     view = running.cluster.view
     if not view.nodes:
@@ -152,7 +214,8 @@ def starting_text(engine: Engine, running: Running) -> str:
         return f"the consumer is starting: it waits for metadata of {', '.join(missing)}"
     standing = running.membership.standing
     if standing is not None:
-        return f"the consumer is starting: it joins group {standing.group_id} ({standing.state})"
+        joining = joining_text(engine, standing, now)
+        return f"the consumer is starting: it joins group {standing.group_id} ({joining})"
     return "the consumer is starting"
 
 
@@ -289,6 +352,13 @@ def _fetch(engine: Engine, running: Running, partition: PartitionState, now: flo
             f"it is in a backoff for {seconds(partition.retry_at - now)} because of "
             f"{partition.retry_reason or 'an error'}: then node {node_id} is asked again",
         )
+    if running.fetcher.is_left_out(partition):
+        budget = engine.budget
+        return Diagnosis(
+            Cause.NO_BUDGET,
+            f"{budget.used_bytes} of max_buffered_bytes={budget.limit_bytes} are in use, and gets "
+            "wait for other partitions: it is fetched when they have got something, or end",
+        )
     if (sent_at := node.in_flight_since) is not None:
         return _in_flight(engine, partition, node, now - sent_at)
     if (error := node.error) is not None:
@@ -339,7 +409,7 @@ def _in_flight(
     end, stable = partition.high_watermark, partition.last_stable_offset
     if end is None:
         return Diagnosis(Cause.FETCHING, f"{fetch}, from offset {partition.fetched}")
-    if engine.config.is_read_committed and stable is not None and 0 <= stable < end:
+    if engine.config.is_read_committed and stable is not None and stable < end:
         if partition.fetched >= stable:
             return Diagnosis(
                 Cause.OPEN_TRANSACTION,

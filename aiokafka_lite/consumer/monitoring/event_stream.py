@@ -6,13 +6,13 @@ a subscriber has not come for yet waits in a bounded buffer of its own.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import Self
+from aiokafka_lite._event import Event
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,6 +27,25 @@ LOG_INTERVAL_S: Final = 60.0
 MAX_LOG_SUBJECTS: Final = 1_000
 
 
+class LogLimit:
+    """Lets one line about the same thing into the log in a minute, and counts the others."""
+
+    def __init__(self) -> None:
+        # When a line was logged last, and how many were kept back since.
+        self._logged: dict[object, tuple[float, int]] = {}
+
+    def let_in(self, subject: object, now: float) -> str | None:
+        """Return what a line ends with that is logged at loop time `now`; None: it is not."""
+        logged_at, kept_back = self._logged.get(subject, (-LOG_INTERVAL_S, 0))
+        if now - logged_at < LOG_INTERVAL_S:
+            self._logged[subject] = logged_at, kept_back + 1
+            return None
+        if len(self._logged) >= MAX_LOG_SUBJECTS:
+            self._logged.clear()
+        self._logged[subject] = now, 0
+        return f" ({kept_back} like it before)" if kept_back else ""
+
+
 class Events:
     """The events of one consumer: counts them, logs them, and hands them to the subscribers."""
 
@@ -37,8 +56,7 @@ class Events:
         self.lost_offsets = (0, 0)
         # A subscription that nobody holds any more is gone, whatever its task ended by.
         self._subscriptions: weakref.WeakSet[EventSubscription] = weakref.WeakSet()
-        # When an event was logged last, and how many of its kind were not since.
-        self._logged: dict[tuple[str, int, object], tuple[float, int]] = {}
+        self._log_limit = LogLimit()
         self._is_closed = False
 
     def publish(self, event: ConsumerEvent, *, level: int | None = None) -> None:
@@ -49,24 +67,15 @@ class Events:
         self.counts[event.name] = self.counts.get(event.name, 0) + 1
         level = event.level if level is None else level
         if level is not None:
-            self._log(event, level)
+            subject = event.name, level, event.subject
+            if (ending := self._log_limit.let_in(subject, event.at_s)) is not None:
+                log.log(level, "%s%s", event, ending)
         for subscription in self._subscriptions:
             subscription.put(event)
 
     def count_lost(self, lost: int, skipped: int) -> None:
         """Count the offsets that a reset passed over."""
         self.lost_offsets = self.lost_offsets[0] + lost, self.lost_offsets[1] + skipped
-
-    def _log(self, event: ConsumerEvent, level: int) -> None:
-        key = event.name, level, event.subject
-        logged_at, kept_back = self._logged.get(key, (-LOG_INTERVAL_S, 0))
-        if event.at_s - logged_at < LOG_INTERVAL_S:
-            self._logged[key] = logged_at, kept_back + 1
-            return
-        if len(self._logged) >= MAX_LOG_SUBJECTS:
-            self._logged.clear()
-        self._logged[key] = event.at_s, 0
-        log.log(level, "%s%s", event, f" ({kept_back} like it before)" if kept_back else "")
 
     def subscribe(self, max_buffered: int = DEFAULT_BUFFERED_EVENTS) -> EventSubscription:
         """Return a subscription to all that is published from now on."""
@@ -107,7 +116,7 @@ class EventSubscription:
         self._max_buffered = max_buffered
         self._dropped_count = 0
         self._has_ended = False
-        self._wake = asyncio.Event()
+        self._wake = Event()
 
     def put(self, event: ConsumerEvent) -> None:
         """Buffer an event; the oldest goes when there is no room."""

@@ -394,3 +394,4 @@ EVENT_CLASSES: tuple[type[ConsumerEvent], ...] = (
     TaskFailed,
     EventsDropped,
 )
+"""Every class that `events()` may give."""

@@ -22,8 +22,11 @@ from aiokafka_lite.consumer.monitoring.diagnosis import (
     Diagnosis,
     deaths,
     diagnose,
+    joining_text,
+    not_started_text,
     seconds,
     starting_text,
+    stopped_text,
 )
 from aiokafka_lite.consumer.running import Running
 from aiokafka_lite.consumer.state import FetchState, PartitionState, SubscriptionMode
@@ -94,17 +97,20 @@ def examine(engine: Engine, now: float) -> Health:
 
 def _deaths(engine: Engine, running: Running | None) -> Iterator[str]:
     if engine.is_stopped:
-        yield "the consumer is stopped: make another one"
+        yield stopped_text(engine)
     elif running is not None:
         yield from deaths(running)
 
 
 def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[str]:
     if running is None:
-        yield "the consumer is not started: await consumer.start()"
+        yield not_started_text(engine, now)
         return
     if not engine.is_started:
-        yield starting_text(engine, running)
+        yield starting_text(engine, running, now)
+    if (alone_since := _alone_since(running)) is not None:
+        yield _no_broker_text(engine, running, now - alone_since)
+        return  # the rest would be what comes of it
     yield from _broker_troubles(running, now)
     for scope in running.scopes:
         for name, error in scope.degraded.items():
@@ -131,20 +137,42 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
         )
 
 
+def _lost(running: Running) -> dict[int, float]:
+    """Return since when each node cannot be reached, of those that cannot."""
+    pool = running.cluster.pool
+    return {
+        node_id: lost_at
+        for node_id in _node_ids(running)
+        if (lost_at := pool.lost_at(node_id)) is not None
+    }
+
+
+def _node_ids(running: Running) -> list[int]:
+    known = running.cluster.pool.node_ids()
+    return [node_id for node_id in known if node_id >= 0] or known
+
+
+def _alone_since(running: Running) -> float | None:
+    """Return the loop time since when no broker can be reached; None if one can."""
+    lost = _lost(running)
+    return max(lost.values()) if lost and len(lost) == len(_node_ids(running)) else None
+
+
+def _no_broker_text(engine: Engine, running: Running, alone_s: float) -> str:
+    """Say that no broker can be reached, why, and what comes of it."""
+    error = running.cluster.pool.last_error(min(_lost(running)))
+    stands_still = [f"{len(engine.state.assignment)} partitions are not read"]
+    if (standing := running.membership.standing) is not None:
+        stands_still.append(f"group {standing.group_id} hears nothing of this member")
+    return (
+        f"no broker can be reached, for {seconds(alone_s)}: {error}. Check the network, and that "
+        f"the brokers run; until then {' and '.join(stands_still)}"
+    )
+
+
 def _broker_troubles(running: Running, now: float) -> Iterator[str]:
     pool = running.cluster.pool
-    node_ids = [node_id for node_id in pool.node_ids() if node_id >= 0] or pool.node_ids()
-    lost = {
-        node_id: lost_at for node_id in node_ids if (lost_at := pool.lost_at(node_id)) is not None
-    }
-    if lost and len(lost) == len(node_ids):
-        since = seconds(now - max(lost.values()))
-        yield (
-            f"no broker can be reached, for {since}: records do not come because of that. Check "
-            f"the network, and that the brokers run: {pool.last_error(min(lost))}"
-        )
-        return
-    for node_id, lost_at in lost.items():
+    for node_id, lost_at in _lost(running).items():
         yield (
             f"{pool.describe(node_id)} cannot be reached, for {seconds(now - lost_at)}: "
             f"{pool.last_error(node_id)}"
@@ -186,7 +214,8 @@ def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[st
             f"for {seconds(now - lost_at)}"
         )
     if not standing.is_settled:
-        yield f"{group} rebalances ({standing.state}): nothing is handed out meanwhile"
+        joining = joining_text(engine, standing, now)
+        yield f"{group} rebalances ({joining}): nothing is handed out meanwhile"
     elif standing.last_contact_at is not None:
         silence_s = now - standing.last_contact_at
         if silence_s > engine.config.session_timeout_s:
@@ -271,7 +300,7 @@ def last_fetch_s(engine: Engine, now: float) -> float | None:
 def lag_of(partition: PartitionState, *, is_read_committed: bool) -> int | None:
     """Return how many offsets a position is behind what could be handed out; None: not known."""
     end, stable = partition.high_watermark, partition.last_stable_offset
-    if is_read_committed and stable is not None and stable >= 0:
+    if is_read_committed and stable is not None:
         end = stable
     if end is None or partition.position is None:
         return None

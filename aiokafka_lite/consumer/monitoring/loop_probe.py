@@ -1,8 +1,8 @@
 """How late the event loop is, and what kept it.
 
-One timer, ten times a second, which costs some 0.05 % of a processor. If it fires late, the loop
-was held by something for at least that long: heartbeats, fetches and all timeouts were late
-too. All is measured by the loop's own clock.
+One timer for all consumers of a loop, ten times a second, which costs some 0.05 % of a processor.
+If it fires late, the loop was held by something for at least that long: heartbeats, fetches and
+all timeouts were late too. All is measured by the loop's own clock.
 
 A timer cannot see the code that held the loop: that has returned by the time the timer fires, and
 to look meanwhile would take a thread. What can be said is whether the application was handed
@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import weakref
 from types import FrameType
 from typing import Final
 
@@ -40,8 +41,59 @@ OWN_CODE: Final = __file__.rpartition("consumer")[0]
 ITERATION: Final = RecordIterator.__module__
 
 
+class LoopTimer:
+    """The timer of one loop, and the probes that it tells; set as long as there are any.
+
+    Attributes:
+        due: Loop time at which it fires next.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.due = 0.0
+        self._loop = loop
+        self._probes: dict[LoopProbe, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, probe: LoopProbe) -> None:
+        self._probes[probe] = None
+        if self._timer is None:
+            self._arm()
+
+    def remove(self, probe: LoopProbe) -> None:
+        self._probes.pop(probe, None)
+        if self._timer is not None and not self._probes:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        self.due = self._loop.time() + INTERVAL_S
+        self._timer = self._loop.call_at(self.due, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        lag_s = max(0.0, now - self.due)
+        try:
+            for probe in tuple(self._probes):
+                probe.fired(now, lag_s)
+        finally:
+            if self._probes and self._timer is None:
+                self._arm()
+
+
+# By the loop's id: a timer keeps its loop alive, so no other can have that id.
+_timers: weakref.WeakValueDictionary[int, LoopTimer] = weakref.WeakValueDictionary()
+
+
+def _timer_of(loop: asyncio.AbstractEventLoop) -> LoopTimer:
+    timer = _timers.get(id(loop))
+    if timer is None:
+        timer = _timers[id(loop)] = LoopTimer(loop)
+    return timer
+
+
 class LoopProbe:
-    """Measures the loop's lag between `start` and `stop`; owns its timer.
+    """Measures the loop's lag between `start` and `stop`.
 
     Attributes:
         lag_s: How late the timer was, the last time.
@@ -65,24 +117,25 @@ class LoopProbe:
         self._warn_s = min(WARN_S, session_timeout_s / 2)
         # They run within the gets: what is slow may be theirs.
         self._also = " or its deserialisers" if has_deserializers else ""
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        # None while nothing is measured.
+        self._timer: LoopTimer | None = None
         # How many hand-outs there had been, when the timer fired last.
         self._hand_out_count = 0
 
     def start(self) -> None:
         """Begin to measure."""
-        self._arm()
+        self._timer = _timer_of(asyncio.get_running_loop())
+        self._timer.add(self)
 
     def stop(self) -> None:
         """Stop measuring; what was measured stays. Idempotent."""
         if self._timer is not None:
-            self._timer.cancel()
+            self._timer.remove(self)
             self._timer = None
 
     def lag_now_s(self, now: float) -> float:
         """Return how late the timer was, or is by now."""
-        late_s = 0.0 if self._timer is None else now - self._timer.when()
+        late_s = 0.0 if self._timer is None else now - self._timer.due
         return max(self.lag_s, late_s)
 
     def blocked_lately_s(self, now: float) -> float:
@@ -91,21 +144,15 @@ class LoopProbe:
             return 0.0
         return self.blocked_s
 
-    def _arm(self) -> None:
-        self._timer = self._loop.call_later(INTERVAL_S, self._fire)
-
-    def _fire(self) -> None:
-        timer = self._timer
-        if timer is None:
-            return
-        now = self._loop.time()
-        self.lag_s = lag_s = max(0.0, now - timer.when())
-        self.max_lag_s = max(self.max_lag_s, lag_s)
+    def fired(self, now: float, lag_s: float) -> None:
+        """Take note of how late the timer was."""
+        self.lag_s = lag_s
+        if lag_s > self.max_lag_s:
+            self.max_lag_s = lag_s
         hand_out_count = self._state.hand_out_count
         if lag_s > BLOCKED_S:
             self._tell(now, lag_s, has_handed_out=hand_out_count != self._hand_out_count)
         self._hand_out_count = hand_out_count
-        self._arm()
 
     def _tell(self, now: float, blocked_s: float, *, has_handed_out: bool) -> None:
         from aiokafka_lite.consumer.monitoring.events import LoopBlocked

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from aiokafka_lite.consumer.arguments import check_partitions
+from aiokafka_lite.consumer.arguments import check_partition
 from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.monitoring.event_stream import (
     DEFAULT_BUFFERED_EVENTS,
@@ -83,7 +83,7 @@ class Monitoring:
         from aiokafka_lite.consumer.monitoring.diagnosis import diagnose
 
         self._engine.owner.check_now()
-        check_partitions((partition,))
+        partition = check_partition(partition)
         self._state.settle()
         return diagnose(self._engine, partition, self._loop.time()).text
 

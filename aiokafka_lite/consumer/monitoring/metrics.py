@@ -16,6 +16,7 @@ from aiokafka_lite.consumer.monitoring.health import (
 )
 from aiokafka_lite.consumer.partition import PartitionState
 from aiokafka_lite.consumer.running import Running
+from aiokafka_lite.records.decoders import COMPILED
 
 Number = int | float | None
 Row = dict[str, object]
@@ -40,11 +41,13 @@ def measure(engine: Engine, now: float) -> Row:
     counts = [] if latest is None else list(latest.fetcher.counts.values())
     fetch_count = sum(c.fetch_count for c in counts)
     latency_sum_s = sum(c.latency_sum_s for c in counts)
+    lag_s = engine.probe.lag_now_s(now)
     standing = None if latest is None else latest.membership.standing
     lost_offsets, skipped_offsets = engine.state.events.lost_offsets
     return {
         "client_id": engine.config.client_id,
         "group_id": engine.config.group_id,
+        "decoder": "compiled" if COMPILED else "plain Python",
         "records_total": state.record_count,
         "fetched_bytes_total": sum(c.received_bytes for c in counts),
         "fetches_total": fetch_count,
@@ -59,8 +62,8 @@ def measure(engine: Engine, now: float) -> Row:
         "reconnects_total": 0 if latest is None else latest.cluster.pool.reconnect_count,
         "buffered_bytes": engine.budget.used_bytes,
         "buffered_limit_bytes": engine.budget.limit_bytes,
-        "loop_lag_seconds": engine.probe.lag_now_s(now),
-        "loop_lag_max_seconds": engine.probe.max_lag_s,
+        "loop_lag_seconds": lag_s,
+        "loop_lag_max_seconds": max(engine.probe.max_lag_s, lag_s),
         "lag": total_lag(engine),
         "assigned_without_position_seconds": (
             0.0 if engine.current is None else engine.current.watchdog.assigned_without_position_s

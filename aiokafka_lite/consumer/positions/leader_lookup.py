@@ -1,15 +1,17 @@
-"""Asking each partition's leader a question: one request to every leader, all at once."""
+"""Asking leaders about partitions: one request to a node, and its answer.
+
+Who is asked, and when again, is said by leader_questions.py.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar
 
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.errors import KafkaError, KafkaTimeoutError, UnknownTopicOrPartitionError
+from aiokafka_lite.errors import KafkaError, KafkaTimeoutError
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 
@@ -19,7 +21,7 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 
 class LeaderLookup(ABC, Generic[QuestionT, AnswerT, ResponseT]):
-    """Puts questions about partitions to their leaders; it remembers nothing of them."""
+    """Puts questions about partitions to their leader; it remembers nothing of them."""
 
     def __init__(self, config: ConsumerConfig, cluster: Cluster) -> None:
         self._config = config
@@ -39,45 +41,22 @@ class LeaderLookup(ABC, Generic[QuestionT, AnswerT, ResponseT]):
         leader = self._cluster.view.leader(tp)
         return -1 if leader is None else leader.leader_epoch
 
-    async def try_once(
-        self, questions: Mapping[TopicPartition, QuestionT]
+    async def ask(
+        self, node_id: int, questions: Mapping[TopicPartition, QuestionT]
     ) -> tuple[dict[TopicPartition, AnswerT], dict[TopicPartition, KafkaError]]:
-        """Ask every leader once; return what was found, and why the rest was not."""
-        view = self._cluster.view
-        by_leader: dict[int, dict[TopicPartition, QuestionT]] = {}
-        failures: dict[TopicPartition, KafkaError] = {}
-        is_stale = False
-        for tp, question in questions.items():
-            leader = view.leader(tp)
-            if leader is None:
-                # A topic that metadata does not cover yet is being asked for already.
-                is_stale = is_stale or tp.topic in view.topics
-                failures[tp] = UnknownTopicOrPartitionError(
-                    f"no leader is known for partition {tp}"
-                ).at(tp)
-            else:
-                by_leader.setdefault(leader.leader, {})[tp] = question
+        """Ask a node once; return what was found, and why the rest was not."""
         found: dict[TopicPartition, AnswerT] = {}
-        refused: dict[TopicPartition, KafkaError] = {}
-        responses = await asyncio.gather(
-            *(
-                self._cluster.request(
-                    node_id, self._request(asked), timeout_s=self._config.request_timeout_s
-                )
-                for node_id, asked in by_leader.items()
-            ),
-            return_exceptions=True,
-        )
-        for asked, response in zip(by_leader.values(), responses, strict=True):
-            if isinstance(response, KafkaError):
-                refused.update(dict.fromkeys(asked, response))
-            elif isinstance(response, BaseException):
-                raise response
-            else:
-                self._sort(asked, response, found, refused)
-        if is_stale or any(error.invalid_metadata for error in refused.values()):
+        failures: dict[TopicPartition, KafkaError] = {}
+        try:
+            response = await self._cluster.request(
+                node_id, self._request(questions), timeout_s=self._config.request_timeout_s
+            )
+        except KafkaError as error:
+            failures.update(dict.fromkeys(questions, error))
+        else:
+            self._sort(questions, response, found, failures)
+        if any(error.invalid_metadata for error in failures.values()):
             self._cluster.invalidate()
-        failures.update(refused)
         return found, failures
 
     def _sort(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite._event import Event
+from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.positions.leader_lookup import LeaderLookup
+from aiokafka_lite.consumer.positions.leader_questions import LeaderQuestions, until_set
 from aiokafka_lite.errors import (
     KafkaError,
     KafkaTimeoutError,
@@ -25,8 +28,6 @@ from aiokafka_lite.protocol.messages.list_offsets import (
 )
 from aiokafka_lite.structs import TopicPartition
 
-LAST_BACKOFF_S: Final = 1.0
-
 
 class FoundOffset(NamedTuple):
     """The first offset at or after a time; offset and timestamp are -1 when there is none."""
@@ -36,11 +37,22 @@ class FoundOffset(NamedTuple):
     leader_epoch: int
 
 
+def _raise_what_does_not_pass(
+    failures: Mapping[TopicPartition, KafkaError], missing: Mapping[TopicPartition, int]
+) -> None:
+    for tp, error in failures.items():
+        if tp in missing and not (error.retriable or error.invalid_metadata):
+            raise error
+
+
 class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
     """Asks leaders for offsets by time; -2 means the first offset, -1 the last."""
 
-    def __init__(self, config: ConsumerConfig, cluster: Cluster, rng: random.Random) -> None:
+    def __init__(
+        self, config: ConsumerConfig, cluster: Cluster, scope: TaskScope, rng: random.Random
+    ) -> None:
         super().__init__(config, cluster)
+        self._scope = scope
         self._rng = rng
 
     async def find(
@@ -48,32 +60,65 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
     ) -> dict[TopicPartition, FoundOffset]:
         """Look all of them up, trying again until the deadline.
 
+        Each leader is asked in a task of its own. Cancelling it asks nothing more.
+
         Raises:
-            KafkaTimeoutError: Not all were found by the deadline; says what kept the rest.
+            KafkaTimeoutError: Not all were found by the deadline; names the others, and what kept
+                each.
             KafkaError: A broker refused for a reason that does not pass.
         """
         found: dict[TopicPartition, FoundOffset] = {}
-        missing = dict(timestamps)
         failures: dict[TopicPartition, KafkaError] = {}
-        backoff = Backoff(self._config.retry_backoff_s, LAST_BACKOFF_S, self._rng)
+        wake = Event()
+        questions: LeaderQuestions[TopicPartition, int, FoundOffset] = LeaderQuestions(
+            self._cluster,
+            self._scope,
+            self._rng,
+            name="look offsets up at",
+            first_delay_s=self._config.retry_backoff_s,
+            ask=self.ask,
+            on_answer=lambda tp, offset, _: found.__setitem__(tp, offset),
+            on_failure=failures.__setitem__,
+            on_end=wake.set,
+        )
+
+        def view_changed(_: ClusterView) -> None:
+            wake.set()
+
+        self._cluster.add_listener(view_changed)
         try:
             async with timeout_at(deadline):
-                while missing:
-                    answers, failures = await self.try_once(missing)
-                    found.update(answers)
-                    missing = {tp: at for tp, at in missing.items() if tp not in found}
-                    for error in failures.values():
-                        if not (error.retriable or error.invalid_metadata):
-                            raise error
-                    if missing:
-                        await asyncio.sleep(backoff.next_delay_s())
+                while missing := {tp: at for tp, at in timestamps.items() if tp not in found}:
+                    _raise_what_does_not_pass(failures, missing)
+                    self._scope.raise_if_failed()
+                    self._cluster.raise_if_closed()
+                    wake.clear()
+                    retry_at = questions.advance({tp: (tp, at) for tp, at in missing.items()})
+                    await until_set(wake, retry_at)
         except asyncio.TimeoutError:
-            reasons = "; ".join(f"{tp.topic}/{tp.partition}: {e}" for tp, e in failures.items())
-            raise KafkaTimeoutError(
-                f"offsets of {len(missing)} partitions were not found in time"
-                + (f" ({reasons})" if reasons else "")
-            ) from None
+            raise self._not_found(missing, failures, questions.pending_nodes) from None
+        finally:
+            questions.cancel()
+            self._cluster.remove_listener(view_changed)
         return found
+
+    def _not_found(
+        self,
+        missing: Mapping[TopicPartition, int],
+        failures: Mapping[TopicPartition, KafkaError],
+        silent: frozenset[int],
+    ) -> KafkaTimeoutError:
+        reasons = []
+        for tp in sorted(missing):
+            leader = self._cluster.view.leader(tp)
+            if leader is not None and leader.leader in silent:
+                why = f"node {leader.leader}, which leads it, has not answered"
+            else:
+                why = str(failures.get(tp, "it has not been asked about"))
+            reasons.append(f"{tp.topic}/{tp.partition}: {why}")
+        return KafkaTimeoutError(
+            f"offsets of {len(missing)} partitions were not found in time ({'; '.join(reasons)})"
+        )
 
     def _request(self, questions: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
         topics: dict[str, ListOffsetsTopic] = {}

@@ -8,8 +8,10 @@
     AWAIT_VALIDATION --the log was cut--> FETCHING from there       (policy "none": raised, sticky)
     AWAIT_VALIDATION --nobody knows--> AWAIT_RESET                  (likewise)
 
-One task does it, woken when partitions come or change. What it learns is applied only if the
-partition is still what it was when it was asked about: a seek or a revocation meanwhile wins.
+One task sends the questions, woken when partitions come or change. Each leader is asked in a task
+of its own (leader_questions.py), and so is the group's coordinator: one that hangs keeps nobody
+else's partitions waiting. An answer is applied when it comes, and only if the partition is still
+what it was when it was asked about: a seek or a revocation meanwhile wins.
 """
 
 from __future__ import annotations
@@ -18,15 +20,22 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
-from aiokafka_lite._compat import Never, timeout_at
+from aiokafka_lite._compat import Never
+from aiokafka_lite._event import Event
+from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.delivery.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.partition import CommittedPosition
 from aiokafka_lite.consumer.positions.epoch_ends import EpochEnd, EpochEndLookup
+from aiokafka_lite.consumer.positions.leader_questions import (
+    LAST_BACKOFF_S,
+    LeaderQuestions,
+    until_set,
+)
 from aiokafka_lite.consumer.positions.offsets import FoundOffset, OffsetLookup
 from aiokafka_lite.consumer.state import (
     EARLIEST_TIMESTAMP,
@@ -48,7 +57,6 @@ from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-LAST_BACKOFF_S: Final = 1.0
 NOTHING_COMMITTED: Final = "no committed offset"
 TRUNCATED: Final = "truncated"
 STALE_EPOCH: Final = (FencedLeaderEpochError, UnknownLeaderEpochError)
@@ -56,6 +64,16 @@ STALE_EPOCH: Final = (FencedLeaderEpochError, UnknownLeaderEpochError)
 CommittedLookup = Callable[
     [Iterable[TopicPartition]], Awaitable[Mapping[TopicPartition, CommittedPosition | None]]
 ]
+
+# A partition and its tag when it was asked about.
+Wish = tuple[PartitionState, int]
+
+
+class Start(NamedTuple):
+    """Where to start, and where the log begins if a reset may skip what is still there."""
+
+    offset: FoundOffset
+    log_start: int | None
 
 
 class PositionResolver:
@@ -71,6 +89,8 @@ class PositionResolver:
         committed: CommittedLookup,
         on_error: Callable[[KafkaError], None],
         is_young: Callable[[TopicPartition], bool],
+        *,
+        scope: TaskScope,
         rng: random.Random,
     ) -> None:
         self._config = config
@@ -78,12 +98,35 @@ class PositionResolver:
         self._queue = queue
         self._cluster = cluster
         self._lookup = lookup
-        self._epoch_ends = EpochEndLookup(config, cluster)
         self._committed = committed
         self._on_error = on_error
         self._is_young = is_young
-        self._wake = asyncio.Event()
-        self._backoff = Backoff(config.retry_backoff_s, LAST_BACKOFF_S, rng)
+        self._scope = scope
+        self._rng = rng
+        self._wake = Event()
+        self._reading_committed: asyncio.Task[None] | None = None
+        self._checks: LeaderQuestions[Wish, int, EpochEnd] = LeaderQuestions(
+            cluster,
+            scope,
+            rng,
+            name="check positions at",
+            first_delay_s=config.retry_backoff_s,
+            ask=EpochEndLookup(config, cluster).ask,
+            on_answer=self._checked,
+            on_failure=self._not_checked,
+            on_end=self._wake.set,
+        )
+        self._resets: LeaderQuestions[Wish, int, Start] = LeaderQuestions(
+            cluster,
+            scope,
+            rng,
+            name="look positions up at",
+            first_delay_s=config.retry_backoff_s,
+            ask=self._ask_for_starts,
+            on_answer=self._found,
+            on_failure=self._not_found,
+            on_end=self._wake.set,
+        )
         # Partitions whose failure is with the application, and their tags: left alone until it
         # seeks.
         self._given_up: dict[PartitionState, int] = {}
@@ -107,71 +150,79 @@ class PositionResolver:
             self._wake.set()
 
     async def run(self) -> Never:
-        """Resolve positions until cancelled.
+        """Resolve positions until cancelled."""
+        while True:
+            self._wake.clear()
+            await until_set(self._wake, self._resolve_once())
+
+    def _awaiting(self) -> dict[FetchState, list[PartitionState]]:
+        """Return the partitions that have to be asked about, by what is not known."""
+        self._given_up = {p: tag for p, tag in self._given_up.items() if p.is_assigned}
+        awaiting: dict[FetchState, list[PartitionState]] = {}
+        for partition in self._state.assignment.values():
+            if (
+                partition.fetch_state is not FetchState.FETCHING
+                # One that is given back needs a position if its listener asks for it.
+                and not (partition.is_revoking and partition.position is not None)
+                and self._given_up.get(partition) != partition.tag
+            ):
+                awaiting.setdefault(partition.fetch_state, []).append(partition)
+        return awaiting
+
+    def _resolve_once(self) -> float | None:
+        """Send what can be asked now; return when something is to be asked again."""
+        awaiting = self._awaiting()
+        reading = self._reading_committed
+        if awaiting.get(FetchState.INITIALIZING) and (reading is None or reading.done()):
+            self._reading_committed = self._scope.supervise(
+                self._start_from_committed, name="read committed offsets"
+            )
+        checks = awaiting.get(FetchState.AWAIT_VALIDATION, ())
+        resets = awaiting.get(FetchState.AWAIT_RESET, ())
+        retries = (
+            self._checks.advance({(p, p.tag): (p.tp, p.leader_epoch) for p in checks}),
+            self._resets.advance(
+                {
+                    (p, p.tag): (p.tp, p.reset_timestamp)
+                    for p in resets
+                    if p.reset_timestamp is not None
+                }
+            ),
+        )
+        return min((at for at in retries if at is not None), default=None)
+
+    async def _start_from_committed(self) -> None:
+        """Start what is assigned from the group's committed offsets, until all of it has started.
 
         Raises:
             KafkaError: What passes by itself: whoever runs this has it run again after a while.
         """
-        while True:
-            self._wake.clear()
+        backoff = Backoff(self._config.retry_backoff_s, LAST_BACKOFF_S, self._rng)
+        while partitions := self._awaiting().get(FetchState.INITIALIZING):
+            tags = {partition: partition.tag for partition in partitions}
             try:
-                is_done = await self._resolve_once()
+                committed = await self._committed([partition.tp for partition in partitions])
             except KafkaError as error:
                 if error.retriable:
                     raise
                 self._on_error(error)
-                is_done = False
-            if is_done:
-                self._backoff.reset()
-                await self._wake.wait()
+                await asyncio.sleep(backoff.next_delay_s())
                 continue
-            try:
-                # Woken or not: what failed once is tried again after the backoff.
-                async with timeout_at(
-                    asyncio.get_running_loop().time() + self._backoff.next_delay_s()
-                ):
-                    await self._wake.wait()
-            except asyncio.TimeoutError:
-                pass
+            for partition, tag in tags.items():
+                if partition.tag == tag and partition.fetch_state is FetchState.INITIALIZING:
+                    self._start(partition, committed.get(partition.tp))
 
-    def _awaiting(self, fetch_state: FetchState) -> list[PartitionState]:
-        self._given_up = {p: tag for p, tag in self._given_up.items() if p.is_assigned}
-        return [
-            partition
-            for partition in self._state.assignment.values()
-            if partition.fetch_state is fetch_state
-            # One that is given back needs a position if its listener asks for it.
-            and not (partition.is_revoking and partition.position is not None)
-            and self._given_up.get(partition) != partition.tag
-        ]
-
-    async def _resolve_once(self) -> bool:
-        """Resolve what can be; False if something has to be tried again."""
-        initializing = self._awaiting(FetchState.INITIALIZING)
-        if initializing:
-            await self._start_from_committed(initializing)
-        unsure = self._awaiting(FetchState.AWAIT_VALIDATION)
-        is_done = await self._validate(unsure) if unsure else True
-        awaiting = self._awaiting(FetchState.AWAIT_RESET)
-        return (await self._reset(awaiting) if awaiting else True) and is_done
-
-    async def _start_from_committed(self, partitions: list[PartitionState]) -> None:
-        tags = {partition: partition.tag for partition in partitions}
-        committed = await self._committed([partition.tp for partition in partitions])
-        for partition, tag in tags.items():
-            if partition.tag != tag or partition.fetch_state is not FetchState.INITIALIZING:
-                continue
-            offset = committed.get(partition.tp)
-            if offset is None:
-                error = NoOffsetForPartitionError(
-                    f"no offset is committed for {partition.tp} and auto_offset_reset is none: "
-                    "seek to an offset"
-                )
-                self.reset_by_policy(partition, error, NOTHING_COMMITTED)
-                continue
-            self._state.seek(partition, offset.offset, offset.leader_epoch)
-            if partition.needs_validation(self._leader_epoch(partition.tp)):
-                self._state.request_validation(partition)
+    def _start(self, partition: PartitionState, committed: CommittedPosition | None) -> None:
+        if committed is None:
+            error = NoOffsetForPartitionError(
+                f"no offset is committed for {partition.tp} and auto_offset_reset is none: "
+                "seek to an offset"
+            )
+            self.reset_by_policy(partition, error, NOTHING_COMMITTED)
+            return
+        self._state.start_at(partition, committed.offset, committed.leader_epoch)
+        if partition.needs_validation(self._leader_epoch(partition.tp)):
+            self._state.request_validation(partition)
 
     def _leader_epoch(self, tp: TopicPartition) -> int:
         leader = self._cluster.view.leader(tp)
@@ -196,32 +247,28 @@ class PositionResolver:
         self._queue.put_error(partition, error.at(partition.tp, partition.position), is_sticky=True)
 
     # --- Validation -----------------------------------------------------------------------
-    async def _validate(self, partitions: list[PartitionState]) -> bool:
-        """Compare positions with what their leaders have; False if some could not be."""
-        asked = {
-            partition.tp: (partition, partition.tag, self._leader_epoch(partition.tp))
-            for partition in partitions
-        }
-        found, failures = await self._epoch_ends.try_once(
-            {partition.tp: partition.leader_epoch for partition in partitions}
-        )
-        for tp, end in found.items():
-            partition, tag, current_epoch = asked[tp]
-            if partition.tag == tag and partition.fetch_state is FetchState.AWAIT_VALIDATION:
-                self._judge(partition, end, current_epoch)
-        for tp, error in failures.items():
-            partition, tag, _ = asked[tp]
-            if partition.tag != tag:
-                continue
-            partition.retry_reason = type(error).__name__
-            if isinstance(error, STALE_EPOCH):
-                self._cluster.invalidate()
-            elif isinstance(error, UnsupportedVersionError):
-                # A broker that cannot say where epochs end: as good as it gets (Java likewise).
-                self._state.validated(partition, self._leader_epoch(tp))
-            elif not (error.retriable or error.invalid_metadata):
-                self._queue.put_error(partition, error)
-        return not failures
+    def _checked(self, wish: Wish, end: EpochEnd, leader_epoch: int) -> None:
+        partition, tag = wish
+        if partition.tag == tag and partition.fetch_state is FetchState.AWAIT_VALIDATION:
+            self._judge(partition, end, leader_epoch)
+
+    def _not_checked(self, wish: Wish, error: KafkaError) -> None:
+        partition, tag = wish
+        if partition.tag != tag:
+            return
+        if isinstance(error, UnsupportedVersionError):
+            # A broker that cannot say where epochs end: as good as it gets (Java likewise).
+            self._state.validated(partition, self._leader_epoch(partition.tp))
+            return
+        if isinstance(error, STALE_EPOCH):
+            self._cluster.invalidate()
+        self._note_failure(partition, error)
+
+    def _note_failure(self, partition: PartitionState, error: KafkaError) -> None:
+        """Say why there is no position yet; the application hears of what does not pass."""
+        partition.retry_reason = type(error).__name__
+        if not (error.retriable or error.invalid_metadata):
+            self._queue.put_error(partition, error)
 
     def _judge(self, partition: PartitionState, end: EpochEnd, current_epoch: int) -> None:
         """Decide by where the position's epoch ended whether the log was cut before it."""
@@ -244,55 +291,54 @@ class PositionResolver:
             self._give_up(partition, error)
             return
         log.warning("%s: reading goes on from there", text)
-        self._state.seek(partition, end.end_offset, end.leader_epoch)
+        self._state.start_at(partition, end.end_offset, end.leader_epoch)
         partition.validated_epoch = current_epoch
         self._publish_reset(partition.tp, position, end.end_offset, TRUNCATED)
 
     # --- Reset ----------------------------------------------------------------------------
+    def _found(self, wish: Wish, start: Start, leader_epoch: int) -> None:
+        partition, tag = wish
+        if partition.tag != tag or partition.fetch_state is not FetchState.AWAIT_RESET:
+            return
+        before, reason, offset = partition.reset_from, partition.reset_reason, start.offset
+        self._state.start_at(partition, offset.offset, offset.leader_epoch)
+        partition.validated_epoch = leader_epoch  # that leader itself has just said so
+        if reason:
+            self._publish_reset(partition.tp, before, offset.offset, reason, start.log_start)
 
-    async def _reset(self, partitions: list[PartitionState]) -> bool:
-        asked = {
-            partition.tp: (partition, partition.tag, partition.reset_timestamp)
-            for partition in partitions
-        }
-        timestamps = {tp: at for tp, (_, _, at) in asked.items() if at is not None}
-        found, failures = await self._lookup.try_once(timestamps)
-        log_starts = await self._log_starts(asked[tp][0] for tp in found)
+    def _not_found(self, wish: Wish, error: KafkaError) -> None:
+        partition, tag = wish
+        if partition.tag == tag:
+            self._note_failure(partition, error)
+
+    async def _ask_for_starts(
+        self, node_id: int, timestamps: Mapping[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, Start], dict[TopicPartition, KafkaError]]:
+        """Ask a leader where to start, and what else has to be known for that."""
+        found, failures = await self._lookup.ask(node_id, timestamps)
         if quiet := {tp: timestamps[tp] for tp, offset in found.items() if offset.offset < 0}:
-            found = {**found, **await self._ends_of_quiet(quiet)}
-        is_done = not failures
-        for tp, offset in found.items():
-            partition, tag, _ = asked[tp]
-            if partition.tag == tag and partition.fetch_state is FetchState.AWAIT_RESET:
-                if offset.offset < 0:
-                    is_done = False
-                    continue
-                before, reason = partition.reset_from, partition.reset_reason
-                self._state.seek(partition, offset.offset, offset.leader_epoch)
-                # The leader itself has just said so.
-                partition.validated_epoch = self._leader_epoch(tp)
-                if reason:
-                    self._publish_reset(tp, before, offset.offset, reason, log_starts.get(tp))
-        for tp, error in failures.items():
-            partition, tag, _ = asked[tp]
-            partition.retry_reason = type(error).__name__
-            is_passing = error.retriable or error.invalid_metadata
-            if not is_passing and partition.tag == tag:
-                self._queue.put_error(partition, error)
-        return is_done
+            ends, failed = await self._ends_of_quiet(node_id, quiet)
+            found = {tp: offset for tp, offset in found.items() if tp not in quiet} | ends
+            failures = {**failures, **failed}
+        log_starts = await self._log_starts(node_id, found)
+        starts = {tp: Start(offset, log_starts.get(tp)) for tp, offset in found.items()}
+        return starts, failures
 
-    async def _log_starts(self, partitions: Iterable[PartitionState]) -> dict[TopicPartition, int]:
+    async def _log_starts(
+        self, node_id: int, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """Return where the logs begin of partitions whose reset may skip what is still there."""
         timestamps = {
-            partition.tp: EARLIEST_TIMESTAMP
-            for partition in partitions
-            if partition.reset_reason
+            tp: EARLIEST_TIMESTAMP
+            for tp in partitions
+            if (partition := self._state.assignment.get(tp)) is not None
+            and partition.reset_reason
             and partition.reset_from is not None
             and partition.reset_timestamp != EARLIEST_TIMESTAMP
         }
         if not timestamps:
             return {}
-        found, _ = await self._lookup.try_once(timestamps)
+        found, _ = await self._lookup.ask(node_id, timestamps)
         return {tp: start.offset for tp, start in found.items()}
 
     def _publish_reset(
@@ -320,12 +366,16 @@ class PositionResolver:
         events.publish(OffsetReset(tp, before, after, reason, lost, skipped))
 
     async def _ends_of_quiet(
-        self, timestamps: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, FoundOffset]:
-        """Return the ends of logs that have no record at or after a time (by_duration).
+        self, node_id: int, timestamps: Mapping[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, FoundOffset], dict[TopicPartition, KafkaError]]:
+        """Find the ends of logs that have no record at or after a time (by_duration).
 
         The time is asked for again once the end is known: what was written meanwhile counts.
         """
-        ends, _ = await self._lookup.try_once(dict.fromkeys(timestamps, LATEST_TIMESTAMP))
-        again, _ = await self._lookup.try_once({tp: timestamps[tp] for tp in ends})
-        return {tp: ends[tp] if found.offset < 0 else found for tp, found in again.items()}
+        latest = dict.fromkeys(timestamps, LATEST_TIMESTAMP)
+        ends, failures = await self._lookup.ask(node_id, latest)
+        if not ends:
+            return ends, failures
+        again, failed = await self._lookup.ask(node_id, {tp: timestamps[tp] for tp in ends})
+        found = {tp: ends[tp] if offset.offset < 0 else offset for tp, offset in again.items()}
+        return found, {**failures, **failed}

@@ -182,6 +182,51 @@ def test_refresh_gives_up_at_its_time_and_names_who_was_asked(
     assert cluster.view.nodes == {}
 
 
+def test_servers_that_were_never_there_are_given_up_sooner(
+    broker: BrokerThread, new_cluster: NewCluster
+) -> None:
+    broker.stop_node(1)
+    clock = Clock()
+    config = config_of(broker.bootstrap_servers, request_timeout_s=40.0)
+    cluster = new_cluster(config, clock=clock, sleep=clock.sleep)
+    with pytest.raises(KafkaConnectionError, match="refused"):
+        cluster.refresh([])
+    assert 1_008 < clock.now < 1_010
+
+
+def test_a_cluster_that_was_reached_before_is_waited_for(
+    broker: BrokerThread, new_cluster: NewCluster
+) -> None:
+    clock = Clock()
+    config = config_of(broker.bootstrap_servers, request_timeout_s=40.0)
+    cluster = new_cluster(config, clock=clock, sleep=clock.sleep)
+    cluster.refresh([])
+    broker.stop_node(1)
+    with pytest.raises(KafkaConnectionError, match="refused"):
+        cluster.refresh([])
+    assert 1_038 < clock.now < 1_041
+
+
+def test_a_cluster_that_came_late_is_waited_for_from_then_on(
+    broker: BrokerThread, new_cluster: NewCluster
+) -> None:
+    broker.stop_node(1)
+    clock = Clock()
+
+    def sleep(duration_s: float) -> None:
+        clock.sleep(duration_s)
+        if not cluster.view.nodes:
+            broker.start_node(1)
+
+    config = config_of(broker.bootstrap_servers, request_timeout_s=40.0)
+    cluster = new_cluster(config, clock=clock, sleep=sleep)
+    cluster.refresh([])
+    broker.stop_node(1)
+    with pytest.raises(KafkaConnectionError, match="refused"):
+        cluster.coordinator("g")
+    assert clock.now > 1_038
+
+
 def test_refusal_is_not_asked_again(broker: BrokerThread, new_cluster: NewCluster) -> None:
     cluster = new_cluster(config_of(broker.bootstrap_servers))
     with broker.on("FindCoordinator").fail(GroupAuthorizationFailedError, times=None) as rule:

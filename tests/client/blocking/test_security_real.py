@@ -16,6 +16,7 @@ from tests.client.blocking.conftest import config_of, fetch, records_of
 from tests.consumer.test_security_real import PASSWORD, USER, Tokens, add_scram_user, trusting
 from tests.support.cluster import KafkaHandle
 from tests.support.real_kafka import KafkaUnavailableError
+from tests.support.required import unavailable
 from tests.support.sasl_kafka import MECHANISMS, SESSION_MS, SaslKafka
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_kafka]
@@ -26,7 +27,7 @@ def secured() -> Iterator[SaslKafka]:
     try:
         kafka = SaslKafka({USER: PASSWORD})
     except KafkaUnavailableError as error:
-        pytest.skip(str(error))
+        unavailable(error)
     with kafka:
         asyncio.run(add_scram_user(kafka))
         yield kafka

@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
-from aiokafka_lite._compat import Self
+from aiokafka_lite._compat import Self, timeout
 from aiokafka_lite.errors import (
     BrokerResponseError,
     MemberIdRequired,
@@ -67,8 +67,32 @@ from aiokafka_lite.protocol.schema import ZERO_UUID, Message, Response
 R = TypeVar("R", bound=Message)
 
 NODE_ID = 7
+PATIENCE_S = 20.0
 
 Answer = Response | Callable[[Message], "Response | Awaitable[Response | None] | None"] | None
+
+
+class Held:
+    """A request that takes its time: it is answered as usual once it is released."""
+
+    def __init__(self, usual: Callable[[Message], Response]) -> None:
+        self._usual = usual
+        self._came = asyncio.Event()
+        self._may_go = asyncio.Event()
+
+    async def __call__(self, request: Message) -> Response:
+        self._came.set()
+        await self._may_go.wait()
+        return self._usual(request)
+
+    async def came(self) -> None:
+        """Wait until there is such a request."""
+        async with timeout(PATIENCE_S):
+            await self._came.wait()
+
+    def release(self) -> None:
+        """Have it answered."""
+        self._may_go.set()
 
 
 class ScriptedBroker:
@@ -118,6 +142,12 @@ class ScriptedBroker:
     def script(self, request: type[Message], *answers: Answer) -> None:
         """Give these answers, in order, to the next requests of a kind."""
         self._script[request].extend(answers)
+
+    def hold(self, request: type[Message]) -> Held:
+        """Have the next request of a kind wait, and those behind it on its connection."""
+        held = Held(self._usual)
+        self.script(request, held)
+        return held
 
     def asked(self, request: type[R]) -> list[R]:
         """Return the requests of a kind that came so far."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import hypothesis
@@ -79,6 +80,89 @@ async def committed(kafka: KafkaHandle, topic: str) -> int | None:
     async with reading(kafka, group_id=topic, enable_auto_commit=False) as observer:
         observer.assign([tp])
         return await observer.committed(tp)
+
+
+# --- Seeks -------------------------------------------------------------------------------------
+async def ahead(consumer: AIOKafkaConsumer, tp: TopicPartition) -> None:
+    consumer.seek(tp, 50)
+
+
+async def to_the_end(consumer: AIOKafkaConsumer, tp: TopicPartition) -> None:
+    await consumer.seek_to_end(tp)
+
+
+async def back(consumer: AIOKafkaConsumer, tp: TopicPartition) -> None:
+    consumer.seek(tp, 4)
+
+
+Seek = Callable[[AIOKafkaConsumer, TopicPartition], Awaitable[None]]
+SEEKS: Final[Mapping[Seek, int]] = {ahead: 50, to_the_end: 60, back: 4}
+any_seek = pytest.mark.parametrize("seek", SEEKS, ids=lambda seek: seek.__name__)
+
+
+@asynccontextmanager
+async def working_on_ten(
+    kafka: KafkaHandle, auto_commit_interval_ms: int
+) -> AsyncIterator[tuple[AIOKafkaConsumer, TopicPartition, TopicPartition]]:
+    """A consumer that was handed the first ten records of one partition, and none of another."""
+    topic = await kafka.create_topic(partitions=2)
+    first, second = (TopicPartition(topic, number) for number in range(2))
+    for tp in (first, second):
+        await kafka.produce(topic, tp.partition, rows(0, 60))
+    async with reading(
+        kafka, topic, group_id=topic, auto_commit_interval_ms=auto_commit_interval_ms
+    ) as consumer:
+        await consumer.position(second)
+        found = await consumer.getmany(first, timeout_ms=PATIENCE_S * 1000, max_records=10)
+        assert [len(batch) for batch in found.values()] == [10]
+        yield consumer, first, second
+
+
+@pytest.mark.one_loop_each
+@any_seek
+async def test_a_seek_has_nothing_committed_that_is_worked_on(
+    kafka: KafkaHandle, seek: Seek
+) -> None:
+    async with working_on_ten(kafka, 20) as (consumer, first, second):
+        await seek(consumer, first)
+        consumer.seek(second, 7)  # of which nothing is worked on
+        await eventually(lambda: consumer.committed(second), 7)
+        assert await consumer.committed(first) in (None, 0)
+
+        await consumer.getmany(second, timeout_ms=0)  # back for more
+        await eventually(lambda: consumer.committed(first), SEEKS[seek])
+
+
+@pytest.mark.one_loop_each
+@any_seek
+async def test_an_error_after_a_seek_leaves_what_was_worked_on_to_be_read_again(
+    kafka: KafkaHandle, seek: Seek
+) -> None:
+    async def fail() -> None:
+        async with working_on_ten(kafka, 60_000) as (consumer, first, _):
+            topics.append(first.topic)
+            await seek(consumer, first)
+            raise LookupError
+
+    topics: list[str] = []
+    with pytest.raises(LookupError):
+        await fail()
+    assert await committed(kafka, topics[0]) in (None, 0)
+
+
+@pytest.mark.one_loop_each
+@any_seek
+@pytest.mark.parametrize("way", ["commit", "stop"])
+async def test_where_a_seek_went_is_committed_when_the_application_says_so(
+    kafka: KafkaHandle, seek: Seek, way: str
+) -> None:
+    async with working_on_ten(kafka, 60_000) as (consumer, first, _):
+        await seek(consumer, first)
+        if way == "commit":
+            await consumer.commit()
+        else:
+            assert await consumer.stop() == {}
+    assert await committed(kafka, first.topic) == SEEKS[seek]
 
 
 # --- Whatever the application does -----------------------------------------------------------

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 import pytest
 
+from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.consumer import AIOKafkaConsumer
@@ -19,18 +20,27 @@ from aiokafka_lite.consumer.monitoring.events import LoopBlocked, Lost
 from aiokafka_lite.errors import CommitFailedError
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.test_listeners import Losing, listening
+from tests.consumer.group.test_stale_commits import Pair, two_members
 from tests.consumer.group.worker import PATIENCE_S, tps, until
 from tests.consumer.test_consumer import rows
 from tests.support.cluster import KafkaHandle, unique
 
 RECORD_COUNT: Final = 200
+# The first heartbeat after a rebalance comes too late to tell anything.
+SLOW_BEATS: Final = {"session_timeout_ms": 1000, "heartbeat_interval_ms": 330}
 
 
 @pytest.fixture
-def threaded() -> Iterator[KafkaHandle]:
+def broker() -> Iterator[BrokerThread]:
     """An embedded broker that goes on while the test's loop is blocked."""
     with BrokerThread(BrokerConfig(group_min_session_timeout_ms=100)) as broker:
-        yield KafkaHandle("embedded", broker.bootstrap_servers)
+        yield broker
+
+
+@pytest.fixture
+def threaded(broker: BrokerThread) -> KafkaHandle:
+    """Where to reach it."""
+    return KafkaHandle("embedded", broker.bootstrap_servers)
 
 
 class Peer:
@@ -118,8 +128,21 @@ async def check_a_block_that_costs_the_membership(
     blocked_s: float,
     way: str,
     caplog: pytest.LogCaptureFixture,
+    *,
+    quick_count: int = 0,
+    begin: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Block at the first record for so long, until the peer has all, and look what comes then."""
+    """Block at a record for so long, until the peer has all, and look what comes then.
+
+    Args:
+        kafka: Goes on meanwhile.
+        session_s: The session timeout.
+        blocked_s: For how long at least.
+        way: How the application gets its records.
+        caplog: Of the test.
+        quick_count: How many records are worked on quickly before that one.
+        begin: Awaited before the record that it blocks at.
+    """
     topic, group_id = await kafka.create_topic(partitions=2), unique("g")
     for partition in range(2):
         await kafka.produce(topic, partition, rows(0, RECORD_COUNT))
@@ -136,6 +159,10 @@ async def check_a_block_that_costs_the_membership(
         assert consumer.assignment() == both
         peer = Peer(kafka, topic, group_id, session_s)
         handed_out = WAYS[way](consumer)
+        for _ in range(quick_count):
+            await anext(handed_out)
+        if begin is not None:
+            await begin()
         tp = await anext(handed_out)
         caplog.clear()
         with beside(peer):
@@ -170,7 +197,8 @@ async def check_a_block_that_costs_the_membership(
     assert took_s - 0.5 < block.blocked_s <= took_s + 0.5
     assert f"handed {topic}/{tp.partition}" in block.blocker
     warned = [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
-    assert len(warned) == 2, warned
+    # A lost heartbeat: three more, of it, of the connection, and that it is back.
+    assert len(warned) == (2 if begin is None else 5), warned
     assert "the event loop was blocked" in warned[0] + warned[1]
     assert sum(" lost [" in line for line in warned) == 1
 
@@ -180,6 +208,141 @@ async def test_what_is_buffered_of_lost_partitions_is_not_handed_out_after_a_blo
     threaded: KafkaHandle, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await check_a_block_that_costs_the_membership(threaded, 0.6, 0.9, way, caplog)
+
+
+@pytest.mark.parametrize("way", ["async for", "getone"])
+async def test_what_is_buffered_is_not_handed_out_after_a_block_amid_quick_records(
+    threaded: KafkaHandle, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await check_a_block_that_costs_the_membership(
+        threaded, 0.6, 0.9, way, caplog, quick_count=RECORD_COUNT // 2
+    )
+
+
+async def test_what_is_buffered_is_not_handed_out_after_a_block_whose_heartbeat_got_lost(
+    broker: BrokerThread, threaded: KafkaHandle, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def lose_a_heartbeat() -> None:
+        rule = broker.on("Heartbeat").silence(1)
+        await until(lambda: rule.hits)
+
+    await check_a_block_that_costs_the_membership(
+        threaded, 0.6, 0.9, "async for", caplog, begin=lose_a_heartbeat
+    )
+
+
+async def test_an_assignment_that_came_while_the_loop_was_blocked_is_not_handed_out(
+    threaded: KafkaHandle,
+) -> None:
+    """The coordinator has answered SyncGroup, and dropped the member, before it runs again."""
+    async with two_members(threaded, **SLOW_BEATS) as pair:
+        await pair.read(20)
+        pair.other.begin_join()
+        await pair.other.joined()
+        await pair.until_it_is("SYNCING")
+        pair.other.share_out([], [0])
+        pair.take_over(510)  # once the consumer's session is over
+
+        await check_that_it_is_held_until_it_comes_back(pair)
+
+
+def lose_it_to_the_other(pair: Pair, broker: BrokerThread) -> None:
+    """Block the loop beyond the session, and have the next heartbeat come too late to tell."""
+    pair.take_over(510)
+    broker.on("Heartbeat").silence(1)
+
+
+class Blocking(ConsumerRebalanceListener):
+    """Blocks the loop at its second assignment, or at another one."""
+
+    def __init__(self, pair: Pair, broker: BrokerThread, *, at: int = 2) -> None:
+        self._pair = pair
+        self._broker = broker
+        self._at = at
+        self.assigned_count = 0
+
+    def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        pass
+
+    def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        self.assigned_count += 1
+        if self.assigned_count == self._at:
+            lose_it_to_the_other(self._pair, self._broker)
+
+    async def listen(self) -> None:
+        """Listen to the consumer from its next assignment on, and wait for that."""
+        self._pair.consumer.subscribe([self._pair.tp.topic], listener=self)
+        await until(lambda: self.assigned_count == 1)
+
+
+async def test_an_assignment_whose_listener_blocks_the_loop_is_not_handed_out(
+    broker: BrokerThread, threaded: KafkaHandle
+) -> None:
+    """It blocks at once: no heartbeat has been sent since the rebalance."""
+    async with two_members(threaded, **SLOW_BEATS) as pair:
+        await (listener := Blocking(pair, broker)).listen()
+        await pair.other.rebalance([], [0])
+        await until(lambda: listener.assigned_count == 2)
+
+        await check_that_it_is_held_until_it_comes_back(pair)
+
+
+async def test_a_session_that_began_while_the_loop_was_blocked_counts_from_there(
+    broker: BrokerThread, threaded: KafkaHandle
+) -> None:
+    """Two blocks, each shorter than a session, while JoinGroup waits and after it."""
+    async with two_members(threaded, **SLOW_BEATS) as pair:
+        await (listener := Blocking(pair, broker)).listen()
+        pair.consumer.subscribe([pair.tp.topic, pair.more], listener=listener)
+        await pair.other.until(pair.other.is_called_to_rejoin)
+        pair.other.begin_join()
+        pair.other.end_join()
+        pair.other.share_out([], [0])
+        time.sleep(0.6)  # noqa: ASYNC251 -- blocking the loop is what is tested
+        await until(lambda: listener.assigned_count == 2)
+
+        await check_that_it_is_held_until_it_comes_back(pair)
+
+
+async def test_to_join_again_with_nothing_new_begins_no_new_session(
+    broker: BrokerThread, threaded: KafkaHandle
+) -> None:
+    async with two_members(threaded, **SLOW_BEATS, enable_auto_commit=False) as pair:
+        await asyncio.sleep(0.25)  # the loop is the system's: so much of the session is over
+        generation = pair.other.generation
+        await Blocking(pair, broker, at=1).listen()
+
+        assert pair.consumer._engine.running.membership.generation == generation
+        await check_that_it_is_held_until_it_comes_back(pair)
+
+
+async def test_an_assignment_is_not_handed_out_after_a_block_before_the_first_heartbeat(
+    broker: BrokerThread, threaded: KafkaHandle
+) -> None:
+    """The task that sends heartbeats has not had a single turn yet."""
+    async with two_members(threaded, **SLOW_BEATS) as pair:
+
+        async def block_at_once() -> None:
+            while pair.consumer.health().verdict != "ok":  # noqa: ASYNC110 -- for its very first turn
+                await asyncio.sleep(0)
+            lose_it_to_the_other(pair, broker)
+
+        pair.other.begin_join()
+        await pair.other.joined()
+        await pair.until_it_is("SYNCING")
+        blocking = asyncio.ensure_future(block_at_once())
+        pair.other.share_out([], [0])
+        await blocking
+
+        await check_that_it_is_held_until_it_comes_back(pair)
+
+
+async def check_that_it_is_held_until_it_comes_back(pair: Pair) -> None:
+    """Nothing is handed out until the other member, which took over, has given it back at 510."""
+    assert await pair.consumer.getmany(timeout_ms=250) == {}
+    await pair.other.until(pair.other.is_called_to_rejoin)
+    await pair.move(to_other=False)
+    assert (await pair.consumer.getone()).offset == 510
 
 
 async def test_a_block_of_a_session_timeout_costs_the_membership(

@@ -25,7 +25,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest
+from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from aiokafka_lite.protocol.schema import Message, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.consumer.group.scripted import ScriptedBroker, commit_answer, refused_commit
@@ -281,6 +281,98 @@ async def test_positions_of_the_next_generation_wait_for_a_commit_that_met_a_reb
         await commit
 
 
+# --- Over several rebalances -----------------------------------------------------------------
+async def test_a_commit_whose_answer_was_lost_is_not_tried_again_in_the_next_generation(
+    broker: ScriptedBroker,
+) -> None:
+    """Another member may have had the partition, if only for a moment."""
+    broker.script(OffsetCommitRequest, None)
+
+    async with worker_of(broker, retry_backoff_ms=200) as worker:
+        commit = asyncio.create_task(worker.commits.commit({TP: 5}))
+        await until(lambda: broker.asked(OffsetCommitRequest), worker)
+        worker.state.subscribe(["t"])
+        await worker.membership.wait_assigned()
+
+        with pytest.raises(CommitFailedError):
+            await commit
+        assert worker.membership.generation == 2
+    assert len(broker.asked(OffsetCommitRequest)) == 1
+
+
+async def test_a_commit_that_meets_a_rebalance_is_not_made_two_generations_later(
+    broker: ScriptedBroker,
+) -> None:
+    """Of the generation between nobody here knows who had the partition."""
+    in_progress = errors.RebalanceInProgressError.errno
+    broker.script(OffsetCommitRequest, refused_commit(errors.RebalanceInProgressError))
+
+    async with worker_of(broker) as worker:
+        broker.script(SyncGroupRequest, SyncGroupResponse(error_code=in_progress))
+
+        with pytest.raises(CommitFailedError):
+            await worker.commits.commit({TP: 5})
+        await worker.membership.wait_assigned()
+        assert worker.membership.generation == 3
+    assert broker.offsets == {}
+
+
+async def test_a_commit_follows_its_partition_through_rebalances_in_each_of_which_it_comes_back(
+    broker: ScriptedBroker,
+) -> None:
+    broker.script(OffsetCommitRequest, *[refused_commit(errors.RebalanceInProgressError)] * 3)
+
+    async with worker_of(broker) as worker:
+        await worker.commits.commit({TP: 5})
+
+    generations = [
+        request.generation_id_or_member_epoch for request in broker.asked(OffsetCommitRequest)
+    ]
+    assert generations == [1, 2, 3, 4]
+    assert broker.offsets == {("t", 0): (5, "")}
+
+
+async def test_nothing_is_committed_in_a_generation_whose_assignment_is_on_its_way(
+    broker: ScriptedBroker,
+) -> None:
+    worker = await worker_of(broker, enable_auto_commit=True).start()
+    worker.work(TP, 5)
+    sync = broker.hold(SyncGroupRequest)
+    worker.state.subscribe(["t"])
+    await sync.came()
+    worker.state.begin_get()
+
+    assert await worker.leave(commit=True) == {TP: OffsetAndMetadata(5, "")}
+    await worker.die()
+
+    assert {r.generation_id_or_member_epoch for r in broker.asked(OffsetCommitRequest)} == {1}
+    assert broker.offsets == {("t", 0): (0, "")}  # as the rebalance began
+
+
+async def test_a_commit_of_a_partition_that_was_away_for_a_generation_fails(
+    broker: ScriptedBroker,
+) -> None:
+    """It was called when it was ours, and could be made again now that it is."""
+    broker.script(OffsetCommitRequest, None)
+    topics = ["t"], ["u"], ["t"]
+    broker.topics["u"] = 1
+    broker.topic_ids["u"] = b"u" * 16
+
+    async with worker_of(broker, retry_backoff_ms=300) as worker:
+        worker.cluster.watch(worker, ["t", "u"])
+        await worker.cluster.refresh()
+        commit = asyncio.create_task(worker.commits.commit({TP: 5}))
+        await until(lambda: broker.asked(OffsetCommitRequest), worker)
+        for subscribed in topics[1:]:
+            worker.state.subscribe(subscribed)
+            await worker.membership.wait_assigned()
+        assert worker.membership.generation == 3
+
+        with pytest.raises(CommitFailedError):
+            await commit
+    assert broker.offsets == {}
+
+
 async def test_a_commit_during_a_rebalance_fails_when_the_partition_is_gone(
     broker: ScriptedBroker,
 ) -> None:
@@ -289,7 +381,6 @@ async def test_a_commit_during_a_rebalance_fails_when_the_partition_is_gone(
 
         def unsubscribe_t(request: Message) -> Response:
             worker.state.subscribe(["u"])
-            worker.cluster.watch(["u"])
             return refused_commit(errors.RebalanceInProgressError)(request)
 
         broker.script(OffsetCommitRequest, unsubscribe_t)
@@ -496,6 +587,91 @@ async def test_auto_commit_lets_a_later_commit_by_hand_stand(broker: ScriptedBro
         await until(lambda: len(broker.asked(HeartbeatRequest)) > beats + 5, worker)
 
     assert committed_by(broker) == [8]
+
+
+async def test_auto_commit_stays_at_what_a_cancelled_commit_may_have_committed(
+    broker: ScriptedBroker,
+) -> None:
+    held: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+    broker.script(OffsetCommitRequest, lambda _: held)
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 10}
+    async with worker_of(broker, heartbeat_interval_ms=10, **settings) as worker:
+        worker.work(TP, 5)
+        worker.work(TP, 3)  # being worked on; all before 5 has been processed
+        commit = asyncio.create_task(worker.commits.commit())
+        await until(lambda: broker.asked(OffsetCommitRequest), worker)
+        commit.cancel()
+        await asyncio.wait({commit})
+        held.set_result(commit_answer(broker.asked(OffsetCommitRequest)[0]))
+        await until(lambda: len(broker.asked(OffsetCommitRequest)) > 1, worker)
+
+    assert set(committed_by(broker)) == {8}
+
+
+async def test_auto_commit_tried_again_does_not_undo_a_cancelled_commit(
+    broker: ScriptedBroker,
+) -> None:
+    broker.script(OffsetCommitRequest, refused_commit(errors.CoordinatorLoadInProgressError))
+    held: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+    broker.script(OffsetCommitRequest, lambda _: held)
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 10}
+    async with worker_of(broker, retry_backoff_ms=50, **settings) as worker:
+        worker.work(TP, 5)
+        worker.work(TP, 3)
+        await until(lambda: broker.asked(OffsetCommitRequest), worker)
+        commit = asyncio.create_task(worker.commits.commit())
+        await until(lambda: len(broker.asked(OffsetCommitRequest)) > 1, worker)
+        commit.cancel()
+        await asyncio.wait({commit})
+        held.set_result(commit_answer(broker.asked(OffsetCommitRequest)[1]))
+        await until(lambda: len(broker.asked(OffsetCommitRequest)) > 2, worker)
+
+    assert committed_by(broker)[:3] == [5, 8, 8]  # of which the first was refused
+
+
+async def test_what_a_stop_could_not_commit_is_told_where_its_partition_came_back(
+    broker: ScriptedBroker,
+) -> None:
+    """It starts anew there, behind what was to be committed; and that is no seek."""
+    broker.script(OffsetCommitRequest, None)  # its answer is lost
+    async with worker_of(broker, retry_backoff_ms=200) as worker:
+        offsets = {TP: OffsetAndMetadata(8, "")}
+        deadline = asyncio.get_running_loop().time() + 20
+        stopping = asyncio.create_task(worker.commits.commit_last(offsets, deadline=deadline))
+        await until(lambda: broker.asked(OffsetCommitRequest), worker)
+        worker.state.subscribe(["t"])
+        await worker.membership.wait_assigned()
+        worker.work(TP, 1)
+
+        assert await stopping == offsets
+
+
+async def test_auto_commit_that_overtakes_a_commit_keeps_its_metadata(
+    broker: ScriptedBroker,
+) -> None:
+    broker.script(OffsetCommitRequest, refused_commit(errors.CoordinatorLoadInProgressError))
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 10}
+    async with worker_of(broker, retry_backoff_ms=100, **settings) as worker:
+        worker.work(TP, 5)
+        await worker.commits.commit({TP: OffsetAndMetadata(5, "mine")})
+
+    assert committed_by(broker)[:2] == [5, 5]  # of which the first was refused
+    assert broker.offsets == {("t", 0): (5, "mine")}
+
+
+async def test_auto_commit_tried_again_leaves_out_what_a_seek_went_back_behind(
+    broker: ScriptedBroker,
+) -> None:
+    broker.script(OffsetCommitRequest, refused_commit(errors.CoordinatorLoadInProgressError))
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 10}
+    async with worker_of(broker, retry_backoff_ms=50, **settings) as worker:
+        worker.work(TP, 8)
+        worker.state.begin_get()
+        await until(lambda: broker.asked(OffsetCommitRequest), worker)
+        worker.state.seek(worker.state.assignment[TP], 2)
+        await until(lambda: broker.offsets, worker)
+
+    assert committed_by(broker) == [8, 2]  # of which the first was refused
 
 
 async def test_auto_commit_follows_a_seek_backwards(broker: ScriptedBroker) -> None:

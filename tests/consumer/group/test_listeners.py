@@ -11,11 +11,17 @@ import pytest
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.monitoring.event_stream import EventSubscription
-from aiokafka_lite.consumer.monitoring.events import Assigned, ConsumerEvent, ListenerFailed, Lost
+from aiokafka_lite.consumer.monitoring.events import (
+    Assigned,
+    ConsumerEvent,
+    ListenerFailed,
+    Lost,
+    Revoked,
+)
 from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.test_membership import throw_out
-from tests.consumer.group.worker import PATIENCE_S, Calls, tps
+from tests.consumer.group.worker import PATIENCE_S, Calls, tps, until
 from tests.consumer.test_consumer import rows
 from tests.support.cluster import KafkaHandle, unique
 
@@ -283,6 +289,79 @@ async def test_a_task_that_a_callback_starts_may_wait_for_records(kafka: KafkaHa
         (reading,) = listener.results
         assert isinstance(reading, asyncio.Task)
         assert (await asyncio.wait_for(reading, PATIENCE_S)).offset == 0
+
+
+@pytest.mark.one_loop_each
+@pytest.mark.parametrize("by_a_task", [False, True])
+async def test_a_get_in_a_callback_has_nothing_committed_that_is_worked_on(
+    kafka: KafkaHandle, by_a_task: bool
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 20))
+    tp = TopicPartition(topic, 0)
+
+    async def get(consumer: AIOKafkaConsumer, _: set[TopicPartition]) -> object:
+        getting = consumer.getmany(timeout_ms=20)
+        found = await (asyncio.ensure_future(getting) if by_a_task else getting)
+        await asyncio.sleep(0.1)  # for several auto-commits
+        return found, await consumer.committed(tp)
+
+    listener = Acting(revoked=get)
+    async with listening(kafka, topic, listener, auto_commit_interval_ms=10) as consumer:
+        assert await consumer.getmany(timeout_ms=int(PATIENCE_S * 1000), max_records=10)
+        await rebalance(consumer)
+        assert listener.results == [({}, 0)]  # the ten were being worked on
+        assert (await consumer.getone()).offset == 0
+
+
+def beat_count(consumer: AIOKafkaConsumer) -> int:
+    count = consumer.metrics()["heartbeats_total"]
+    assert isinstance(count, int)
+    return count
+
+
+@pytest.mark.one_loop_each
+async def test_gets_in_a_callback_do_not_count_for_max_poll_interval(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    loop = asyncio.get_running_loop()
+    beats: list[int] = []
+
+    async def get_for_long(consumer: AIOKafkaConsumer, _: set[TopicPartition]) -> None:
+        began = loop.time()
+        while loop.time() - began < 0.5:
+            assert await consumer.getmany(timeout_ms=50) == {}
+        beats.append(beat_count(consumer))
+
+    settings = {"max_poll_interval_ms": 400, "heartbeat_interval_ms": 20}
+    listener = Acting(assigned=get_for_long)
+    async with listening(kafka, topic, listener, **settings) as consumer:
+        with consumer.events() as events:
+            revoked = await asyncio.wait_for(anext(events), PATIENCE_S)
+        assert isinstance(revoked, Revoked)
+        assert "max_poll_interval_ms" in revoked.reason
+        assert beat_count(consumer) - beats[0] <= 5  # in another such interval there are 20
+
+
+@pytest.mark.one_loop_each
+async def test_a_get_that_a_callback_began_counts_once_the_callback_is_over(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+
+    async def start(consumer: AIOKafkaConsumer, _: set[TopicPartition]) -> object:
+        getting = asyncio.ensure_future(consumer.getone())
+        await asyncio.sleep(0)
+        return getting
+
+    settings = {"max_poll_interval_ms": 200, "heartbeat_interval_ms": 20}
+    async with listening(kafka, topic, listener := Acting(assigned=start), **settings) as consumer:
+        (getting,) = listener.results
+        assert isinstance(getting, asyncio.Task)
+        began = beat_count(consumer)
+        await until(lambda: beat_count(consumer) >= began + 20)
+        await kafka.produce(topic, 0, rows(0, 1))
+        assert (await asyncio.wait_for(getting, PATIENCE_S)).offset == 0
+        assert len(listener.results) == 1  # it has not left
 
 
 @pytest.mark.parametrize("when", ["assigned", "revoked"])

@@ -167,7 +167,6 @@ async def test_a_new_subscription_brings_its_partitions(kafka: KafkaHandle) -> N
 
     async with Worker(kafka.bootstrap_servers, unique("g"), [first]) as worker:
         worker.state.subscribe([second])
-        worker.cluster.watch([second])
 
         await worker.membership.wait_assigned()
 

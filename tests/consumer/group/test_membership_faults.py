@@ -238,6 +238,72 @@ async def test_heartbeats_go_on_while_the_listener_gives_partitions_back(
         await until(lambda: worker.membership.generation == 2, worker)
 
 
+async def test_heartbeats_go_on_while_the_listener_takes_partitions(
+    broker: ScriptedBroker,
+) -> None:
+    has_begun, may_return = asyncio.Event(), asyncio.Event()
+
+    class Slow(Calls):
+        async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+            has_begun.set()
+            await may_return.wait()
+
+    worker = worker_of(broker)
+    worker.state.listener = Slow()
+    await worker.connect()
+    await asyncio.wait_for(has_begun.wait(), 5)
+    await beats_go_on(broker, worker)
+    assert not worker.membership.is_stable  # nor is the callback cut off
+    may_return.set()
+    await worker.membership.wait_assigned()
+    await worker.close()
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first join", "another"])
+async def test_heartbeats_go_on_while_sync_group_is_out(
+    broker: ScriptedBroker, is_first: bool
+) -> None:
+    worker = worker_of(broker)
+    if is_first:
+        sync = broker.hold(SyncGroupRequest)
+        await worker.connect()
+    else:
+        await worker.start()
+        sync = broker.hold(SyncGroupRequest)
+        worker.state.subscribe(["t"])
+    await sync.came()
+    await beats_go_on(broker, worker)
+    assert {beat.generation_id for beat in broker.asked(HeartbeatRequest)[-3:]} == {
+        broker.generation
+    }
+    sync.release()
+    await worker.membership.wait_assigned()
+    await worker.close()
+
+
+async def beats_go_on(broker: ScriptedBroker, worker: Worker) -> None:
+    beats, joins = len(broker.asked(HeartbeatRequest)), len(broker.asked(JoinGroupRequest))
+    await until(lambda: len(broker.asked(HeartbeatRequest)) >= beats + 3, worker)
+    assert len(broker.asked(JoinGroupRequest)) == joins  # nothing was given up
+
+
+async def test_a_loss_that_is_heard_of_while_sync_group_is_out_is_not_forgotten(
+    broker: ScriptedBroker,
+) -> None:
+    """The assignment that comes then is of a generation that has ended."""
+    worker = await worker_of(broker).start()
+    sync = broker.hold(SyncGroupRequest)
+    worker.state.subscribe(["t"])
+    await sync.came()
+    gone = HeartbeatResponse(error_code=errors.UnknownMemberIdError.errno)
+    broker.script(HeartbeatRequest, gone)
+    await until(lambda: worker.member.interruption is not None, worker)
+    sync.release()
+    await until(lambda: worker.membership.generation == 3, worker)
+    await worker.membership.wait_assigned()
+    await worker.close()
+
+
 async def test_a_listener_that_hangs_is_cut_off_after_the_rebalance_timeout(
     broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -411,7 +477,6 @@ async def test_the_second_answer_counts_when_the_subscription_changes_while_join
 
     def change(request: Message) -> Response:
         worker.state.subscribe(["u"])
-        worker.cluster.watch(["u"])
         assert isinstance(request, SyncGroupRequest)
         return broker._on_SyncGroupRequest(request)
 

@@ -17,6 +17,7 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.group import Coordinator, GroupMembership, Member
 from aiokafka_lite.consumer.group.commits import Commits
 from aiokafka_lite.consumer.state import SubscriptionState
+from aiokafka_lite.consumer.topics import watch_topics
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
@@ -76,6 +77,7 @@ class Worker:
             scope=self.scope,
             rng=rng,
         )
+        self.state.observers.on_subscription_change(lambda: watch_topics(self.state, self.cluster))
         self.errors: list[KafkaError] = []
         self.listener_errors: list[Exception] = []
         self.member = Member(group_id, self.config.group_instance_id)
@@ -116,7 +118,7 @@ class Worker:
     async def connect(self) -> None:
         """Connect, and begin to join."""
         await self.cluster.start()
-        self.cluster.watch(self.state.subscription or ())
+        watch_topics(self.state, self.cluster)
         await self.cluster.refresh()
         await self.membership.start()
         self.commits.start_auto_commit(self.scope)

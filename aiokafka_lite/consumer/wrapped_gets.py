@@ -1,0 +1,102 @@
+"""Gets that somebody has wrapped: an instrumentation that makes a span of each record, say.
+
+What it does has to happen whichever way the application reads. So `async for` and `anext` go by a
+`getone` that is another one than the class had at first, as aiokafka's do; what is wrapped around
+`getmany` is wrapped around `poll`; and what is around aiokafka's gets, put there by who knows of no
+other consumer, is put around this package's as well. The latter two are looked for by `start`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar, cast
+
+from aiokafka_lite.consumer.delivery.iteration import RecordCursor
+
+log: Final = logging.getLogger(__name__)
+
+Get = TypeVar("Get", bound=Callable[..., object])
+
+# Iterated over where each record comes by `getone`: it never has one itself.
+NO_RECORDS: Final = RecordCursor(lambda: 0.0, 0.0)
+
+
+def goes_by_getone(consumer: object, original: Mapping[str, object]) -> bool:
+    """Whether to iterate over a consumer by its `getone`.
+
+    That is, where it is another one than the class had at first, and nobody has replaced
+    ``__anext__`` as well: who did sees each record there, and would see it twice.
+    """
+    kind = type(consumer)
+    is_replaced = {name: getattr(kind, name) is not value for name, value in original.items()}
+    is_getone_replaced = is_replaced["getone"] or "getone" in vars(consumer)
+    return is_getone_replaced and not is_replaced["__anext__"]
+
+
+def wrap_as_aiokafkas(consumer: object, ours: type, original: Mapping[str, object]) -> None:
+    """Put around a consumer's gets what is around those of aiokafka's consumer, if that is another.
+
+    Not where there is something around ours already.
+    """
+    theirs = _aiokafkas(ours)
+    if theirs is None:
+        return
+    for name in ("getone", "getmany"):
+        if vars(ours)[name] is original[name] and name not in vars(consumer):
+            get = getattr(consumer, name)
+            wrapped = wrapped_alike(get, theirs, name)
+            if wrapped is not get:
+                setattr(consumer, name, wrapped)
+
+
+def wrap_as_getmany(poll: Get, ours: type, original: Mapping[str, object]) -> Get | None:
+    """Put around `poll` what is around `getmany`, of our class or else of aiokafka's.
+
+    Returns:
+        None where there is nothing.
+    """
+    is_ours = vars(ours)["getmany"] is not original["getmany"]
+    kind = ours if is_ours else _aiokafkas(ours)
+    wrapped = poll if kind is None else wrapped_alike(poll, kind, "getmany")
+    return None if wrapped is poll else wrapped
+
+
+def _aiokafkas(ours: type) -> type | None:
+    """Return aiokafka's consumer, if it was imported and is not this package's."""
+    theirs = getattr(sys.modules.get("aiokafka"), "AIOKafkaConsumer", None)
+    return theirs if isinstance(theirs, type) and theirs is not ours else None
+
+
+def wrapped_alike(get: Get, kind: type, name: str) -> Get:
+    """Put around a bound method what is around a method of a class, for as long as it is.
+
+    Only what the package wrapt has made can be put elsewhere, as nearly all who instrument Python
+    use it; of anything else there is a line in the log.
+    """
+    outermost = vars(kind).get(name)
+
+    def is_still_there() -> bool:
+        return vars(kind).get(name) is outermost
+
+    layers = []
+    layer: object = outermost
+    while hasattr(layer, "__wrapped__"):
+        wrapper = getattr(layer, "_self_wrapper", None)
+        if wrapper is None:
+            log.warning(
+                "what is around %s.%s.%s cannot be put around aiokafka_lite's gets as well, and "
+                "sees nothing of them: call aiokafka_lite.as_aiokafka.install() before the first "
+                "import of aiokafka, or wrap aiokafka_lite.AIOKafkaConsumer",
+                kind.__module__,
+                kind.__qualname__,
+                name,
+            )
+            return get
+        layers.append((type(layer), wrapper))
+        layer = layer.__wrapped__
+    wrapped: object = get
+    for make, wrapper in reversed(layers):
+        wrapped = cast("Callable[..., object]", make)(wrapped, wrapper, is_still_there)
+    return cast("Get", wrapped)

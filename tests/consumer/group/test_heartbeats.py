@@ -1,0 +1,149 @@
+"""Heartbeats as seen from outside: when they are sent, and what their answers change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.client.config import parse_address
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.monitoring import event_stream
+from aiokafka_lite.consumer.monitoring.events import Lost
+from aiokafka_lite.structs import TopicPartition
+from tests.consumer.group.test_listeners import Acting, beat_count, listening
+from tests.consumer.group.test_membership import throw_out
+from tests.consumer.group.worker import PATIENCE_S, Calls, until
+from tests.consumer.test_consumer import reading, rows
+from tests.support.cluster import KafkaHandle, unique
+from tests.support.proxy import Proxy, send_through
+
+
+@pytest.mark.one_loop_each
+async def test_heartbeats_are_answered_while_the_listener_takes_partitions(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+
+    async def take_long(consumer: AIOKafkaConsumer, _: set[TopicPartition]) -> None:
+        beats = beat_count(consumer)
+        await until(lambda: beat_count(consumer) >= beats + 3)
+
+    listener = Acting(assigned=take_long)
+    async with listening(kafka, topic, listener, heartbeat_interval_ms=20):
+        assert listener.results == [None]
+
+
+async def test_a_beat_tells_of_the_member_when_it_is_sent_not_when_it_is_answered() -> None:
+    """The coordinator heard of it somewhere in between: the session may end so much earlier."""
+    async with Broker() as broker:
+        broker.create_topic("t")
+        handle = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with reading(handle, "t", group_id="g", heartbeat_interval_ms=20) as consumer:
+            with broker.on("Heartbeat").delay(0.4, times=None):
+                await until(lambda: broker.requests.of("Heartbeat"))
+                beats = beat_count(consumer)
+                await until(lambda: beat_count(consumer) >= beats + 2)
+                age_s = consumer.metrics()["last_heartbeat_age_seconds"]
+                assert isinstance(age_s, float)
+                assert age_s >= 0.4
+
+
+@pytest.mark.one_loop_each
+@pytest.mark.parametrize("way", ["getmany", "getone", "async for"])
+async def test_nothing_is_handed_out_once_a_heartbeat_has_said_that_the_member_is_unknown(
+    kafka: KafkaHandle, way: str
+) -> None:
+    topic, group = await kafka.create_topic(), unique("g")
+    await kafka.produce(topic, 0, rows(0, 20_000))
+
+    async def get(consumer: AIOKafkaConsumer) -> None:
+        if way == "getmany":
+            assert await consumer.getmany(timeout_ms=int(PATIENCE_S * 1000), max_records=1)
+        else:
+            await (consumer.getone() if way == "getone" else anext(aiter(consumer)))
+
+    async with (
+        listening(kafka, topic, Calls(), group_id=group, enable_auto_commit=False) as consumer,
+        timeout(PATIENCE_S),
+    ):
+        await get(consumer)
+        with consumer.events() as events:
+            await throw_out(kafka, group, consumer._engine.running.membership.member_id)
+            while True:
+                has_been_told = consumer.metrics()["heartbeat_failures_total"] != 0
+                await get(consumer)
+                if any(isinstance(event, Lost) for event in events._buffer):
+                    break
+                assert not has_been_told  # there is more buffered than can have been handed out
+                await asyncio.sleep(0)
+
+
+def impatient(kafka: KafkaHandle, topic: str) -> AbstractAsyncContextManager[AIOKafkaConsumer]:
+    """A member that beats often, and soon gives up waiting for an answer."""
+    return reading(
+        kafka,
+        topic,
+        group_id=topic,
+        heartbeat_interval_ms=20,
+        request_timeout_ms=1_000,
+        retry_backoff_ms=10,
+    )
+
+
+def lines_with(caplog: pytest.LogCaptureFixture, words: str) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if words in record.getMessage()]
+
+
+async def until_failed(consumer: AIOKafkaConsumer, count: int) -> None:
+    failures = "heartbeat_failures_total"
+    await until(lambda: consumer.metrics()[failures] in range(count, 1_000))
+
+
+@pytest.mark.one_loop_each
+async def test_of_heartbeats_that_fail_one_line_is_logged_and_one_when_brokers_are_back(
+    kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = await kafka.create_topic()
+    async with Proxy(parse_address(kafka.bootstrap_servers)) as proxy:
+        send_through(monkeypatch, proxy)
+        async with impatient(kafka, topic) as consumer:
+            await until(lambda: beat_count(consumer) > 0)
+            with caplog.at_level(logging.WARNING, "aiokafka_lite"):
+                proxy.stop_listening()
+                proxy.end_all()
+                await until_failed(consumer, 2)
+                (line,) = lines_with(caplog, "heartbeat failed")
+                assert f"group {topic}: heartbeat failed, " in line.getMessage()
+                assert "KafkaConnectionError: " in line.getMessage()
+                assert not lines_with(caplog, "are back")
+                await proxy.listen()
+                await until(lambda: consumer.health().is_ok)
+                await until(lambda: lines_with(caplog, "are back"))
+                (line,) = lines_with(caplog, "brokers are back: connected to node ")
+                assert kafka.bootstrap_servers in line.getMessage()
+                assert line.levelno == logging.WARNING
+
+
+@pytest.mark.one_loop_each
+async def test_every_heartbeat_that_fails_for_want_of_a_broker_says_why(
+    kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_stream, "LOG_INTERVAL_S", 0.0)
+    topic = await kafka.create_topic()
+    async with Proxy(parse_address(kafka.bootstrap_servers)) as proxy:
+        send_through(monkeypatch, proxy)
+        async with impatient(kafka, topic) as consumer:
+            await until(lambda: beat_count(consumer) > 0)
+            with caplog.at_level(logging.WARNING, "aiokafka_lite"):
+                proxy.stop_listening()
+                proxy.end_all()
+                await until(lambda: lines_with(caplog, "did not answer HeartbeatRequest in time"))
+                for line in lines_with(caplog, "heartbeat failed"):
+                    assert "KafkaConnectionError: " in line.getMessage()
+                await proxy.listen()
+                await until(lambda: consumer.health().is_ok)

@@ -1,0 +1,210 @@
+"""The same program with aiokafka's consumer and with ours comes to the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from types import ModuleType
+from typing import Final
+
+import aiokafka
+import pytest
+
+import aiokafka_lite
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError
+from aiokafka_lite.structs import TopicPartition
+from tests.consumer.test_consumer import rows
+from tests.support.cluster import KafkaHandle, unique
+
+pytestmark = pytest.mark.one_loop_each
+
+BOTH: Final[Mapping[str, ModuleType]] = {"aiokafka": aiokafka, "ours": aiokafka_lite}
+either = pytest.mark.parametrize("library", BOTH.values(), ids=BOTH)
+
+
+def consumer_of(
+    library: ModuleType, kafka: KafkaHandle, *topics: str, **arguments: object
+) -> AIOKafkaConsumer:
+    """A consumer of either library, which passes for ours: what is called of it both have."""
+    return library.AIOKafkaConsumer(  # type: ignore[no-any-return]
+        *topics,
+        bootstrap_servers=kafka.bootstrap_servers,
+        auto_offset_reset="earliest",
+        **arguments,
+    )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until something is so, which no event tells of both libraries."""
+    async with timeout(30):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def after_a_rebalance(
+    library: ModuleType, kafka: KafkaHandle
+) -> AsyncIterator[tuple[AIOKafkaConsumer, set[TopicPartition], set[TopicPartition]]]:
+    """A member that had both partitions of a topic; those it has, and those that it has lost."""
+    topic, group = await kafka.create_topic(partitions=2), unique("group")
+    settings = {"group_id": group, "heartbeat_interval_ms": 50, "fetch_max_wait_ms": 50}
+    async with consumer_of(library, kafka, topic, **settings) as first:
+        before = set(first.assignment())
+        assert len(before) == 2
+        async with consumer_of(aiokafka_lite, kafka, topic, **settings) as second:
+            await until(lambda: len(first.assignment()) == len(second.assignment()) == 1)
+            lost = before - first.assignment()
+            for tp in before:
+                await kafka.produce(topic, tp.partition, rows(0, 3))
+            yield first, set(first.assignment()), lost
+
+
+# --- Partitions that a rebalance took away --------------------------------------------------
+@either
+async def test_a_loop_over_an_assignment_outlives_a_rebalance(
+    kafka: KafkaHandle, library: ModuleType
+) -> None:
+    async with after_a_rebalance(library, kafka) as (consumer, kept, lost):
+        (tp,), (gone,) = kept, lost
+        assert await consumer.getmany(gone) == {}
+        # A program that asks for nothing else does not go round and round.
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        assert await consumer.getmany(gone, timeout_ms=120) == {}
+        assert loop.time() - began_at >= 0.11
+        assert (await consumer.getone(tp, gone)).partition == tp.partition
+        found = await consumer.getmany(gone, tp, timeout_ms=10_000)
+        assert {each: [r.offset for r in batch] for each, batch in found.items()} == {tp: [1, 2]}
+
+
+async def test_what_a_get_cannot_wait_for_is_refused(kafka: KafkaHandle) -> None:
+    async with after_a_rebalance(aiokafka_lite, kafka) as (consumer, _, lost):
+        (gone,) = lost
+        with pytest.raises(IllegalStateError, match="a rebalance took it away"):
+            await consumer.getone(gone)
+        never = TopicPartition(gone.topic, 9)
+        for get in (consumer.getone, consumer.getmany):
+            with pytest.raises(IllegalStateError, match="not assigned"):
+                await get(never)
+        consumer.unsubscribe()
+        with pytest.raises(IllegalStateError, match="not assigned"):
+            await consumer.getmany(gone)
+
+
+async def test_what_a_rebalance_gives_back_is_read_by_the_get_that_waits(
+    kafka: KafkaHandle,
+) -> None:
+    topic, group = await kafka.create_topic(partitions=2), unique("group")
+    settings = {"group_id": group, "heartbeat_interval_ms": 50, "fetch_max_wait_ms": 50}
+    async with consumer_of(aiokafka_lite, kafka, topic, **settings) as first:
+        both = first.assignment()
+        async with consumer_of(aiokafka_lite, kafka, topic, **settings) as second:
+            await until(lambda: len(first.assignment()) == len(second.assignment()) == 1)
+            (gone,) = both - first.assignment()
+            waiting = asyncio.ensure_future(first.getmany(gone, timeout_ms=30_000))
+        await kafka.produce(topic, gone.partition, rows(0, 3))
+        assert [record.offset for record in (await waiting)[gone]] == [0, 1, 2]
+
+
+# --- The last stable offset -----------------------------------------------------------------
+@either
+@pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
+async def test_the_last_stable_offset_is_where_the_open_transaction_begins(
+    kafka: KafkaHandle, library: ModuleType, isolation_level: str
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 2))
+    async with aiokafka.AIOKafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers, transactional_id=unique("tx")
+    ) as producer:
+        await producer.begin_transaction()
+        await producer.send_and_wait(topic, b"open", partition=0)
+        async with consumer_of(library, kafka, topic, isolation_level=isolation_level) as consumer:
+            (tp,) = consumer.assignment()
+            await consumer.getone()
+            assert (consumer.highwater(tp), consumer.last_stable_offset(tp)) == (3, 2)
+            if library is aiokafka_lite:
+                shown = consumer.metrics()["partitions"]
+                assert isinstance(shown, list)
+                assert [each["last_stable_offset"] for each in shown] == [2]
+        await producer.abort_transaction()
+
+
+# --- Gets that are pending at the stop ------------------------------------------------------
+@either
+async def test_a_getmany_that_waits_at_the_stop_returns_nothing(
+    kafka: KafkaHandle, library: ModuleType
+) -> None:
+    topic = await kafka.create_topic()
+    consumer = consumer_of(library, kafka, topic)
+    await consumer.start()
+    (tp,) = consumer.assignment()
+    waiting = [
+        asyncio.ensure_future(consumer.getmany(timeout_ms=60_000)),
+        asyncio.ensure_future(consumer.getmany(tp, timeout_ms=60_000)),
+    ]
+    one = asyncio.ensure_future(consumer.getone())
+    await asyncio.sleep(0)
+    async with timeout(20):
+        await consumer.stop()
+        assert await asyncio.gather(*waiting) == [{}, {}]
+        with pytest.raises(library.errors.ConsumerStoppedError):
+            await one
+        with pytest.raises(library.errors.ConsumerStoppedError):
+            await consumer.getmany()
+
+
+async def test_a_poll_that_waits_at_the_stop_says_that_it_is_stopped(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    consumer = consumer_of(aiokafka_lite, kafka, topic)
+    await consumer.start()
+    waiting = asyncio.ensure_future(consumer.poll())
+    await asyncio.sleep(0)
+    await consumer.stop()
+    with pytest.raises(ConsumerStoppedError):
+        await waiting
+
+
+# --- A loop that does not run yet -----------------------------------------------------------
+def program(library: ModuleType, kafka: KafkaHandle, topic: str) -> list[int]:
+    """Make a consumer ahead of its loop, and read with it."""
+    loop = asyncio.new_event_loop()
+    with pytest.warns(DeprecationWarning, match="The loop argument is deprecated"):
+        consumer = consumer_of(library, kafka, topic, loop=loop)
+
+    async def read() -> list[int]:
+        await consumer.start()
+        try:
+            return [(await consumer.getone()).offset for _ in range(2)]
+        finally:
+            await consumer.stop()
+
+    try:
+        return loop.run_until_complete(read())
+    finally:
+        loop.close()
+
+
+@either
+async def test_a_loop_that_does_not_run_yet_is_taken(
+    kafka: KafkaHandle, library: ModuleType
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 2))
+    assert await asyncio.to_thread(program, library, kafka, topic) == [0, 1]
+
+
+@either
+async def test_a_loop_that_is_another_one_is_the_consumers(
+    kafka: KafkaHandle, library: ModuleType
+) -> None:
+    other = asyncio.new_event_loop()
+    with pytest.warns(DeprecationWarning, match="The loop argument is deprecated"):
+        consumer = consumer_of(library, kafka, loop=other)
+    with pytest.raises(AssertionError):
+        await consumer.start()
+    consumer._closed = True
+    other.close()

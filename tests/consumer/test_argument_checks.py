@@ -1,0 +1,203 @@
+"""What aiokafka's consumer refuses, in its order and its words: the same calls of both."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Final
+
+import aiokafka
+import aiokafka.errors
+import pytest
+
+from aiokafka_lite import errors
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.structs import TopicPartition
+from tests.support.cluster import KafkaHandle, unique
+
+# Everything is called in the same way, so the other consumer passes for ours.
+Consumer = AIOKafkaConsumer
+Partition = TopicPartition
+
+SASL: Final = {"security_protocol": "SASL_PLAINTEXT", "allow_plaintext_credentials": True}
+ARGUMENTS: Final[list[dict[str, object]]] = [
+    {"security_protocol": "TLS"},
+    {"security_protocol": "SSL"},
+    {"security_protocol": "SASL_SSL"},
+    {"security_protocol": "TLS", "max_poll_records": 0},
+    {"security_protocol": "TLS", "sasl_mechanism": "NONE"},
+    {"max_poll_records": 0},
+    {"max_poll_records": 1.5},
+    {**SASL, "sasl_mechanism": "NONE"},
+    {**SASL, "sasl_mechanism": "PLAIN"},
+    {**SASL, "sasl_mechanism": "PLAIN", "sasl_plain_username": "user"},
+]
+
+
+def refusal(make: Callable[[], object]) -> Exception:
+    with pytest.raises((ValueError, TypeError)) as caught:
+        make()
+    return caught.value
+
+
+def assert_alike(ours: BaseException, theirs: BaseException) -> None:
+    assert type(ours).__name__ == type(theirs).__name__, (ours, theirs)
+    if isinstance(theirs, (ValueError, TypeError)):
+        assert str(ours).startswith(str(theirs))
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
+async def test_constructor_refuses_what_aiokafkas_refuses(arguments: dict[str, object]) -> None:
+    known = {k: v for k, v in arguments.items() if k != "allow_plaintext_credentials"}
+    assert_alike(
+        refusal(lambda: Consumer(**arguments)),  # type: ignore[arg-type]
+        refusal(lambda: aiokafka.AIOKafkaConsumer(**known)),
+    )
+
+
+async def test_a_token_provider_that_is_none_is_refused_in_aiokafkas_words() -> None:
+    with pytest.raises(ValueError, match="sasl_oauth_token_provider needs to be provided impl"):
+        Consumer(**SASL, sasl_mechanism="OAUTHBEARER")  # type: ignore[arg-type]
+
+
+async def test_an_isolation_level_is_refused_at_the_start_in_aiokafkas_words(
+    kafka: KafkaHandle,
+) -> None:
+    consumer = Consumer(bootstrap_servers=kafka.bootstrap_servers, isolation_level="dirty")
+    with pytest.raises(ValueError, match=r"^Incorrect isolation level dirty"):
+        await consumer.start()
+    await consumer.stop()
+
+
+def test_outside_a_loop_both_say_that_it_has_to_be_inside() -> None:
+    with pytest.raises(RuntimeError, match="created within an async function"):
+        Consumer()
+
+
+# --- Subscriptions --------------------------------------------------------------------------
+def subscribe(**arguments: object) -> Callable[[Consumer], object]:
+    return lambda consumer: consumer.subscribe(**arguments)  # type: ignore[arg-type]
+
+
+SUBSCRIPTIONS: Final[dict[str, Callable[[Consumer], object]]] = {
+    "neither": subscribe(),
+    "both": subscribe(topics=["t"], pattern="t"),
+    "listener": subscribe(topics=["t"], listener=object()),
+    "string": subscribe(topics="t"),
+    "pattern": subscribe(pattern="("),
+    "pause": lambda c: c.pause("t-0"),  # type: ignore[arg-type]
+    "resume": lambda c: c.resume("t-0"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", SUBSCRIPTIONS)
+async def test_before_the_start_both_refuse_alike(name: str) -> None:
+    ours, theirs = Consumer(), aiokafka.AIOKafkaConsumer()
+    call = SUBSCRIPTIONS[name]
+    assert_alike(refusal(lambda: call(ours)), refusal(lambda: call(theirs)))
+    await ours.stop()
+    await theirs.stop()
+
+
+# --- While it runs --------------------------------------------------------------------------
+# Of a consumer, a partition that it has, and one that it has not.
+Call = Callable[[Consumer, Partition, Partition], object]
+CALLS: Final[dict[str, Call]] = {
+    "seek to -1": lambda c, tp, other: c.seek(tp, -1),
+    "seek to -1 of an unassigned": lambda c, tp, other: c.seek(other, -1),
+    "seek to a string": lambda c, tp, other: c.seek(other, "5"),  # type: ignore[arg-type]
+    "seek an unassigned": lambda c, tp, other: c.seek(other, 5),
+    "pause an unassigned": lambda c, tp, other: c.pause(other),
+    "resume an unassigned": lambda c, tp, other: c.resume(other),
+    "pause none": lambda c, tp, other: c.pause(("t", 0)),  # type: ignore[arg-type]
+    "resume none": lambda c, tp, other: c.resume(5),  # type: ignore[arg-type]
+    "position of an unassigned": lambda c, tp, other: c.position(other),
+    "to the beginning of an unassigned": lambda c, tp, other: c.seek_to_beginning(other),
+    "to the end of an unassigned": lambda c, tp, other: c.seek_to_end(tp, other),
+    "to the committed of an unassigned": lambda c, tp, other: c.seek_to_committed(other),
+    "to the committed": lambda c, tp, other: c.seek_to_committed(tp),
+    "to the beginning of none": lambda c, tp, other: c.seek_to_beginning(("t", 0)),  # type: ignore[arg-type]
+    "to the end of none": lambda c, tp, other: c.seek_to_end(5),  # type: ignore[arg-type]
+    "to the committed of none": lambda c, tp, other: c.seek_to_committed(5),  # type: ignore[arg-type]
+    "highwater of an unassigned": lambda c, tp, other: c.highwater(other),
+    "last stable of an unassigned": lambda c, tp, other: c.last_stable_offset(other),
+    "last poll of an unassigned": lambda c, tp, other: c.last_poll_timestamp(other),
+    "a time below 0": lambda c, tp, other: c.offsets_for_times({tp: -1}),
+    "a get of 0": lambda c, tp, other: c.getmany(tp, max_records=0),
+    "a get of a half": lambda c, tp, other: c.getmany(max_records=0.5),  # type: ignore[arg-type]
+    "commit": lambda c, tp, other: c.commit({tp: 0}),
+    "commit an unassigned": lambda c, tp, other: c.commit({other: 5}),
+    "commit nothing": lambda c, tp, other: c.commit({}),
+    "commit a list": lambda c, tp, other: c.commit([tp]),  # type: ignore[arg-type]
+    "commit none": lambda c, tp, other: c.commit({5: 5}),  # type: ignore[dict-item]
+    "commit a tuple's": lambda c, tp, other: c.commit({("t", 0): 5}),  # type: ignore[dict-item]
+    "commit a string": lambda c, tp, other: c.commit({tp: object()}),  # type: ignore[dict-item]
+    "commit a number's note": lambda c, tp, other: c.commit({tp: (5, 5)}),  # type: ignore[dict-item]
+    "committed": lambda c, tp, other: c.committed(tp),
+    "subscribe": lambda c, tp, other: c.subscribe(["t"]),
+}
+
+
+SHAPES: Final = frozenset({"commit nothing", "commit a list", "commit a string"})
+
+
+async def outcome(call: Call, consumer: Consumer, kind: type[Partition], topic: str) -> object:
+    """What a call raises; None if nothing."""
+    try:
+        result = call(consumer, kind(topic, 0), kind(topic, 1))
+        if inspect.isawaitable(result):
+            await asyncio.wait_for(result, 10)
+    except Exception as error:  # noqa: BLE001 -- whatever it is
+        return error
+    return None
+
+
+@pytest.mark.one_loop_each
+@pytest.mark.parametrize("has_group", [False, True])
+async def test_while_they_run_both_refuse_alike(kafka: KafkaHandle, *, has_group: bool) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    settings = {
+        "bootstrap_servers": kafka.bootstrap_servers,
+        "group_id": unique("group") if has_group else None,
+        "enable_auto_commit": False,
+    }
+    ours = Consumer(**settings)  # type: ignore[arg-type]
+    theirs = aiokafka.AIOKafkaConsumer(**settings)
+    ours.assign([TopicPartition(topic, 0)])
+    theirs.assign([aiokafka.TopicPartition(topic, 0)])
+    async with ours, theirs:
+        refused = 0
+        for name, call in CALLS.items():
+            expected = await outcome(call, theirs, aiokafka.TopicPartition, topic)
+            found = await outcome(call, ours, TopicPartition, topic)
+            if expected is None:
+                assert found is None, name
+                continue
+            assert isinstance(expected, Exception)
+            assert isinstance(found, Exception), (name, expected)
+            refused += 1
+            if name in SHAPES and has_group:
+                assert isinstance(found, ValueError), name
+                # aiokafka's words are the offsets themselves, here the other consumer's.
+                assert isinstance(expected, ValueError)
+                continue
+            assert_alike(found, expected)
+        assert refused >= 27
+        ours.unsubscribe()
+        theirs.unsubscribe()
+        commit: Call = lambda c, tp, other: c.commit()  # noqa: E731
+        assert_alike(
+            await outcome(commit, ours, TopicPartition, topic),  # type: ignore[arg-type]
+            await outcome(commit, theirs, aiokafka.TopicPartition, topic),  # type: ignore[arg-type]
+        )
+
+
+async def test_stopped_comes_before_what_is_wrong_with_the_arguments() -> None:
+    consumer, other = Consumer(), aiokafka.AIOKafkaConsumer()
+    await consumer.stop()
+    await other.stop()
+    with pytest.raises(errors.ConsumerStoppedError):
+        await consumer.getmany(max_records=0)
+    with pytest.raises(aiokafka.errors.ConsumerStoppedError):
+        await other.getmany(max_records=0)

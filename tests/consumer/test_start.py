@@ -1,0 +1,88 @@
+"""What a start asks of brokers, on how many connections, and what a consumer weighs."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer, TopicPartition
+from aiokafka_lite.broker import Broker
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker() as broker:
+        broker.create_topic("t", 1)
+        broker.produce("t", b"first")
+        yield broker
+
+
+def asked_by_connection(broker: Broker) -> list[list[str]]:
+    """Return what was asked on each connection, but for what a member repeats."""
+    asked: dict[str, list[str]] = {}
+    for seen in broker.requests:
+        if seen.api not in ("Heartbeat", "OffsetCommit"):
+            asked.setdefault(seen.peer, []).append(seen.api)
+    return list(asked.values())
+
+
+async def test_start_by_assign_asks_nothing_twice(broker: Broker) -> None:
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    consumer.assign([TopicPartition("t", 0)])
+    assert (await consumer.getone()).value == b"first"
+    general, fetch = asked_by_connection(broker)
+    await consumer.stop()
+    # The first metadata are those of the brokers: nobody has said yet which topics matter.
+    assert general == ["ApiVersions", "Metadata", "Metadata", "ListOffsets"]
+    assert set(fetch) == {"Fetch"}
+
+
+async def test_start_of_a_subscriber_asks_nothing_twice(broker: Broker) -> None:
+    consumer = AIOKafkaConsumer(
+        "t", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    assert (await consumer.getone()).value == b"first"
+    general, fetch = asked_by_connection(broker)
+    await consumer.stop()
+    assert general == ["ApiVersions", "Metadata", "ListOffsets"]
+    assert set(fetch) == {"Fetch"}
+
+
+async def test_start_in_a_group_asks_nothing_twice(broker: Broker) -> None:
+    consumer = AIOKafkaConsumer(
+        "t",
+        bootstrap_servers=broker.bootstrap_servers,
+        auto_offset_reset="earliest",
+        group_id="g",
+    )
+    await consumer.start()
+    assert (await consumer.getone()).value == b"first"
+    lanes = {asked[0]: asked for asked in asked_by_connection(broker)}
+    await consumer.stop()
+    assert len(lanes) == 3
+    general = ["ApiVersions", "Metadata", "FindCoordinator", "OffsetFetch", "ListOffsets"]
+    assert lanes["ApiVersions"] == general
+    # The second time as the member that the broker made of it the first time (KIP-394).
+    assert lanes["JoinGroup"] == ["JoinGroup", "JoinGroup", "SyncGroup"]
+    assert set(lanes["Fetch"]) == {"Fetch"}
+
+
+# 51 and 68 KiB with CPython 3.11; objects differ in size from one Python to the next.
+@pytest.mark.parametrize(("way", "most_kib"), [("no group", 60), ("group", 80)])
+async def test_consumer_that_waits_is_light(broker: Broker, way: str, most_kib: int) -> None:
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.consumer.programs.weighing"),
+        *(broker.bootstrap_servers, "t", way, "50"),
+        stdout=subprocess.PIPE,
+    )
+    output, _ = await program.communicate()
+    assert program.returncode == 0
+    assert float(output) < most_kib
