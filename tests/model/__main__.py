@@ -1,0 +1,96 @@
+"""Run the random model test: rounds of seeds that count up, until the time is over.
+
+    python -m tests.model --broker embedded --minutes 30
+    python -m tests.model --broker real --bootstrap 127.0.0.1:9092 --minutes 30
+    python -m tests.model --broker embedded --seed 17 --rounds 1      one round again
+
+The embedded broker runs in virtual time: the same seed is the same course, as long as the code
+is the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections import Counter
+
+from tests.model.course import Outcome, run_round
+
+SHOW_EVERY_S = 10.0
+
+
+def main() -> int:
+    """Run rounds; return 1 if a promise was not kept."""
+    arguments = _arguments()
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The order of sets decides what happens first: with another one a seed is another course.
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.model", *sys.argv[1:]])  # noqa: S606
+    logging.basicConfig(level=logging.DEBUG if arguments.verbose else logging.CRITICAL)
+    address = None if arguments.broker == "embedded" else arguments.bootstrap
+    began = shown = time.monotonic()
+    seed, failed = arguments.seed, Counter[str]()
+    totals = Counter[str]()
+    while arguments.rounds is None or totals["rounds"] < arguments.rounds:
+        if arguments.rounds is None and time.monotonic() - began > arguments.minutes * 60:
+            break
+        outcome = run_round(seed, address, without=arguments.without)
+        totals.update(
+            rounds=1,
+            seconds=int(outcome.seconds) if address is None else 0,
+            members=outcome.members,
+            crashes=outcome.crashes,
+            faults=outcome.faults,
+            gets=outcome.handed,
+            commits=outcome.commits,
+        )
+        if outcome.violations:
+            failed.update({each.rule for each in outcome.violations[:1]})
+            report(outcome, seed, arguments.broker, arguments.lines)
+            if not arguments.keep_going:
+                return 1
+        if time.monotonic() - shown > SHOW_EVERY_S:
+            shown = time.monotonic()
+            print(
+                f"{shown - began:6.0f} s: seed {seed}; {dict(totals)}; {dict(failed)}", flush=True
+            )
+        seed += 1
+    print(f"{time.monotonic() - began:6.0f} s: {dict(totals)}; failed: {dict(failed) or 'none'}")
+    return 1 if failed else 0
+
+
+def report(outcome: Outcome, seed: int, broker: str, lines: int) -> None:
+    """Print what was not kept, what went before, and how to see it again."""
+    print(f"seed {seed}: {len(outcome.violations)} violations")
+    violations = sorted(outcome.violations, key=lambda each: each.order)
+    for violation in violations[:20]:
+        print(f"  {violation.order:g} {violation}")
+    if lines:
+        print("\n".join(outcome.ledger.excerpt(violations[0], lines)))
+    print(f"again: python -m tests.model --broker {broker} --seed {seed} --rounds 1", flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m tests.model", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("--broker", choices=("embedded", "real"), default="embedded")
+    add("--bootstrap", default=os.environ.get("BOOTSTRAP"), help="where the real Kafka is")
+    add("--seed", type=int, default=1, help="of the first round")
+    add("--minutes", type=float, default=1.0, help="how long; the last round is finished")
+    add("--rounds", type=int, default=None, help="how many, instead of --minutes")
+    add("--without", nargs="*", default=(), help="actions to leave out, as habits.py names them")
+    add("--lines", type=int, default=200, help="how much of the ledger to print of a failure")
+    add("--keep-going", action="store_true", help="count failures instead of stopping at one")
+    add("--verbose", action="store_true", help="show the logs of consumers and broker")
+    arguments = parser.parse_args()
+    if arguments.broker == "real" and not arguments.bootstrap:
+        parser.error("give --bootstrap, or BOOTSTRAP in the environment")
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())
