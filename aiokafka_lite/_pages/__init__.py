@@ -1,11 +1,12 @@
 """What this package's web pages share: whom they refuse, how they look, what their scripts do.
 
-Imported only where pages are served; needs aiohttp.
+Imported only where pages are served. Only `aiohttp_answers` needs aiohttp.
 """
 
 from __future__ import annotations
 
-from aiokafka_lite._pages.assets import SHARED, Asset, read_assets
-from aiokafka_lite._pages.guard import HEADERS, METHODS, problem, refusal
+from aiokafka_lite._pages.answers import Answer, problem
+from aiokafka_lite._pages.assets import SHARED, read_assets
+from aiokafka_lite._pages.guard import refusal
 
-__all__ = ["HEADERS", "METHODS", "SHARED", "Asset", "problem", "read_assets", "refusal"]
+__all__ = ["SHARED", "Answer", "problem", "read_assets", "refusal"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib import resources
-from typing import Final, NamedTuple
+from typing import Final
 
-from aiohttp import web
+from aiokafka_lite._pages.answers import Answer
 
 KINDS: Final[Mapping[str, str]] = {
     "css": "text/css",
@@ -16,23 +16,15 @@ KINDS: Final[Mapping[str, str]] = {
 }
 
 
-class Asset(NamedTuple):
-    """A file as it is served."""
-
-    body: bytes
-    kind: str
-
-    def answer(self) -> web.Response:
-        """Return it as an answer."""
-        return web.Response(body=self.body, content_type=self.kind, charset="utf-8")
-
-
-def read_assets(package: str, names: Iterable[str]) -> dict[str, Asset]:
-    """Read files of a package's folder `static`; returns them by name."""
+def read_assets(package: str, names: Iterable[str]) -> dict[str, Answer]:
+    """Read files of a package's folder `static`; returns them by name, as they are served."""
     folder = resources.files(package) / "static"
     return {
-        name: Asset((folder / name).read_bytes(), KINDS[name.rpartition(".")[2]]) for name in names
+        name: Answer(
+            (folder / name).read_bytes(), f"{KINDS[name.rpartition('.')[2]]}; charset=utf-8"
+        )
+        for name in names
     }
 
 
-SHARED: Final[Mapping[str, Asset]] = read_assets(__package__, ("icon.svg", "page.css", "page.js"))
+SHARED: Final[Mapping[str, Answer]] = read_assets(__package__, ("icon.svg", "page.css", "page.js"))

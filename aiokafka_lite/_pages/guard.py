@@ -7,42 +7,27 @@ runs and shows nothing that is not its own (CSP; the scripts write text, never m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from aiohttp import web
+from aiokafka_lite._pages.answers import Answer, problem
 
-HEADERS: Final[Mapping[str, str]] = {
-    "Content-Security-Policy": (
-        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "Cache-Control": "no-store",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "Server": "aiokafka_lite",
-    "X-Content-Type-Options": "nosniff",
-}
 METHODS: Final = ("GET", "HEAD")
 
 
-def refusal(request: web.Request, is_own_name: Callable[[str], bool]) -> web.Response | None:
+def refusal(method: str, hosts: Sequence[str], is_own_name: Callable[[str], bool]) -> Answer | None:
     """Return the answer to a request that is refused whatever it asks for, None to others.
 
     Args:
-        request: Any request.
+        method: The request's.
+        hosts: Its headers `Host`, of which there has to be one.
         is_own_name: Says of a `Host` in lower case, with the port if it has one, whether this
             place goes by it.
     """
-    hosts = request.headers.getall("Host", [])
     if len(hosts) != 1 or not is_own_name(hosts[0].lower()):
         return problem(400, "this place does not go by that name")
-    if request.method not in METHODS:
-        answer = problem(405, "there is nothing to change here: GET or HEAD")
-        answer.headers["Allow"] = ", ".join(METHODS)
-        return answer
+    if method not in METHODS:
+        return problem(
+            405, "there is nothing to change here: GET or HEAD", Allow=", ".join(METHODS)
+        )
     return None
-
-
-def problem(status: int, text: str) -> web.Response:
-    """Return an answer that says in a line what is wrong."""
-    return web.Response(status=status, text=f"{text}\n")

@@ -40,7 +40,14 @@ export function address(view, name) {
 }
 
 // Columns: `show` gives the text of a cell, or {text, href}, or {text, pill} and with it a hint;
-// `by` what to sort by.
+// `by` what to sort by; `isUrgent` has it stand first where there is room for few.
+
+const narrow = window.matchMedia("(max-width: 40rem)");
+
+function inOrder(columns) {
+  if (!narrow.matches) return columns;
+  return [...columns.filter((each) => each.isUrgent), ...columns.filter((each) => !each.isUrgent)];
+}
 
 export function text(label, field, more = {}) {
   return { label, show: (row) => String(orDash(row[field])), by: (row) => row[field] ?? "", ...more };
@@ -85,7 +92,8 @@ class Table {
     this.spec = spec;
     this.rows = new Map();
     this.sorting = null;
-    this.headers = spec.columns.map((column) => this.makeHeader(column));
+    this.columns = inOrder(spec.columns);
+    this.headers = this.columns.map((column) => this.makeHeader(column));
     this.body = element("tbody");
     this.table = element("table", {}, element("thead", {}, element("tr", {}, ...this.headers)), this.body);
     this.empty = element("p", { className: "empty", textContent: spec.empty ?? empty, hidden: true });
@@ -110,11 +118,11 @@ class Table {
     this.headers.forEach((header, index) => {
       const button = header.querySelector("button");
       if (isWhole && !button) {
-        const made = element("button", { type: "button", textContent: this.spec.columns[index].label });
+        const made = element("button", { type: "button", textContent: this.columns[index].label });
         made.addEventListener("click", () => this.sortBy(index));
         header.replaceChildren(made);
       } else if (!isWhole && button) {
-        header.replaceChildren(this.spec.columns[index].label);
+        header.replaceChildren(this.columns[index].label);
       }
       if (this.sorting?.index === index) {
         header.setAttribute("aria-sort", this.sorting.direction > 0 ? "ascending" : "descending");
@@ -155,7 +163,7 @@ class Table {
     const order = (this.spec.order ?? []).map((by) => ({ by, direction: 1 }));
     if (this.sorting) {
       const { index, direction } = this.sorting;
-      order.unshift({ by: this.spec.columns[index].by, direction });
+      order.unshift({ by: this.columns[index].by, direction });
     }
     return [...rows].sort((one, other) => {
       for (const { by, direction } of order) {
@@ -167,7 +175,7 @@ class Table {
   }
 
   makeRow(row) {
-    const cells = this.spec.columns.map((column) => {
+    const cells = this.columns.map((column) => {
       const cell = element("td");
       if (column.isNumber) cell.classList.add("number");
       if (column.isLong) cell.classList.add("long");
@@ -179,7 +187,7 @@ class Table {
   }
 
   refresh(line, row) {
-    this.spec.columns.forEach((column, index) => {
+    this.columns.forEach((column, index) => {
       const cell = line.children[index];
       if (fill(cell, column.show(row)) && !column.isRestless) {
         cell.classList.remove("changed");
@@ -418,6 +426,7 @@ export function start(described) {
   // answers, and update(overview), which shows what stands above and returns what is alarming.
   site = described;
   window.addEventListener("hashchange", showRoute);
+  narrow.addEventListener("change", showRoute);
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden && !poller.isPaused) poller.soon();
   });

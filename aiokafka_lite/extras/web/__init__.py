@@ -1,19 +1,22 @@
 """A consumer over HTTP: ``/health``, ``/metrics`` for Prometheus, and a page that follows it live.
 
-Beside a consumer, on a port of its own, or within an aiohttp application::
+Around a consumer's life, on a port of its own, or within an application of aiohttp, FastAPI or
+Starlette::
 
     from aiokafka_lite.extras import web
 
-    async with AIOKafkaConsumer("orders", group_id="g") as consumer, web.serve(consumer, port=8080):
-        async for record in consumer:
-            ...
+    async with web.serve(consumer, port=8080):
+        async with consumer:
+            async for record in consumer:
+                ...
 
-    app.add_subapp("/kafka/", web.application(consumer))
+    app.add_subapp("/kafka/", web.application(consumer))  # aiohttp
+    app.mount("/kafka", web.asgi(lambda: app.state.consumer))  # FastAPI, Starlette
 
 It only reads: GET and HEAD, no request changes anything or goes to a broker. It shows the names of
-topics, the group and the client to everybody who can reach the port, which by default is this
-machine. It answers to IP addresses and to "localhost"; a name has to be in `hosts`, so that no
-foreign web page can ask under a name of its own (DNS rebinding).
+topics, the group and the client, and what the worker has ended by, to everybody who can reach the
+port, which by default is this machine. It answers to IP addresses and to "localhost"; a name has to
+be in `hosts`, so that no foreign web page can ask under a name of its own (DNS rebinding).
 
 =================  =================================================================================
 ``/``              the page, which reads the three below every second or two
@@ -26,19 +29,14 @@ However many ask, and however slowly they read: measuring takes 1 % of the event
 most, after which what was measured last is good enough; and with `serve` 32 connections are open
 at most, of which the oldest goes when another comes.
 
-Needs the extra `web`: ``pip install aiokafka-lite[web]``.
+`serve` and `application` need the extra `web`: ``pip install aiokafka-lite[web]``. `asgi` needs
+nothing, but for ``/metrics`` prometheus_client, which the extra has, too.
 """
 
 from __future__ import annotations
 
-try:
-    from aiokafka_lite.extras.web.app import application
-    from aiokafka_lite.extras.web.serving import serve
-except ModuleNotFoundError as error:
-    if error.name not in ("aiohttp", "prometheus_client"):
-        raise
-    raise ModuleNotFoundError(
-        f"{error.name} is not installed: pip install 'aiokafka-lite[web]'", name=error.name
-    ) from error
+from aiokafka_lite.extras.web.app import application
+from aiokafka_lite.extras.web.asgi_app import asgi
+from aiokafka_lite.extras.web.serving import serve
 
-__all__ = ["application", "serve"]
+__all__ = ["application", "asgi", "serve"]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import weakref
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
+from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._pages.values import Json
 
-if TYPE_CHECKING:
-    from aiokafka_lite import AIOKafkaConsumer
+AnyConsumer: TypeAlias = AIOKafkaConsumer[object, object]
+Shown: TypeAlias = AnyConsumer | Callable[[], AnyConsumer | None]
 
 # After work of so long, rest of so many times that: twice (health and the rest) 0.5 % of the loop.
 REST_PER_WORK: Final = 199
@@ -21,6 +23,55 @@ MOST_BODIES: Final = 100
 
 class TooManyError(Exception):
     """More different views are asked for than one measurement has time for."""
+
+
+class NoConsumerError(Exception):
+    """There is nothing to show; what is said of that instead."""
+
+    verdict: str
+    text: str
+    health_status: int
+
+
+class ConsumerGoneError(NoConsumerError):
+    """The consumer was collected: it is shown to others, and not kept alive for it."""
+
+    verdict = "dead"
+    text = "the consumer is gone: nobody stopped it, and nobody holds it any more"
+    health_status = 503
+
+
+class ConsumerNotMadeError(NoConsumerError):
+    """The function that is to return the consumer has none."""
+
+    verdict = "degraded"
+    text = "there is no consumer yet"
+    health_status = 200
+
+
+def source_of(shown: Shown) -> Callable[[], AnyConsumer]:
+    """Return what returns the consumer to show, or raises NoConsumerError."""
+    if callable(shown):
+        return lambda: _made(shown())
+    reference = weakref.ref(shown)
+    return lambda: present(reference)
+
+
+def _made(consumer: AnyConsumer | None) -> AnyConsumer:
+    if consumer is None:
+        raise ConsumerNotMadeError
+    return consumer
+
+
+def present(reference: weakref.ref[AnyConsumer]) -> AnyConsumer:
+    """Return the consumer.
+
+    Raises:
+        ConsumerGoneError: It was collected.
+    """
+    if (consumer := reference()) is None:
+        raise ConsumerGoneError
+    return consumer
 
 
 class Health(NamedTuple):
@@ -44,8 +95,8 @@ class Measured:
         until: The loop time until which all this is good enough.
     """
 
-    def __init__(self, consumer: AIOKafkaConsumer, health: Health) -> None:
-        self._consumer = consumer
+    def __init__(self, consumer: AnyConsumer, health: Health) -> None:
+        self._consumer = weakref.ref(consumer)
         self._clock = asyncio.get_running_loop().time
         self._bodies: dict[Hashable, bytes] = {}
         began = self.measured_at = self.until = self._clock()
@@ -67,7 +118,8 @@ class Measured:
         """Says why nothing comes of a partition."""
         from aiokafka_lite import TopicPartition
 
-        return lambda topic, partition: self._consumer.explain(TopicPartition(topic, partition))
+        consumer = present(self._consumer)
+        return lambda topic, partition: consumer.explain(TopicPartition(topic, partition))
 
     def body(self, key: Hashable, make: Callable[[Measured], dict[str, Json]]) -> bytes:
         """Return an answer, made when it is first asked for.
@@ -90,17 +142,22 @@ class Measured:
 class Measuring:
     """Measures a consumer, for 1 % of the event loop's time at most."""
 
-    def __init__(self, consumer: AIOKafkaConsumer) -> None:
-        self._consumer = consumer
+    def __init__(self, shown: Shown) -> None:
+        self._source = source_of(shown)
         self._measured: Measured | None = None
         self._health: Health | None = None
 
     def health(self) -> Health:
-        """Return how the consumer is, or lately was."""
+        """Return how the consumer is, or lately was.
+
+        Raises:
+            NoConsumerError: There is none.
+        """
+        consumer = self._source()
         loop = asyncio.get_running_loop()
         began = loop.time()
         if self._health is None or self._health.until <= began:
-            found = self._consumer.health()
+            found = consumer.health()
             body = json.dumps(dataclasses.asdict(found)).encode()
             until = loop.time() + (loop.time() - began) * REST_PER_WORK
             self._health = Health(
@@ -109,7 +166,12 @@ class Measuring:
         return self._health
 
     def now(self) -> Measured:
-        """Return the consumer's numbers, or those of a moment ago."""
+        """Return the consumer's numbers, or those of a moment ago.
+
+        Raises:
+            NoConsumerError: There is none.
+        """
+        consumer = self._source()
         if self._measured is None or self._measured.until <= asyncio.get_running_loop().time():
-            self._measured = Measured(self._consumer, self.health())
+            self._measured = Measured(consumer, self.health())
         return self._measured

@@ -2,11 +2,12 @@
 
 Every number of `AIOKafkaConsumer.metrics` becomes ``aiokafka_lite_`` and its name. Names that end
 in _total are counters, all others gauges; what is not known is left out. Rows of a list become one
-series for each row.
+series for each row. All of a consumer's series have the labels of `labels_of`.
 """
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, cast
@@ -26,24 +27,90 @@ MOST_LABEL_SETS: Final = 1_000
 MOST_NODES: Final = 100
 VERDICTS: Final = ("ok", "degraded", "dead")
 HELP: Final[Mapping[str, str]] = {
+    "assigned_without_position_seconds": "How long the longest waiting of the assigned partitions "
+    "has had no position; 0: none has. Nothing is read of it.",
+    "assignments_total": "Rebalances that gave this consumer its partitions, also none.",
+    "buffered_bytes": "Bytes that are buffered, or reserved for answers on their way.",
+    "buffered_limit_bytes": "max_buffered_bytes: nothing more is fetched when so many are in use.",
+    "commit_failures_total": "Commits that were given up: what was processed may be read again.",
+    "commits_total": "Commits that succeeded, by hand and by auto-commit.",
     "consumer_info": "Always 1; the labels are the consumer's names.",
-    "fetched_bytes_total": "Bytes of Fetch answers.",
-    "health": "1 for the verdict that holds, 0 for the others.",
-    "lag": "Offsets that the positions are behind the ends of the logs, over all partitions.",
-    "partition_lag": "Offsets that the position is behind the end of the log.",
+    "fetch_failures_total": "Fetches that failed as a whole.",
+    "fetch_latency_max_seconds": "The longest time from a fetch to its answer.",
+    "fetch_latency_seconds": "Mean time from a fetch to its answer; a broker without news holds it "
+    "back for fetch_max_wait_ms.",
+    "fetch_stalls_total": "Partitions that the watchdog found unfetched: a bug, and mended.",
+    "fetched_bytes_total": "Bytes of record batches received, compressed as they come.",
+    "fetches_total": "Fetches that were answered, with or without records.",
+    "health": "1 for the verdict that holds, 0 for the others; dead: nothing will come any more.",
+    "heartbeat_failures_total": "Heartbeats answered with an error, or not at all.",
+    "heartbeats_total": "Heartbeats answered without an error.",
+    "lag": "Offsets from the positions to the ends of the logs, over all assigned partitions.",
+    "last_fetch_age_seconds": "Time since a broker last answered a fetch, with or without records.",
+    "last_heartbeat_age_seconds": "Time since the group's coordinator last answered; longer than "
+    "session_timeout_ms: the partitions may be others'.",
+    "loop_blocked_total": "How often the event loop was held for more than 0.1 s.",
+    "loop_lag_max_seconds": "How late the event loop has been at most.",
+    "loop_lag_seconds": "How late the event loop is: heartbeats and fetches wait so long.",
+    "lost_offsets_total": "Offsets that resets of positions passed over: never handed out.",
+    "node_down_seconds": "For how long the broker has not been reachable.",
+    "node_fetch_failures_total": "Fetches from the broker that failed as a whole.",
+    "node_fetch_latency_max_seconds": "The longest time from a fetch to the broker's answer.",
+    "node_fetch_latency_seconds": "Mean time from a fetch to the broker's answer.",
+    "node_fetched_bytes_total": "Bytes of record batches received from the broker.",
+    "node_fetches_total": "Fetches that the broker answered.",
+    "node_in_flight": "Requests to the broker without an answer yet.",
+    "node_info": "Always 1; the address is that by which the cluster knows the broker.",
+    "node_is_reachable": "0 if the broker was lost and no connection is open, else 1.",
+    "node_throttle_seconds": "For how long the broker is not asked, by a quota or a backoff.",
+    "offset_resets_total": "Positions that were looked up anew, by auto_offset_reset.",
+    "partition_committed": "Offset committed by this consumer, or read by it.",
+    "partition_high_watermark": "Offset behind the last record, as of the latest fetch.",
+    "partition_is_paused": "1 if pause() was called, else 0.",
+    "partition_lag": "Offsets from the position to the end of the log.",
+    "partition_last_fetch_age_seconds": "Time since a broker last said something of the partition.",
+    "partition_last_stable_offset": "With read_committed nothing is handed out from here on.",
+    "partition_log_start_offset": "The first offset that the broker still has.",
+    "partition_node": "Id of the broker that the partition is read from.",
     "partition_position": "Offset of the next record to be handed out.",
     "partitions": "Assigned partitions, by what keeps them from having records just now.",
     "partitions_left_out": "Assigned partitions that have no series here, as there are too many.",
-    "records_total": "Records handed out.",
+    "reconnects_total": "Connections that took the place of lost ones.",
+    "records_skipped_total": "Records and batches passed over, as they could not be handed out.",
+    "records_total": "Records and rows handed out.",
+    "skipped_offsets_total": "Offsets that resets passed over and brokers still have.",
+    "task_restarts_total": "Background tasks that failed by what may pass, and were restarted.",
+    "throttles_total": "How often a broker began to hold this client back, by a quota.",
 }
 Rows = Sequence[Mapping[str, object]]
 
 
-def render(metrics: Mapping[str, object], verdict: str) -> bytes:
-    """Return metrics as text; may be called in any thread."""
+def render(
+    metrics: Mapping[str, object], verdict: str, everywhere: Mapping[str, str] | None = None
+) -> bytes:
+    """Return metrics as text; may be called in any thread.
+
+    Args:
+        metrics: As the consumer has measured them.
+        verdict: That of its health.
+        everywhere: Labels that all series have besides their own.
+    """
+    collected = list(families(metrics, verdict))
+    if everywhere:
+        for family in collected:
+            family.samples = [
+                sample._replace(labels={**everywhere, **sample.labels}) for sample in family.samples
+            ]
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(list(families(metrics, verdict))))
+    registry.register(_Collected(collected))
     return generate_latest(registry)
+
+
+def labels_of(metrics: Mapping[str, object]) -> dict[str, str]:
+    """Return what tells a consumer's series from those of others: its group and its host."""
+    group_id = metrics["group_id"]
+    group = {} if group_id is None else {"group": str(group_id)}
+    return {**group, "host": socket.gethostname()}
 
 
 class _Collected:
@@ -71,12 +138,16 @@ def families(metrics: Mapping[str, object], verdict: str) -> Iterator[Metric]:
     partitions = cast("Rows", metrics["partitions"])
     nodes = cast("Rows", metrics["nodes"])[:MOST_NODES]
     shown = sorted(partitions, key=lambda row: (row["topic"], row["partition"]))
-    shown = shown[: MOST_LABEL_SETS - len(nodes)]
+    addresses = [
+        ((str(row["node"]), str(address)), 1) for row in nodes if (address := row.get("address"))
+    ]
+    shown = shown[: MOST_LABEL_SETS - len(nodes) - len(addresses)]
     states = Counter(str(row["state"]) for row in partitions)
     yield _family("partitions", ("state",), [((state,), count) for state, count in states.items()])
     yield _family("partitions_left_out", (), [((), len(partitions) - len(shown))])
     yield from _rows("partition_", ("topic", "partition"), shown)
     yield from _rows("node_", ("node",), nodes)
+    yield _family("node_info", ("node", "address"), addresses)
 
 
 def _rows(prefix: str, labels: tuple[str, ...], rows: Rows) -> Iterator[Metric]:
@@ -96,8 +167,7 @@ def _family(
     name: str, labels: tuple[str, ...], samples: Iterable[tuple[tuple[str, ...], float]]
 ) -> Metric:
     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    described = HELP.get(name, name.replace("_", " ").capitalize() + ".")
-    family = kind(PREFIX + name, described, labels=labels)
+    family = kind(PREFIX + name, HELP.get(name, ""), labels=labels)
     for values, value in samples:
         family.add_metric(values, value)
     return family

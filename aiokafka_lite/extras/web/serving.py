@@ -7,13 +7,12 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from aiohttp import web
-
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.extras.web.app import application
+from aiokafka_lite.extras.web.measured import Shown
 
 if TYPE_CHECKING:
-    from aiokafka_lite import AIOKafkaConsumer
+    from aiohttp import web
 
 LOOPBACK: Final = "127.0.0.1"
 MOST_CONNECTIONS: Final = 32
@@ -24,7 +23,7 @@ SHUTDOWN_S: Final = 0.5
 
 @asynccontextmanager
 async def serve(
-    consumer: AIOKafkaConsumer,
+    consumer: Shown,
     *,
     host: str = LOOPBACK,
     port: int = 0,
@@ -32,21 +31,26 @@ async def serve(
 ) -> AsyncIterator[str]:
     """Serve a consumer's state until the `async with` is left; gives the address of the page.
 
-    Enter it before or after the consumer is started, in the same event loop. Leaving waits half a
-    second at most for answers that are on their way.
+    Enter it before the consumer is started, in the same event loop, and leave it after its end:
+    that is when people want to know why. Leaving waits half a second at most for answers that are
+    on their way.
 
     Args:
-        consumer: It is only read.
+        consumer: It is only read. Or a function that returns the one to show, or None while
+            there is none.
         host: Where to listen. "0.0.0.0" shows it to everybody who can reach this machine.
         port: 0 takes a free one.
         hosts: Names under which it is asked for, as in `application`.
 
     Raises:
         KafkaConnectionError: It cannot listen there.
+        ModuleNotFoundError: A package of the extra `web` is not installed.
     """
-    runner = web.AppRunner(
-        application(consumer, hosts=hosts), access_log=None, shutdown_timeout=SHUTDOWN_S
-    )
+    app = application(consumer, hosts=hosts)
+    from aiohttp import web
+
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    del consumer  # not to be kept alive by being shown
     await runner.setup()
     assert runner.server is not None  # noqa: S101 -- setup made it
     try:

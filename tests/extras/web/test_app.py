@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import time
+import warnings
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -68,6 +71,28 @@ async def test_health_is_200_until_the_consumer_is_dead(kafka: KafkaHandle) -> N
         assert (stopped.status, stopped.fields()["verdict"]) == (503, "dead")
         assert "stopped" in str(stopped.fields()["reasons"])
         assert (await ask(f"{url}metrics")).status == 200
+
+
+async def test_a_consumer_that_is_shown_and_dropped_is_collected_and_said_to_be_gone(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers, group_id=topic)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+    async with web.serve(consumer) as url:
+        await consumer.start()
+        for path in ("health", "metrics", "api/overview", "api/partitions"):
+            assert (await ask(f"{url}{path}")).status == 200
+        dropped = weakref.ref(consumer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            del consumer
+            gc.collect()
+        assert dropped() is None
+        gone = await ask(f"{url}health")
+        assert (gone.status, gone.fields()["verdict"]) == (503, "dead")
+        for path in ("metrics", "api/overview", "api/partitions"):
+            assert (await ask(f"{url}{path}")).status == 503
 
 
 async def test_partitions_show_position_lag_and_state(kafka: KafkaHandle) -> None:
@@ -140,7 +165,7 @@ async def test_names_of_strangers_stay_within_their_quotes() -> None:
         answer = await ask(f"{url}metrics")
         assert "X" not in answer.headers
         (line,) = re.findall(rb"^aiokafka_lite_consumer_info\{.*$", answer.body, re.M)
-        assert line.count(b"<script>") == 2
+        assert line.count(b"<script>") == 3  # the group is everywhere
         assert b'X: \\"y\\"\\\\"' in line
 
 

@@ -10,6 +10,7 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.extras import web
+from aiokafka_lite.extras.web import measured
 from tests.support.browser import Browser, find_browser
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
@@ -18,6 +19,12 @@ BROWSER = find_browser()
 pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="no browser is installed (Debian: apt install chromium)"
 )
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure anew for every request: on a busy machine that takes long, and then rests long."""
+    monkeypatch.setattr(measured, "REST_PER_WORK", 0)
 
 
 @pytest.fixture
@@ -78,3 +85,38 @@ async def test_page_follows_a_consumer_and_shows_names_as_text(browser: Browser)
                 assert await browser.evaluate("window.stays") == 1
                 assert browser.complaints == []
             await browser.wait_for("document.getElementById('state').innerText === 'No answer'")
+
+
+HEADERS = "[...document.querySelectorAll('th')].map(each => each.innerText)"
+
+
+async def test_on_a_phone_state_and_lag_come_first_and_all_that_names_a_row_is_in_sight(
+    browser: Browser,
+) -> None:
+    async with Broker() as broker:
+        broker.produce("orders.created.eu-west-1", "x")
+        consumer = AIOKafkaConsumer(
+            "orders.created.eu-west-1",
+            bootstrap_servers=broker.bootstrap_servers,
+            auto_offset_reset="earliest",
+        )
+        async with consumer, web.serve(consumer) as url:
+            phone = {"height": 844, "deviceScaleFactor": 2, "mobile": True}
+            await browser.call("Emulation.setDeviceMetricsOverride", width=390, **phone)
+            await browser.goto(url)
+            await browser.wait_for("document.querySelector('td') !== null")
+            shown = await browser.evaluate(HEADERS)
+            assert isinstance(shown, list)
+            assert shown[:4] == ["State", "Lag", "Topic", "Partition"]
+            fourth, card = "document.querySelectorAll('th')[3]", "document.querySelector('.card')"
+            right = "getBoundingClientRect().right"
+            assert await browser.evaluate(f"{fourth}.{right} <= {card}.{right}")
+            assert await browser.evaluate("document.documentElement.scrollWidth") == 390
+            # Turned round, there is room for all of them.
+            await browser.call("Emulation.setDeviceMetricsOverride", width=844, **phone)
+            await browser.wait_for(f"{HEADERS}[0] === 'Topic'")
+            await browser.wait_for("document.querySelector('td') !== null")
+            turned = await browser.evaluate(HEADERS)
+            assert isinstance(turned, list)
+            assert turned[:4] == ["Topic", "Partition", "State", "Lag"]
+            assert browser.complaints == []

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from aiokafka_lite.extras.web.prometheus import MOST_LABEL_SETS, render
+from aiokafka_lite import AIOKafkaConsumer, TopicPartition
+from aiokafka_lite.extras import web
+from aiokafka_lite.extras.web.prometheus import HELP, MOST_LABEL_SETS, labels_of, render
+from tests.support.asking import ask
+from tests.support.cluster import KafkaHandle
 
 
 def partition(topic: str, number: int, **more: object) -> dict[str, object]:
@@ -87,3 +94,49 @@ def test_hostile_names_stay_within_their_quotes() -> None:
 def test_consumer_without_partitions_has_its_sums() -> None:
     found = list(samples(render(measured(nodes=0), "dead")))
     assert ("aiokafka_lite_partitions_left_out", {}, 0) in found
+
+
+async def test_every_series_of_a_consumer_has_group_and_host_and_every_metric_a_help_text(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+    consumer = AIOKafkaConsumer(
+        topic, bootstrap_servers=kafka.bootstrap_servers, group_id=f"group of {topic}"
+    )
+    async with consumer, web.serve(consumer) as url:
+        await consumer.position(TopicPartition(topic, 0))
+        while consumer.metrics()["last_fetch_age_seconds"] is None:
+            await consumer.poll(timeout_ms=20)
+        text = (await ask(f"{url}metrics")).body
+    found = list(samples(text))
+    for name, labels, _ in found:
+        assert labels["group"] == f"group of {topic}", name
+        assert labels["host"] == socket.gethostname(), name
+    assert {"partition_lag", "node_in_flight", "records_total", "health"} <= {
+        name.removeprefix("aiokafka_lite_") for name, _, _ in found
+    }
+    addresses = [labels["address"] for name, labels, _ in found if name.endswith("node_info")]
+    assert addresses == [kafka.bootstrap_servers]
+    for family in text_string_to_metric_families(text.decode()):
+        assert len(family.documentation.split()) >= 5, family.name
+
+
+def test_a_consumer_without_a_group_has_no_label_for_one() -> None:
+    metrics = measured(partition("t", 0))
+    found = samples(render(metrics, "ok", labels_of(metrics)))
+    assert {(*labels,) for name, labels, _ in found if name.endswith("records_total")} == {
+        ("host",)
+    }
+
+
+def test_help_is_there_for_each_metric_that_the_documentation_has() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "monitoring.md").read_text()
+    tables = page[page.index("### Of the consumer") :]
+    for prefix, title in (("", "consumer"), ("partition_", "partition"), ("node_", "node")):
+        part = tables.partition(f"### Of {'the' if not prefix else 'each'} {title}\n")[2]
+        part = part.partition("\n#")[0]
+        names = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?`) \|", part, re.M)))
+        assert names
+        texts = {"client_id", "group_id", "decoder", "nodes", "topic", "partition", "state"}
+        texts |= {"node", "address"} if prefix == "node_" else set()
+        assert {f"{prefix}{name}" for name in names if name not in texts} <= HELP.keys()

@@ -43,13 +43,14 @@ const state = {
   }),
   by: (row) => row.state,
   isRestless: true,
+  isUrgent: true,
 };
 
 const why = text("Why", "why", { isLong: true, isQuiet: true });
 
 const topic = text("Topic", "topic", { isLong: true });
 const partition = count("Partition", "partition");
-const behind = { ...lag, isRestless: true };
+const behind = { ...lag, isRestless: true, isUrgent: true };
 const position = count("Position", "position", { isRestless: true });
 const broker = count("Broker", "node", { show: (row) => String(orDash(row.node)) });
 const EVERYTHING = [
@@ -105,6 +106,7 @@ const VIEWS = {
                 ? { text: "reachable", pill: "good" }
                 : { text: `not for ${seconds(row.down_seconds ?? 0)}`, pill: "bad" },
             by: (row) => row.is_reachable,
+            isUrgent: true,
           },
           count("In flight", "in_flight"),
           count("Fetches", "fetches_total", { isRestless: true }),

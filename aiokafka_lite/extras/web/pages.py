@@ -1,0 +1,124 @@
+"""What is answered to whom: a table of paths, and nothing to change."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from aiokafka_lite._pages import SHARED, Answer, problem, read_assets, refusal
+from aiokafka_lite._pages.values import Json
+from aiokafka_lite.extras.web import views
+from aiokafka_lite.extras.web.measured import (
+    Measured,
+    Measuring,
+    NoConsumerError,
+    Shown,
+    TooManyError,
+)
+from aiokafka_lite.extras.web.views import Query
+
+HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:@/?#\s]+))(?::\d{1,5})?")
+NO_PROMETHEUS: Final = (
+    "prometheus_client is not installed, which writes this: pip install 'aiokafka-lite[web]'"
+)
+VIEWS: Final[Mapping[str, Callable[[Measured, Query], dict[str, Json]]]] = {
+    "api/overview": views.overview,
+    "api/partitions": views.partitions,
+    "api/nodes": views.nodes,
+}
+
+
+class Pages:
+    """Answers requests about one consumer, whatever server they came by.
+
+    Args:
+        shown: The consumer, or what returns it.
+        hosts: Names by which it goes besides IP addresses and "localhost".
+    """
+
+    def __init__(self, shown: Shown, hosts: Collection[str]) -> None:
+        self._measuring = Measuring(shown)
+        self._names = frozenset({"localhost", *(host.lower() for host in hosts)})
+        assets = {
+            **SHARED,
+            **read_assets(__package__, ("index.html", "consumer.css", "consumer.js")),
+        }
+        assets[""] = assets.pop("index.html")
+        self._assets = assets
+        self._render_one_at_a_time = asyncio.Lock()
+
+    async def answer(
+        self, method: str, hosts: Sequence[str], path: str, parameters: Mapping[str, str]
+    ) -> Answer:
+        """Answer a request.
+
+        Args:
+            method: As "GET".
+            hosts: Its headers `Host`.
+            path: Below where the pages are; "" is the page.
+            parameters: Those of the query.
+        """
+        refused = refusal(method, hosts, self._is_own_name)
+        if refused is not None:
+            return refused
+        try:
+            return await self._look_up(path, parameters)
+        except NoConsumerError as error:
+            if path == "health":
+                health = {"verdict": error.verdict, "reasons": [error.text]}
+                return Answer(json.dumps(health).encode(), status=error.health_status)
+            return problem(503, error.text)
+
+    def _is_own_name(self, host: str) -> bool:
+        # No web page can have an address for a name: rebinding takes a name.
+        found = HOST.fullmatch(host)
+        if found is None:
+            return False
+        name = found[1] or found[2]
+        return name in self._names or _is_address(name)
+
+    async def _look_up(self, path: str, parameters: Mapping[str, str]) -> Answer:
+        if path in self._assets:
+            return self._assets[path]
+        if path == "health":
+            health = self._measuring.health()
+            return Answer(health.body, status=503 if health.is_dead else 200)
+        if path == "metrics":
+            return await self._metrics()
+        if path not in VIEWS:
+            return problem(404, "there is nothing here")
+        query = Query.of(parameters)
+        try:
+            body = self._measuring.now().body((path, query), lambda it: VIEWS[path](it, query))
+        except TooManyError:
+            return problem(503, "too many different things are asked for", Retry_After="1")
+        return Answer(body)
+
+    async def _metrics(self) -> Answer:
+        try:
+            from aiokafka_lite.extras.web.prometheus import CONTENT_TYPE, labels_of, render
+        except ModuleNotFoundError as error:
+            if error.name != "prometheus_client":
+                raise
+            return problem(501, NO_PROMETHEUS)
+        # Thousands of samples are formatted, which would hold up the loop.
+        async with self._render_one_at_a_time:
+            measured = self._measuring.now()
+            if measured.exposition is None:
+                metrics, verdict = measured.metrics, self._measuring.health().verdict
+                measured.exposition = await asyncio.to_thread(
+                    render, metrics, verdict, labels_of(metrics)
+                )
+            return Answer(measured.exposition, CONTENT_TYPE)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
