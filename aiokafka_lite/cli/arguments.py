@@ -82,3 +82,33 @@ def name_and_value(text: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise argparse.ArgumentTypeError(f"{name!r} has no value: write NAME=VALUE")
     return name.strip(), value
+
+
+def partition_numbers(text: str) -> tuple[int, ...]:
+    """Parse numbers of partitions: "3", "0,2" or "0,4-7"."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = (piece.strip() for piece in part.partition("-"))
+        ends = (first, last if dash else first)
+        if not all(each.isdecimal() and each.isascii() and len(each) < 10 for each in ends):
+            raise argparse.ArgumentTypeError(f"{text!r} names no partitions: write 3 or 0,4-7")
+        low, high = map(int, ends)
+        if high - low > 100_000:
+            raise argparse.ArgumentTypeError(f"{text!r} names more partitions than a topic has")
+        numbers += range(low, high + 1)
+    return tuple(numbers)
+
+
+def new_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    description: str,
+    examples: str,
+) -> argparse.ArgumentParser:
+    """Add the parser of a command, whose help ends with examples."""
+    return subparsers.add_parser(
+        name,
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )

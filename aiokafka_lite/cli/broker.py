@@ -91,7 +91,6 @@ def add_parser(subparsers: Subparsers) -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser(
         "broker",
-        help="run the embedded broker until Ctrl-C",
         description=(
             "Runs a Kafka broker for tests and laptops, until Ctrl-C. It asks nobody for a "
             "password unless told to, and its nodes are one process: it is not for production."

@@ -18,12 +18,14 @@ from typing import Final, NamedTuple, TypeAlias
 
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.broker.writing import RecordRefusedError, TopicWriter
-from aiokafka_lite.cli.problems import CommandError, plain_text
+from aiokafka_lite.cli.problems import CommandError, LineProblem, plain_text
 from aiokafka_lite.errors import KafkaError
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
 FIELDS: Final = ("topic", "key", "value", "headers", "partition", "timestamp")
+# What `cat --json` says as well: a record gets the next offset there is.
+PASSED_OVER: Final = ("offset",)
 BASE64: Final = "base64"
 UTF8_MARK: Final = b"\xef\xbb\xbf"
 INT64_MAX: Final = 2**63 - 1
@@ -38,10 +40,6 @@ class BadLineError(CommandError):
     def __init__(self, path: Path, line_number: int, reason: str) -> None:
         self.line_number = line_number
         super().__init__(f"{path}, line {line_number}: {reason} (nothing was loaded)")
-
-
-class LineProblem(Exception):
-    """What is wrong with a line."""
 
 
 class Loaded(NamedTuple):
@@ -203,8 +201,12 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes, int]]:
         raise CommandError(f"cannot read {path}: {error.strerror}") from error
 
 
-def parse_line(text: bytes) -> _Line:
+def parse_line(text: bytes, topic: str | None = None) -> _Line:
     """Return the topic and the record of a line.
+
+    Args:
+        text: The line.
+        topic: What the line's own topic gives way to.
 
     Raises:
         LineProblem: It is none.
@@ -219,11 +221,11 @@ def parse_line(text: bytes) -> _Line:
         raise LineProblem("nested too deep") from None
     if not isinstance(line, dict):
         raise LineProblem("a line has to be an object")
-    unknown = [name for name in line if name not in FIELDS]
+    unknown = [name for name in line if name not in FIELDS and name not in PASSED_OVER]
     if unknown:
         raise LineProblem(f"unknown field {unknown[0]!r}: there are {', '.join(FIELDS)}")
-    topic = line.get("topic")
-    if not isinstance(topic, str):
+    name = line.get("topic") if topic is None else topic
+    if not isinstance(name, str):
         raise LineProblem("topic has to be a string")
     record = NewRecord(
         value=_bytes_of("value", line.get("value")),
@@ -232,7 +234,7 @@ def parse_line(text: bytes) -> _Line:
         partition=_integer("partition", line.get("partition"), INT32_MAX),
         timestamp_ms=_integer("timestamp", line.get("timestamp"), INT64_MAX),
     )
-    return _Line(topic, record)
+    return _Line(name, record)
 
 
 def _refuse_constant(name: str) -> Json:

@@ -1,7 +1,7 @@
 """Parse the command line, run the command, and turn errors into a message and an exit code.
 
 Exit codes: 0 done; 1 failed, the message says why; 2 wrong usage; 130 (SIGINT) and 143 (SIGTERM)
-ended by a signal.
+ended by a signal; 141 when nobody reads the output any more, as for a program that SIGPIPE ends.
 """
 
 from __future__ import annotations
@@ -13,43 +13,59 @@ import sys
 from collections.abc import Sequence
 
 from aiokafka_lite import __version__
-from aiokafka_lite.cli import broker
-from aiokafka_lite.cli.flights import command as flights
-from aiokafka_lite.cli.overview import overview
-from aiokafka_lite.cli.pipeline import command as pipeline
-from aiokafka_lite.cli.problems import CommandError, plain_text
+from aiokafka_lite.cli import completion
+from aiokafka_lite.cli.commands import COMMANDS, listing
+from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text
 from aiokafka_lite.cli.signals import Interrupted
 from aiokafka_lite.errors import KafkaError
 
 
-def build_parser() -> tuple[argparse.ArgumentParser, dict[str, str]]:
-    """Build the parser; also returns each command's one-line summary by its name."""
+def program_name() -> str:
+    """Return how this program was called."""
+    called = os.path.basename(sys.argv[0])
+    return "aiokafka-lite" if called == "aiokafka-lite" else "python -m aiokafka_lite"
+
+
+def build_parser(*names: str) -> argparse.ArgumentParser:
+    """Build the parser; of the commands that are not named it knows only that they are there."""
     parser = argparse.ArgumentParser(
-        prog="python -m aiokafka_lite",
+        prog=program_name(),
         description="The asyncio consumer for Apache Kafka. Without a command: what is installed.",
+        epilog=f"{listing()}\n\nEach has --help.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"aiokafka_lite {__version__}")
-    subparsers = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    for module in (flights, pipeline, broker):
-        module.add_parser(subparsers)
-    # argparse keeps the summaries only in this list of pseudo-actions, which `--help` prints too.
-    summaries = {each.dest: each.help or "" for each in subparsers._get_subactions()}
-    return parser, summaries
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
+    for name, command in COMMANDS.items():
+        if name in names:
+            command.add_to(subparsers)
+        else:
+            subparsers.add_parser(name, add_help=False)
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code of the process."""
-    parser, summaries = build_parser()
+    if completion.ASKED in os.environ:
+        completion.offer(build_parser(*_command(completion.words_asked_about())))
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = build_parser(*_command(arguments))
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     try:
         code: int = 0
         if options.command is None:
-            print(overview(summaries))
+            # Only now: it looks for what is installed.
+            from aiokafka_lite.cli.overview import overview
+
+            print(overview())
         else:
             code = options.run(options)
         sys.stdout.flush()
         return code
+    except UsageError as error:
+        help_command = f"{program_name()} {options.command} --help"
+        return _fail(f"{error}\n(usage: {help_command})", 2)
     except (CommandError, KafkaError) as error:
         return _fail(plain_text(error))
     except Interrupted as interruption:
@@ -63,6 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
 
 
-def _fail(message: str) -> int:
+def _command(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the name of the command that is called, if any is: options before have no value."""
+    return [each for each in arguments if not each.startswith("-")][:1]
+
+
+def _fail(message: str, code: int = 1) -> int:
     print(f"error: {message}", file=sys.stderr)
-    return 1
+    return code

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
 
 from aiokafka_lite import __version__
+from aiokafka_lite.cli.commands import listing
 from aiokafka_lite.cli.loops import LoopKind, available_loops
-from aiokafka_lite.records import COMPILED
-
-PLAIN_DECODER_NOTE = (
-    "records are decoded by plain Python, which is many times slower: install a C compiler "
-    "(Debian: apt install gcc python3-dev; macOS: xcode-select --install) and reinstall "
-    "aiokafka-lite"
-)
+from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
 
 
 def decoder_note() -> str | None:
@@ -21,8 +15,8 @@ def decoder_note() -> str | None:
     return None if COMPILED else f"Note: {PLAIN_DECODER_NOTE}"
 
 
-def overview(commands: Mapping[str, str]) -> str:
-    """Describe this installation and its commands (name → one line)."""
+def overview() -> str:
+    """Describe this installation and its commands."""
     loops = ", ".join(available_loops())
     if LoopKind.UVLOOP not in available_loops():
         loops += " (faster with uvloop: pip install 'aiokafka-lite[uvloop]')"
@@ -33,10 +27,10 @@ def overview(commands: Mapping[str, str]) -> str:
         f"  Python   {platform.python_version()} ({platform.python_implementation()})",
         f"  loops    {loops}",
         "",
-        "Commands (each has --help):",
+        listing(),
+        "",
+        "Each has --help.",
     ]
-    width = max(map(len, commands), default=0)
-    lines += [f"  {name:<{width}}  {summary}" for name, summary in commands.items()]
     note = decoder_note()
     if note is not None:
         lines += ["", note]

@@ -9,6 +9,14 @@ class CommandError(Exception):
     """A command cannot go on; the message says why and what to do."""
 
 
+class UsageError(CommandError):
+    """The command was called in a way that makes no sense: exit code 2."""
+
+
+class LineProblem(Exception):
+    """What is wrong with a line of a file."""
+
+
 class MissingExtraError(CommandError):
     """A package that belongs to one of the project's extras is not installed."""
 

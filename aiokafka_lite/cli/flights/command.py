@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from aiokafka_lite.cli.arguments import (
     bootstrap_servers,
@@ -14,6 +14,7 @@ from aiokafka_lite.cli.arguments import (
     positive_int,
     positive_seconds,
 )
+from aiokafka_lite.cli.commands import COMMANDS
 from aiokafka_lite.cli.flights.dataset import DISTRIBUTION
 from aiokafka_lite.cli.loops import LoopKind
 from aiokafka_lite.cli.loops import run as run_on_loop
@@ -23,12 +24,11 @@ from aiokafka_lite.cli.problems import MissingExtraError
 if TYPE_CHECKING:
     from aiokafka_lite.cli.flights.job import JobOptions
 
-SUMMARY: Final = "load 336,776 real flights and compute delay statistics with a consumer group"
-
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command `flights`."""
-    parser = subparsers.add_parser("flights", help=SUMMARY, description=SUMMARY)
+    summary = COMMANDS["flights"].summary
+    parser = subparsers.add_parser("flights", description=summary)
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--bootstrap",

@@ -91,7 +91,7 @@ class Scoreboard:
         self._ended: tuple[float, float] | None = None
         self._finish_if_complete()
 
-    def count(self, record: ConsumerRecord[bytes, bytes]) -> bool:
+    def count(self, record: ConsumerRecord) -> bool:
         """Count a record unless it was counted before; says whether it was.
 
         Raises:

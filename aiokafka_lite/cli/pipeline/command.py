@@ -22,7 +22,6 @@ from aiokafka_lite.cli.problems import CommandError, MissingExtraError
 if TYPE_CHECKING:
     from aiokafka_lite.cli.pipeline.job import JobOptions
 
-SUMMARY: Final = "write a topic to Parquet tables with Spark, exactly once"
 _DESCRIPTION: Final = """\
 Write a topic to three Parquet tables with Spark, exactly once: its records (raw), counts and
 means per window (aggregate), and what could not be read (quarantine). Stop it or kill it at any
@@ -37,7 +36,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the command `pipeline`."""
     parser = subparsers.add_parser(
         "pipeline",
-        help=SUMMARY,
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

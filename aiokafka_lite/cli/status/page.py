@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 from aiohttp import web
 
 from aiokafka_lite._compat import Self
-from aiokafka_lite._pages import HEADERS, SHARED, problem, read_assets, refusal
+from aiokafka_lite._pages import SHARED, Answer, problem, read_assets, refusal
+from aiokafka_lite._pages.aiohttp_answers import hosts_of, response
 from aiokafka_lite._pages.values import Json
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli.status import views
@@ -103,29 +104,25 @@ class StatusPage:
         await self._runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.Response:
-        answer = await self._dispatch(request)
-        answer.headers.update(HEADERS)
-        return answer
+        return response(await self._dispatch(request))
 
-    async def _dispatch(self, request: web.Request) -> web.Response:
-        refused = refusal(request, self._hosts.__contains__)
+    async def _dispatch(self, request: web.Request) -> Answer:
+        refused = refusal(request.method, hosts_of(request), self._hosts.__contains__)
         if refused is not None:
             return refused
         if request.path in self._files:
-            return self._files[request.path].answer()
+            return self._files[request.path]
         if request.path not in VIEWS:
             return problem(404, "there is nothing here")
         if self._at_once >= MOST_AT_ONCE:
-            answer = problem(503, "too many ask at once")
-            answer.headers["Retry-After"] = "1"
-            return answer
+            return problem(503, "too many ask at once", Retry_After="1")
         self._at_once += 1
         try:
             return await self._view(request.path, Query.of(request.query))
         finally:
             self._at_once -= 1
 
-    async def _view(self, path: str, query: Query) -> web.Response:
+    async def _view(self, path: str, query: Query) -> Answer:
         loop = asyncio.get_running_loop()
         async with self._one_at_a_time:
             remembered = self._remembered.get((path, query))
@@ -141,4 +138,4 @@ class StatusPage:
                 if len(self._remembered) >= MOST_REMEMBERED:
                     self._remembered.clear()
                 self._remembered[path, query] = remembered
-        return web.Response(body=remembered.body, content_type="application/json")
+        return Answer(remembered.body)

@@ -11,9 +11,7 @@ from aiokafka_lite.cli.flights.statistics import CarrierTally
 from aiokafka_lite.structs import ConsumerRecord
 
 
-def record(
-    partition: int, offset: int, carrier: str = "UA", delay: int = 1
-) -> ConsumerRecord[bytes, bytes]:
+def record(partition: int, offset: int, carrier: str = "UA", delay: int = 1) -> ConsumerRecord:
     flight = {"carrier": carrier, "dep_time": 900, "dep_delay": delay, "arr_delay": -delay}
     key, value = carrier.encode(), json.dumps(flight).encode()
     return ConsumerRecord(

@@ -1,0 +1,122 @@
+"""What commands ask a cluster about topics and offsets. Nothing is retried that a person can."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timezone
+from typing import Final
+
+from aiokafka_lite.cli.problems import CommandError
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.questions import metadata_request, raise_for_metadata
+from aiokafka_lite.client.view import ClusterView, TopicView
+from aiokafka_lite.errors import KafkaError, UnknownTopicOrPartitionError
+from aiokafka_lite.spark.offsets import EARLIEST, LATEST
+from aiokafka_lite.spark.options.given import nearest
+from aiokafka_lite.spark.planning.lookups import Lookups
+from aiokafka_lite.structs import TopicPartition
+
+ISOLATION_LEVELS: Final[Mapping[str, int]] = {"read_uncommitted": 0, "read_committed": 1}
+
+
+def ask_for_topics(cluster: BlockingCluster, topics: Collection[str] | None) -> ClusterView:
+    """Return what is known of some topics, or of all; the first question that a command asks.
+
+    Raises:
+        KafkaConnectionError: No broker can be reached, which is not tried again.
+        KafkaError: The broker refuses.
+    """
+    response = cluster.request_any(metadata_request(topics, may_create=False))
+    raise_for_metadata(response)
+    return cluster.apply_metadata(response, is_of_all=topics is None)
+
+
+def ask_for_topic(cluster: BlockingCluster, name: str) -> TopicView:
+    """Return a topic and its partitions.
+
+    Raises:
+        CommandError: There is no such topic; names the one that is most like it.
+        KafkaError: It cannot be looked at.
+    """
+    topic = ask_for_topics(cluster, [name]).topics.get(name)
+    error = UnknownTopicOrPartitionError if topic is None else topic.error
+    if topic is not None and topic.partitions:
+        return topic
+    if error is None or issubclass(error, UnknownTopicOrPartitionError):
+        others = ask_for_topics(cluster, None).topics
+        raise CommandError(f"there is no topic {name}{nearest(name, others)}")
+    raise error(f"topic {name} cannot be looked at: {why(error)}")
+
+
+def why(error: type[KafkaError]) -> str:
+    """Return what a broker's error means, in Kafka's words."""
+    return getattr(error, "description", error.__name__).rstrip(".")
+
+
+def offsets_at(
+    cluster: BlockingCluster,
+    tps: Collection[TopicPartition],
+    *times: int,
+    isolation_level: str = "read_uncommitted",
+) -> list[dict[TopicPartition, int]]:
+    """Return for each time the offset of the first record from then on, asked all at once.
+
+    A partition without a record that late has -1. Times are in ms since the epoch, or `EARLIEST`
+    and `LATEST`. The topics have been asked for before.
+
+    Raises:
+        KafkaError: A leader did not answer in time, or refuses.
+    """
+    lookups = Lookups(
+        cluster,
+        topics={tp.topic for tp in tps},
+        isolation_level=ISOLATION_LEVELS[isolation_level],
+    )
+    return [dict(found) for found in lookups.offsets(*(dict.fromkeys(tps, at) for at in times))]
+
+
+def bounds(
+    cluster: BlockingCluster,
+    tps: Collection[TopicPartition],
+    isolation_level: str = "read_uncommitted",
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Return where the partitions' logs begin and end."""
+    begins, ends = offsets_at(cluster, tps, EARLIEST, LATEST, isolation_level=isolation_level)
+    return begins, ends
+
+
+def partitions_of(
+    topic: TopicView, wanted: Iterable[int] | None, *, action: str
+) -> list[TopicPartition]:
+    """Return a topic's partitions, or those wanted; those without a leader are left out, told of.
+
+    Raises:
+        CommandError: One is not there, or none has a leader.
+    """
+    numbers = sorted(topic.partitions) if wanted is None else sorted(set(wanted))
+    for number in numbers:
+        if number not in topic.partitions:
+            raise CommandError(
+                f"topic {topic.name} has no partition {number}: it has 0 to "
+                f"{len(topic.partitions) - 1}"
+            )
+    led = [number for number in numbers if topic.partitions[number].leader >= 0]
+    if not led:
+        raise CommandError(f"topic {topic.name} has no partition with a leader: wait for brokers")
+    if missing := [str(number) for number in numbers if number not in led]:
+        print(
+            f"warning: partitions {', '.join(missing)} of {topic.name} have no leader now: they "
+            f"are not {action}",
+            file=sys.stderr,
+        )
+    return [TopicPartition(topic.name, number) for number in led]
+
+
+def time_text(timestamp_ms: int) -> str:
+    """Return a time as people and programs read it: ISO 8601, in UTC."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, timezone.utc)
+    except (OverflowError, OSError, ValueError):  # what is no time of ours
+        return str(timestamp_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,305 @@
+"""`aiokafka-lite cat TOPIC` and `tail TOPIC`: their options, and how it all goes together."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite.cli import loops
+from aiokafka_lite.cli.arguments import new_parser, partition_numbers, positive_int
+from aiokafka_lite.cli.asking import ISOLATION_LEVELS, ask_for_topic, partitions_of
+from aiokafka_lite.cli.cat import formats
+from aiokafka_lite.cli.cat.filters import Filter, filter_of
+from aiokafka_lite.cli.cat.formats import Formatter
+from aiokafka_lite.cli.cat.reading import Span, records_of
+from aiokafka_lite.cli.cat.sinks import (
+    TABLES,
+    Sink,
+    StreamSink,
+    TableSink,
+    open_file,
+    standard_output,
+)
+from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
+from aiokafka_lite.cli.positions import FORMS, Place, find, place
+from aiokafka_lite.cli.problems import UsageError
+from aiokafka_lite.cli.text import unescaped
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.cli.commands import Subparsers
+
+FORMATS: Final = ("text", "json", "hex", "raw")
+TAIL_LAST: Final = 10
+
+_DESCRIPTION: Final = """\
+Print the records of a topic, a line each: from its beginning to where it ends now, or on and on
+with -f. Records of a partition come in order; partitions take turns."""
+_EXAMPLES: Final = """\
+examples:
+  aiokafka-lite cat orders                            every value, a line each
+  aiokafka-lite cat orders -a --from 10m              what came lately, with keys, times, headers
+  aiokafka-lite cat orders -p 3 --from 1234 -c 1 -a   one record
+  aiokafka-lite cat orders -n 5 --json | jq .value    the last five of each partition
+  aiokafka-lite cat orders --key '^customer-17$' -a   what became of a customer
+  aiokafka-lite cat orders -f --grep '"error"' -o     errors as they come, and where they are
+  aiokafka-lite cat orders --output orders.parquet    the topic as a table
+"""
+_TAIL_DESCRIPTION: Final = """\
+Print the last records of each partition of a topic, and new ones as they come, until Ctrl-C:
+`cat -f --last 10`, with the same options."""
+_TAIL_EXAMPLES: Final = """\
+examples:
+  aiokafka-lite tail orders                         the last ten of each partition, then new ones
+  aiokafka-lite tail orders -n 0 -a                 only new ones, with all there is about them
+  aiokafka-lite tail orders -n 0 -c 1               the next record, and no more
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command `cat`."""
+    parser = new_parser(subparsers, "cat", _DESCRIPTION, _EXAMPLES)
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with new records")
+    _add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def add_tail_parser(subparsers: Subparsers) -> None:
+    """Add the command `tail`."""
+    parser = new_parser(subparsers, "tail", _TAIL_DESCRIPTION, _TAIL_EXAMPLES)
+    _add_options(parser)
+    parser.set_defaults(run=run_tail, follow=True)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC", help="the topic to read")
+    which = parser.add_argument_group("which records")
+    which.add_argument(
+        "--from", dest="start", type=place, metavar="WHERE", help=f"begin there: {FORMS}"
+    )
+    which.add_argument(
+        "--until",
+        type=place,
+        metavar="WHERE",
+        help="end ahead of there (default: where the topic ends now)",
+    )
+    which.add_argument(
+        "-n",
+        "--last",
+        type=_count,
+        metavar="N",
+        help="begin so many offsets ahead of the end of each partition",
+    )
+    which.add_argument(
+        "-c", "--count", type=positive_int, metavar="N", help="end after so many records in all"
+    )
+    which.add_argument(
+        "-p",
+        "--partition",
+        type=partition_numbers,
+        metavar="N[,N-N…]",
+        help="only of these partitions, as in 0,4-7",
+    )
+    which.add_argument("--grep", metavar="REGEX", help="only values in which this is found")
+    which.add_argument("--key", metavar="REGEX", help="only keys in which this is found")
+    which.add_argument(
+        "-F", "--fixed-strings", action="store_true", help="what to find is text, not a pattern"
+    )
+    which.add_argument("-i", "--ignore-case", action="store_true", help="A is a")
+    which.add_argument(
+        "-v", "--invert-match", action="store_true", help="only records that do not match"
+    )
+    which.add_argument(
+        "--isolation-level",
+        choices=tuple(ISOLATION_LEVELS),
+        default="read_uncommitted",
+        help="read_committed leaves out what transactions did not commit (default: %(default)s)",
+    )
+    _add_how(parser)
+    add_options(parser)
+
+
+def _add_how(parser: argparse.ArgumentParser) -> None:
+    how = parser.add_argument_group("how they are printed")
+    how.add_argument("-k", "--keys", action="store_true", help="with keys")
+    how.add_argument("-H", "--headers", action="store_true", help="with headers")
+    how.add_argument("-t", "--timestamps", action="store_true", help="with times, in UTC")
+    how.add_argument("-o", "--offsets", action="store_true", help="with partition:offset")
+    how.add_argument("-a", "--all", action="store_true", help="with all of these")
+    how.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="text: fields with tabs between them, the value last (default); json: an object a "
+        "line; hex: as text, in hexadecimal; raw: values, and nothing between them",
+    )
+    how.add_argument(
+        "-j", "--json", action="store_const", dest="format", const="json", help="--format json"
+    )
+    how.add_argument(
+        "--unpack",
+        action="store_true",
+        help="with json: keys and values that are JSON become part of it, not strings",
+    )
+    how.add_argument(
+        "--null", metavar="TEXT", default="", help="what stands for null (default: nothing)"
+    )
+    how.add_argument(
+        "-d",
+        "--delimiter",
+        default="\\n",
+        metavar="TEXT",
+        help=r"what ends a record in text, as in '\0' (default: '\n')",
+    )
+    how.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write there; FILE.parquet and FILE.arrow become tables (aiokafka-lite[arrow])",
+    )
+
+
+def _count(text: str) -> int:
+    return 0 if text == "0" else positive_int(text)
+
+
+# --- Running -------------------------------------------------------------------------------
+def run_tail(options: argparse.Namespace) -> int:
+    """Run `tail`."""
+    if options.start is None and options.last is None:
+        options.last = TAIL_LAST
+    return run(options)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run `cat`; returns 0."""
+    _check(options)
+    # What can be found wrong is, before anything is connected to or written.
+    keep = filter_of(
+        value=options.grep,
+        key=options.key,
+        is_fixed=options.fixed_strings,
+        ignores_case=options.ignore_case,
+        is_inverted=options.invert_match,
+    )
+    where = connecting(options)
+    formatter = _formatter(options)
+    spans = _spans(options, where)
+    if options.output is None:
+        loops.run(
+            _copy(
+                options,
+                where,
+                spans,
+                keep,
+                StreamSink(
+                    formatter, standard_output(), is_prompt=options.follow or sys.stdout.isatty()
+                ),
+            )
+        )
+    elif options.output.suffix in TABLES:
+        loops.run(_copy(options, where, spans, keep, TableSink(options.output)))
+    else:
+        with open_file(options.output) as file:
+            sink = StreamSink(formatter, file, is_prompt=options.follow)
+            loops.run(_copy(options, where, spans, keep, sink))
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.follow and options.until is not None:
+        raise UsageError("--until says where to end, and -f that there is no end: leave one out")
+    if options.last is not None and options.start is not None:
+        raise UsageError("--from and --last both say where to begin: leave one out")
+    is_table = options.output is not None and options.output.suffix in TABLES
+    if is_table and options.format is not None:
+        raise UsageError(f"{options.output} is a table, which has no --format")
+    if options.unpack and options.format != "json":
+        raise UsageError("--unpack is for --json")
+    if options.invert_match and options.grep is None and options.key is None:
+        raise UsageError("-v needs something to match: --grep or --key")
+
+
+def _formatter(options: argparse.Namespace) -> Formatter:
+    flags = {
+        formats.OFFSET: options.offsets,
+        formats.TIMESTAMP: options.timestamps,
+        formats.KEY: options.keys,
+        formats.HEADERS: options.headers,
+    }
+    fields = {name for name, is_wanted in flags.items() if is_wanted or options.all}
+    match options.format:
+        case "json":
+            return formats.json_formatter(unpacks=options.unpack)
+        case "hex":
+            return formats.hex_formatter(fields, null=options.null)
+        case "raw":
+            return formats.raw_values
+    return formats.text_formatter(
+        fields,
+        delimiter=unescaped(options.delimiter),
+        null=options.null.encode(),
+        is_for_terminal=options.output is None and sys.stdout.isatty(),
+    )
+
+
+def _spans(options: argparse.Namespace, where: Connecting) -> dict[TopicPartition, Span]:
+    """Find out from which offset to which each partition is to be read."""
+    with where.cluster() as cluster:
+        topic = ask_for_topic(cluster, options.topic)
+        tps = partitions_of(topic, options.partition, action="read")
+        places = [each for each in (options.start, options.until) if each is not None]
+        begins, ends, found = find(cluster, tps, *places, isolation_level=options.isolation_level)
+    starts, stops = begins, ends
+    if options.start is not None:
+        starts = found[0]
+        _tell_of_what_is_gone(options.start, begins, ends)
+    if options.until is not None:
+        stops = found[-1]
+    if options.last is not None:
+        starts = {tp: max(begins[tp], stops[tp] - options.last) for tp in tps}
+    return {tp: Span(starts[tp], None if options.follow else stops[tp]) for tp in tps}
+
+
+def _tell_of_what_is_gone(
+    start: Place, begins: dict[TopicPartition, int], ends: dict[TopicPartition, int]
+) -> None:
+    """Say where an offset that was asked for is not."""
+    if start.offset is None:
+        return
+    for tp in begins:
+        if not begins[tp] <= start.offset <= ends[tp]:
+            print(
+                f"warning: partition {tp.partition} of {tp.topic} has offsets {begins[tp]} to "
+                f"{ends[tp]}, not {start.offset}",
+                file=sys.stderr,
+            )
+
+
+async def _copy(
+    options: argparse.Namespace,
+    where: Connecting,
+    spans: dict[TopicPartition, Span],
+    keep: Filter | None,
+    sink: Sink,
+) -> None:
+    """Bring records to where they are to go."""
+    left: int = sys.maxsize if options.count is None else options.count
+    try:
+        async with (
+            where.consumer(isolation_level=options.isolation_level) as consumer,
+            aclosing(records_of(consumer, spans)) as found,
+        ):
+            async for records in found:
+                kept: Sequence[formats.Record] = records if keep is None else keep(records)
+                if len(kept) >= left:
+                    await sink.write(kept[:left])
+                    break
+                left -= len(kept)
+                if kept or not records:
+                    await sink.write(kept)
+    finally:
+        await sink.close()

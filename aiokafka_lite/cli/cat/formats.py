@@ -1,0 +1,188 @@
+"""Records as bytes: lines of text, JSON, hexadecimal, or values as they are.
+
+A formatter is given many records at once and returns what to write for them, so that little is
+done for each.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable, Collection, Sequence
+from json.encoder import encode_basestring as quoted
+from typing import Final, NoReturn, TypeAlias
+
+from aiokafka_lite.cli.asking import time_text
+from aiokafka_lite.structs import ConsumerRecord
+
+Record: TypeAlias = ConsumerRecord[bytes | None, bytes | None]
+Records: TypeAlias = Sequence[Record]
+Formatter: TypeAlias = Callable[[Records], bytes]
+
+OFFSET: Final = "offset"
+TIMESTAMP: Final = "timestamp"
+KEY: Final = "key"
+HEADERS: Final = "headers"
+VALUE: Final = "value"
+
+# What moves a terminal's cursor, changes its colours or its title; tabs and ends of lines may.
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def text_formatter(
+    fields: Collection[str],
+    *,
+    delimiter: bytes = b"\n",
+    null: bytes = b"",
+    is_for_terminal: bool = False,
+) -> Formatter:
+    """Return what writes a record as its fields with tabs between them, the value last.
+
+    Args:
+        fields: Which are written, ahead of the value.
+        delimiter: What is written behind each record.
+        null: What stands for a key or value that is null.
+        is_for_terminal: Show control characters instead of having a terminal obey them.
+    """
+
+    def keys(records: Records) -> list[bytes]:
+        return [null if each.key is None else each.key for each in records]
+
+    def values(records: Records) -> list[bytes]:
+        return [null if each.value is None else each.value for each in records]
+
+    known = {OFFSET: _offsets, TIMESTAMP: _timestamps, KEY: keys, HEADERS: _headers}
+    columns = [column for name, column in known.items() if name in fields]
+    columns.append(values)
+
+    def lines(records: Records) -> bytes:
+        if len(columns) == 1:
+            pieces = values(records)
+        else:
+            parts = [column(records) for column in columns]
+            pieces = [b"\t".join(each) for each in zip(*parts, strict=True)]
+        if is_for_terminal:
+            pieces = [_shown(each) for each in pieces]
+        pieces.append(b"")
+        return delimiter.join(pieces)
+
+    return lines
+
+
+def _shown(content: bytes) -> bytes:
+    text = content.decode("utf-8", "backslashreplace")
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text).encode()
+
+
+def _offsets(records: Records) -> list[bytes]:
+    return [b"%d:%d" % (each.partition, each.offset) for each in records]
+
+
+def _timestamps(records: Records) -> list[bytes]:
+    return [_time(each).encode() for each in records]
+
+
+def _time(record: Record) -> str:
+    at: int | None = record.timestamp  # that of a record of format 0 is missing
+    return "" if at is None else time_text(at)
+
+
+def _headers(records: Records) -> list[bytes]:
+    return [
+        b",".join([name.encode() + b"=" + (value or b"") for name, value in each.headers])
+        for each in records
+    ]
+
+
+def raw_values(records: Records) -> bytes:
+    """Return the values one behind the other, and nothing between them."""
+    return b"".join([each.value or b"" for each in records])
+
+
+# --- Hexadecimal ---------------------------------------------------------------------------
+def hex_formatter(fields: Collection[str], *, null: str = "") -> Formatter:
+    """Return what writes a record as text does, with key, header values and value in hex."""
+
+    def lines(records: Records) -> bytes:
+        out: list[str] = []
+        for each in records:
+            parts: list[str] = []
+            if OFFSET in fields:
+                parts.append(f"{each.partition}:{each.offset}")
+            if TIMESTAMP in fields:
+                parts.append(_time(each))
+            if KEY in fields:
+                parts.append(null if each.key is None else each.key.hex())
+            if HEADERS in fields:
+                parts.append(",".join([f"{n}={(v or b'').hex()}" for n, v in each.headers]))
+            parts.append(null if each.value is None else each.value.hex())
+            out.append("\t".join(parts))
+        out.append("")
+        return "\n".join(out).encode()
+
+    return lines
+
+
+# --- JSON ----------------------------------------------------------------------------------
+def json_formatter(*, unpacks: bool = False) -> Formatter:
+    """Return what writes each record as an object in a line.
+
+    `produce --json` and `broker --load` read the same form: what is not UTF-8
+    is `{"base64": …}`.
+
+    Args:
+        unpacks: Put keys and values that are JSON into the object as they are, not as strings.
+    """
+    of_bytes = _unpacked if unpacks else _packed
+
+    def lines(records: Records) -> bytes:
+        out = [
+            f'{{"topic":{quoted(each.topic)},"partition":{each.partition},"offset":{each.offset},'
+            f'"timestamp":{_number(each.timestamp)},'
+            f'"key":{of_bytes(each.key)},"headers":{_json_headers(each)},'
+            f'"value":{of_bytes(each.value)}}}'
+            for each in records
+        ]
+        out.append("")
+        return "\n".join(out).encode("utf-8", "surrogatepass")
+
+    return lines
+
+
+def _number(number: int | None) -> str:
+    return "null" if number is None else str(number)
+
+
+def _packed(content: bytes | None) -> str:
+    if content is None:
+        return "null"
+    try:
+        return quoted(content.decode())
+    except UnicodeDecodeError:
+        return f'{{"base64":"{b64encode(content).decode()}"}}'
+
+
+def _unpacked(content: bytes | None) -> str:
+    if content is None:
+        return "null"
+    try:
+        value: object = json.loads(content, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return _packed(content)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _json_headers(record: Record) -> str:
+    """Return the headers as an object; as a list of pairs where a name comes twice."""
+    headers = record.headers
+    if not headers:
+        return "{}"
+    pairs = [(quoted(name), _packed(value)) for name, value in headers]
+    if len({name for name, _ in pairs}) == len(pairs):
+        return "{" + ",".join([f"{name}:{value}" for name, value in pairs]) + "}"
+    return "[" + ",".join([f"[{name},{value}]" for name, value in pairs]) + "]"

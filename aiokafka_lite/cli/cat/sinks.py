@@ -1,0 +1,153 @@
+"""Where formatted records go: a stream of bytes, or a table in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
+
+from aiokafka_lite._compat import override
+from aiokafka_lite.cli.problems import CommandError, MissingExtraError
+from aiokafka_lite.structs import ConsumerRecord
+
+if TYPE_CHECKING:
+    from aiokafka_lite.cli.cat.formats import Formatter
+    from aiokafka_lite.records.arrow import ArrowColumns
+
+Record: TypeAlias = ConsumerRecord[bytes | None, bytes | None]
+
+WRITE_BYTES: Final = 1 << 20
+ROWS_PER_GROUP: Final = 1 << 16
+TABLES: Final = (".parquet", ".arrow", ".feather")
+
+
+class Sink(ABC):
+    """Takes records, and writes them in a thread of its own, one piece after the other.
+
+    A slow reader holds nothing else up. A piece whose writing was cancelled is written none the
+    less, ahead of what `close` writes.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="write")
+
+    @abstractmethod
+    async def write(self, records: Sequence[Record]) -> None:
+        """Take some records; that there are none says that others are long in coming."""
+
+    async def close(self) -> None:
+        """Write what is left; called however the command ends."""
+        try:
+            await self._in_turn(self._finish)
+        finally:
+            self._thread.shutdown(wait=False)
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Write what is left, in the thread."""
+
+    async def _in_turn(self, work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+class StreamSink(Sink):
+    """Writes bytes, in large pieces."""
+
+    def __init__(self, formatter: Formatter, stream: BinaryIO, *, is_prompt: bool) -> None:
+        """Take where to write.
+
+        Args:
+            formatter: Makes bytes of records.
+            stream: Closed by whoever opened it.
+            is_prompt: Write what is there at once, as for a person who looks on.
+        """
+        super().__init__()
+        self._formatter = formatter
+        self._stream = stream
+        self._is_prompt = is_prompt
+        self._pieces: list[bytes] = []
+        self._size_bytes = 0
+
+    @override
+    async def write(self, records: Sequence[Record]) -> None:
+        if records:
+            piece = self._formatter(records)
+            self._pieces.append(piece)
+            self._size_bytes += len(piece)
+        if self._is_prompt or not records or self._size_bytes >= WRITE_BYTES:
+            await self._in_turn(self._finish)
+
+    @override
+    def _finish(self) -> None:
+        pieces, self._pieces, self._size_bytes = self._pieces, [], 0
+        if pieces:
+            self._stream.write(b"".join(pieces))
+            self._stream.flush()
+
+
+class TableSink(Sink):
+    """Writes a Parquet file or an Arrow file (IPC), a group of rows at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file.
+
+        Raises:
+            MissingExtraError: pyarrow is not installed.
+            CommandError: The file cannot be written.
+        """
+        try:
+            import pyarrow as pa
+
+            from aiokafka_lite.records.arrow import ArrowColumns
+        except ModuleNotFoundError:
+            raise MissingExtraError("pyarrow", extra="arrow") from None
+        super().__init__()
+        self._arrow: ArrowColumns = ArrowColumns()
+        self._rows: list[Record] = []
+        try:
+            if path.suffix == ".parquet":
+                import pyarrow.parquet as pq
+
+                self._writer = pq.ParquetWriter(path, self._arrow.schema, compression="zstd")
+            else:
+                self._writer = pa.ipc.new_file(str(path), self._arrow.schema)
+        except OSError as error:
+            raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
+
+    @override
+    async def write(self, records: Sequence[Record]) -> None:
+        self._rows += records
+        if len(self._rows) >= ROWS_PER_GROUP:
+            await self._in_turn(self._write_group)
+
+    def _write_group(self) -> None:
+        rows, self._rows = self._rows, []
+        if rows:
+            self._writer.write_batch(self._arrow.from_records(rows))
+
+    @override
+    def _finish(self) -> None:
+        self._write_group()
+        self._writer.close()
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a file for writing.
+
+    Raises:
+        CommandError: It cannot be written.
+    """
+    try:
+        return path.open("wb")
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}") from error
+
+
+def standard_output() -> BinaryIO:
+    """Return where text goes, as bytes."""
+    sys.stdout.flush()
+    return sys.stdout.buffer

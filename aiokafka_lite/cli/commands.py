@@ -1,0 +1,70 @@
+"""Which commands there are. Their modules are imported when they are called for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+class Command(NamedTuple):
+    """A command: its name, what it does in one line, and the function that adds its parser."""
+
+    name: str
+    summary: str
+    module: str
+    function: str = "add_parser"
+
+    def add_to(self, subparsers: Subparsers) -> None:
+        """Import the command's module and add its parser."""
+        module = importlib.import_module(f"aiokafka_lite.cli.{self.module}")
+        cast("Callable[[Subparsers], None]", getattr(module, self.function))(subparsers)
+
+
+SECTIONS: Final[dict[str, Sequence[Command]]] = {
+    "a look into a cluster": (
+        Command("topics", "list topics", "topics"),
+        Command(
+            "describe", "show partitions, offsets and settings", "topics", "add_describe_parser"
+        ),
+        Command("cat", "print the records of a topic", "cat.command"),
+        Command("tail", "print the last records, and new ones", "cat.command", "add_tail_parser"),
+        Command("groups", "list consumer groups", "groups.listing"),
+        Command("lag", "show how far a group is behind", "groups.lag"),
+        Command("reset", "commit other offsets for a group", "groups.reset"),
+        Command("produce", "produce records, one a line", "produce.command"),
+    ),
+    "for the shell": (
+        Command("completion", "print what makes a shell complete names", "completion"),
+    ),
+    "a broker for tests": (Command("broker", "run the embedded broker until Ctrl-C", "broker"),),
+    "demos": (
+        Command(
+            "flights",
+            "load 336,776 real flights and compute delay statistics with a consumer group",
+            "flights.command",
+        ),
+        Command(
+            "pipeline",
+            "write a topic to Parquet tables with Spark, exactly once",
+            "pipeline.command",
+        ),
+    ),
+}
+"""The commands by the heading under which help lists them."""
+
+COMMANDS: Final = {each.name: each for section in SECTIONS.values() for each in section}
+
+
+def listing() -> str:
+    """Return the commands, a line each, under their headings."""
+    width = max(map(len, COMMANDS))
+    lines: list[str] = []
+    for heading, commands in SECTIONS.items():
+        lines += ["", f"{heading}:"]
+        lines += [f"  {each.name:<{width}}  {each.summary}" for each in commands]
+    return "\n".join(lines[1:])

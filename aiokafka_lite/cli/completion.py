@@ -1,0 +1,115 @@
+"""`aiokafka-lite completion SHELL`, and what a shell is told when somebody presses Tab.
+
+argcomplete asks this program itself what may come next, so that names of topics and groups are
+those of the cluster that the line at hand, the environment or a file names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite.cli.arguments import new_parser
+from aiokafka_lite.cli.problems import CommandError, MissingExtraError
+from aiokafka_lite.errors import KafkaError
+
+if TYPE_CHECKING:
+    from aiokafka_lite.cli.commands import Subparsers
+    from aiokafka_lite.client.blocking_cluster import BlockingCluster
+
+PROGRAM: Final = "aiokafka-lite"
+SHELLS: Final = ("bash", "zsh", "fish", "tcsh", "powershell")
+# Nobody waits longer for a Tab.
+TIMEOUT_S: Final = 2.0
+# Set by the shell that asks.
+ASKED: Final = "_ARGCOMPLETE"
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command `completion`."""
+    parser = new_parser(
+        subparsers,
+        "completion",
+        "Print what makes a shell complete commands, options, and names of topics and groups.\n"
+        "These are asked of the cluster that the line, the environment or a file names.",
+        "examples:\n"
+        '  eval "$(aiokafka-lite completion bash)"      in ~/.bashrc\n'
+        '  eval "$(aiokafka-lite completion zsh)"       in ~/.zshrc, behind compinit\n'
+        "  aiokafka-lite completion fish | source       in config.fish\n",
+    )
+    parser.add_argument("shell", choices=SHELLS, help="which shell")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run `completion`; returns 0."""
+    try:
+        from argcomplete.shell_integration import shellcode
+    except ModuleNotFoundError:
+        raise MissingExtraError("argcomplete", extra="cli") from None
+    print(shellcode([PROGRAM], shell=options.shell))
+    return 0
+
+
+def offer(parser: argparse.ArgumentParser) -> None:
+    """Answer the shell that asks what may come next, and end; nothing without argcomplete."""
+    try:
+        import argcomplete
+    except ModuleNotFoundError:
+        return
+    _set_completers(parser)
+    argcomplete.autocomplete(parser)
+
+
+def _set_completers(parser: argparse.ArgumentParser) -> None:
+    names: dict[str, Callable[[BlockingCluster], list[str]]] = {
+        "topic": _topics,
+        "topics": _topics,
+        "group": _groups,
+    }
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for subparser in action.choices.values():
+                _set_completers(subparser)
+        elif action.dest in names:
+            action.completer = _of_cluster(names[action.dest])  # type: ignore[attr-defined]
+
+
+def _of_cluster(
+    ask: Callable[[BlockingCluster], list[str]],
+) -> Callable[..., list[str]]:
+    """Return what completes names; nothing where no cluster tells them in time."""
+
+    def complete(*, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+        from aiokafka_lite.cli.connecting import connecting
+
+        parsed_args.timeout = TIMEOUT_S
+        try:
+            with connecting(parsed_args).cluster() as cluster:
+                return ask(cluster)
+        except (AttributeError, CommandError, KafkaError):  # or a command without a cluster
+            return []
+
+    return complete
+
+
+def _topics(cluster: BlockingCluster) -> list[str]:
+    from aiokafka_lite.cli.asking import ask_for_topics
+
+    topics = ask_for_topics(cluster, None).topics.values()
+    return [topic.name for topic in topics if not topic.is_internal]
+
+
+def _groups(cluster: BlockingCluster) -> list[str]:
+    from aiokafka_lite.cli.asking import ask_for_topics
+    from aiokafka_lite.cli.groups.questions import list_groups
+
+    ask_for_topics(cluster, [])
+    return [each.group_id for each in list_groups(cluster)]
+
+
+def words_asked_about() -> list[str]:
+    """Return the words of the line that a shell asks about, without the program."""
+    return os.environ.get("COMP_LINE", "").split()[1:]

@@ -1,0 +1,330 @@
+"""Which cluster a command speaks to, and as whom: by options, the environment, and a file.
+
+Whatever says it, it is one of Kafka's own settings in the end (`security.protocol` …), read as
+the Spark source reads them, librdkafka's names included. What is nearer to the command line wins:
+options, then -X, then the environment, then the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiokafka_lite.cli.arguments import name_and_value, positive_seconds
+from aiokafka_lite.cli.problems import CommandError, UsageError
+from aiokafka_lite.cli.properties import parse_properties
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.config import ClientConfig
+from aiokafka_lite.errors import InsecureConfigError, OptionError
+from aiokafka_lite.spark.options.given import GivenOptions, nearest
+from aiokafka_lite.spark.options.kafka_options import (
+    EFFECTIVE,
+    REFUSED,
+    WITHOUT_EFFECT,
+    WRITING,
+    parse_kafka_options,
+)
+from aiokafka_lite.spark.options.security import SECURITY_NAMES, Login, parse_security
+
+if TYPE_CHECKING:
+    from aiokafka_lite import AIOKafkaConsumer
+    from aiokafka_lite.client.sasl import Mechanism
+
+ENVIRONMENT: Final = "AIOKAFKA_LITE_"
+DEFAULT_BOOTSTRAP: Final = "localhost:9092"
+DEFAULT_TIMEOUT_S: Final = 20.0
+
+
+class _Option(NamedTuple):
+    """An option of connection: the setting it stands for, and what help says."""
+
+    name: str
+    setting: str
+    metavar: str
+    help: str
+
+
+_OPTIONS: Final = (
+    _Option("security-protocol", "security.protocol", "NAME",
+            "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL (default: what other options ask for)"),
+    _Option("ca-file", "ssl.truststore.location", "FILE",
+            "certificates to trust, in PEM or PKCS12; asks for TLS (default: the system's)"),
+    _Option("cert-file", "ssl.certificate.location", "FILE",
+            "the client's own certificate, in PEM; asks for TLS"),
+    _Option("key-file", "ssl.key.location", "FILE",
+            "the key to it (default: in the same file)"),
+    _Option("key-password", "ssl.key.password", "TEXT", "the password of the key"),
+    _Option("mechanism", "sasl.mechanism", "NAME",
+            "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER (default with --username: PLAIN)"),
+    _Option("username", "sasl.username", "NAME", "who logs in; asks for SASL, with TLS"),
+    _Option("password", "sasl.password", "TEXT",
+            "the password; better in the environment, as others see command lines"),
+)  # fmt: skip
+
+_HELP: Final = """\
+What names something may stand in the environment: AIOKAFKA_LITE_BOOTSTRAP, AIOKAFKA_LITE_CONFIG,
+AIOKAFKA_LITE_PASSWORD … Options go before variables, and those before the file."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of connection to a command."""
+    group = parser.add_argument_group("connection", _HELP)
+    group.add_argument(
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT",
+        help=f"brokers to ask first, with commas between them (default: {DEFAULT_BOOTSTRAP})",
+    )
+    group.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="settings as Kafka's own tools read them (client.properties)",
+    )
+    group.add_argument(
+        "-X",
+        dest="settings",
+        type=name_and_value,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any of Kafka's settings for clients; may be repeated",
+    )
+    group.add_argument(
+        "--tls", action="store_true", help="use TLS, and trust the system's certificates"
+    )
+    for option in _OPTIONS:
+        group.add_argument(f"--{option.name}", metavar=option.metavar, help=option.help)
+    group.add_argument(
+        "--allow-plaintext-credentials",
+        action="store_true",
+        help="send credentials to other machines without TLS",
+    )
+    group.add_argument(
+        "--timeout",
+        type=positive_seconds,
+        metavar="SECONDS",
+        help=f"how long a broker may take to answer (default: {DEFAULT_TIMEOUT_S:g})",
+    )
+
+
+class Connecting(NamedTuple):
+    """How a cluster is reached.
+
+    Attributes:
+        config: For clients that block.
+        mechanism: The same.
+        login: What `mechanism` was made of.
+        client_rack: Where this client is.
+    """
+
+    config: ClientConfig
+    mechanism: Mechanism | None
+    login: Login | None
+    client_rack: str | None
+
+    @contextmanager
+    def cluster(self) -> Iterator[BlockingCluster]:
+        """Lend a client; nothing is connected to yet."""
+        cluster = BlockingCluster(self.config, mechanism=self.mechanism)
+        try:
+            yield cluster
+        finally:
+            cluster.close()
+
+    def consumer(self, *, isolation_level: str) -> AIOKafkaConsumer:
+        """Make a consumer without a group; in a running event loop."""
+        # Only now: it takes a while to import.
+        from aiokafka_lite import AIOKafkaConsumer
+
+        config, login = self.config, self.login
+        password = login.password if login is not None else None
+        return AIOKafkaConsumer(
+            bootstrap_servers=str(config.bootstrap_servers),
+            client_id=config.client_id,
+            client_rack=self.client_rack,
+            request_timeout_ms=int(config.request_timeout_s * 1000),
+            security_protocol=config.security_protocol,
+            ssl_context=config.ssl_context,
+            sasl_mechanism="PLAIN" if login is None else login.mechanism,
+            sasl_plain_username=None if login is None else login.username,
+            sasl_plain_password=None if password is None else password.reveal().decode(),
+            sasl_oauth_token_provider=None if login is None else login.tokens,
+            allow_plaintext_credentials=config.allow_plaintext_credentials,
+            allow_auto_create_topics=False,
+            isolation_level=isolation_level,
+            auto_offset_reset="none",
+            enable_auto_commit=False,
+            max_partition_fetch_bytes=MAX_PARTITION_FETCH_BYTES,
+        )
+
+
+# A few answers a second suffice to read as fast as records can be decoded.
+MAX_PARTITION_FETCH_BYTES: Final = 4 << 20
+
+
+def connecting(
+    options: argparse.Namespace, environment: Mapping[str, str] = os.environ
+) -> Connecting:
+    """Return how to reach the cluster that a command's options name.
+
+    Raises:
+        UsageError: They contradict each other, or name what there is not.
+        CommandError: The file cannot be read.
+    """
+    settings = _settings(options, environment)
+    given = GivenOptions(
+        {
+            **{f"kafka.{name}": value for name, value in settings.items()},
+            "allowPlaintextCredentials": str(options.allow_plaintext_credentials).lower(),
+        }
+    )
+    try:
+        parsed = parse_kafka_options(given)
+        servers = str(parsed.client.bootstrap_servers)
+        login = None if parsed.mechanism is None else parse_security(given, servers).login
+    except (OptionError, InsecureConfigError) as error:
+        raise UsageError(_in_our_words(str(error.args[0]))) from error
+    return Connecting(parsed.client, parsed.mechanism, login, parsed.client_rack)
+
+
+def _settings(options: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return Kafka's settings, of all that says them."""
+    file = options.config or environment.get(f"{ENVIRONMENT}CONFIG")
+    settings: dict[str, str] = {"request.timeout.ms": str(int(DEFAULT_TIMEOUT_S * 1000))}
+    if file:
+        _lay_over(settings, _of_file(Path(file)))
+    _lay_over(settings, _of_environment(environment))
+    for name, _ in options.settings:
+        _check_name(name)
+    _lay_over(settings, dict(options.settings))
+    _lay_over(settings, _of_options(options))
+    settings.setdefault("bootstrap.servers", DEFAULT_BOOTSTRAP)
+    has_login = "sasl.username" in settings
+    if has_login and not {"sasl.mechanism", "sasl.mechanisms"} & settings.keys():
+        settings["sasl.mechanism"] = "PLAIN"
+    _choose_protocol(settings, wants_tls=options.tls)
+    if has_login and "sasl.password" not in settings:
+        settings["sasl.password"] = _asked_password(settings["sasl.username"])
+    return settings
+
+
+def _choose_protocol(settings: dict[str, str], *, wants_tls: bool) -> None:
+    """Say by what else was said whether to use TLS and SASL; with credentials TLS is wanted."""
+    chosen = settings.get("security.protocol", "").strip().upper()
+    if chosen:
+        if wants_tls and not chosen.endswith("SSL"):
+            raise UsageError(f"--tls is given, and security.protocol is {chosen}: leave one out")
+        return
+    wants_sasl = any(name.startswith("sasl.") for name in settings)
+    wants_tls = wants_tls or wants_sasl or any(name.startswith("ssl.") for name in settings)
+    protocol = "SASL_" if wants_sasl else ""
+    settings["security.protocol"] = f"{protocol}{'SSL' if wants_tls else 'PLAINTEXT'}"
+
+
+def _asked_password(username: str) -> str:
+    """Ask for the password where a person sits; nothing is shown of it."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError(
+            f"{username} has no password: set {ENVIRONMENT}PASSWORD, or sasl.password in a file"
+        )
+    import getpass
+
+    return getpass.getpass(f"Password of {username}: ")
+
+
+def _lay_over(settings: dict[str, str], nearer: Mapping[str, str]) -> None:
+    """Replace settings by others, and what those make void."""
+    if "sasl.username" in nearer or "sasl.password" in nearer:
+        settings.pop("sasl.jaas.config", None)
+    if "sasl.jaas.config" in nearer:
+        settings.pop("sasl.username", None)
+        settings.pop("sasl.password", None)
+    if "ssl.certificate.location" in nearer:
+        for name in ("location", "certificate.chain", "key"):
+            settings.pop(f"ssl.keystore.{name}", None)
+    if "ssl.truststore.location" in nearer:
+        for name in ("ssl.ca.location", "ssl.truststore.certificates"):
+            settings.pop(name, None)
+    settings.update(nearer)
+
+
+def _of_options(options: argparse.Namespace) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if options.bootstrap is not None:
+        found["bootstrap.servers"] = options.bootstrap
+    if options.timeout is not None:
+        found["request.timeout.ms"] = str(max(1, int(options.timeout * 1000)))
+    for option in _OPTIONS:
+        value = getattr(options, option.name.replace("-", "_"))
+        if value is not None:
+            found[option.setting] = value
+    return found
+
+
+def _of_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    names = {"bootstrap": "bootstrap.servers"}
+    names |= {option.name: option.setting for option in _OPTIONS}
+    variables = {ENVIRONMENT + name.replace("-", "_").upper(): names[name] for name in names}
+    return {
+        setting: environment[variable]
+        for variable, setting in variables.items()
+        if environment.get(variable)
+    }
+
+
+def _of_file(path: Path) -> dict[str, str]:
+    """Return what a file says that means something here.
+
+    It may be one that other clients use as well: what is for them is passed over.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CommandError(f"cannot read {path}: byte {error.start} is not UTF-8") from error
+    found: dict[str, str] = {}
+    for name, value in parse_properties(text).items():
+        if name in EFFECTIVE or name in SECURITY_NAMES:
+            found[name] = value
+        elif name not in WITHOUT_EFFECT and name not in REFUSED and name not in WRITING:
+            print(
+                f"warning: {path}: there is no setting {name}{nearest(name, _known())}",
+                file=sys.stderr,
+            )
+    for name in ("isolation.level", "group.id"):  # each command has an option of its own
+        found.pop(name, None)
+    return found
+
+
+def _check_name(name: str) -> None:
+    if name not in EFFECTIVE and name not in SECURITY_NAMES:
+        if name in WITHOUT_EFFECT or name in REFUSED or name in WRITING:
+            raise UsageError(f"-X {name}: it has no effect here")
+        raise UsageError(f"-X {name}: there is no such setting{nearest(name, _known())}")
+
+
+def _known() -> frozenset[str]:
+    return EFFECTIVE | SECURITY_NAMES
+
+
+# The parsers of settings were made for Spark, where these are options with a prefix.
+_PREFIXED: Final = re.compile(r"\boption(s?) kafka\.")
+_FURTHER_PREFIXES: Final = re.compile(r"\bkafka\.(?=(?:ssl|sasl|security|bootstrap)\.)")
+_ON_EXECUTORS: Final = re.compile(r": it has to be at that path on the driver and .*$")
+
+
+def _in_our_words(message: str) -> str:
+    message = _PREFIXED.sub(r"setting\1 ", message)
+    message = _FURTHER_PREFIXES.sub("", message)
+    message = _ON_EXECUTORS.sub("", message)
+    return message.replace(
+        "set option allowPlaintextCredentials to true", "give --allow-plaintext-credentials"
+    )

@@ -1,0 +1,192 @@
+"""`aiokafka-lite lag GROUP`: what a group has committed, and how far that is behind."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiokafka_lite.cli.arguments import new_parser, positive_seconds
+from aiokafka_lite.cli.asking import ask_for_topics, offsets_at
+from aiokafka_lite.cli.connecting import add_options, connecting
+from aiokafka_lite.cli.groups.questions import (
+    DEAD,
+    Described,
+    committed,
+    describe_one,
+    list_groups,
+    owners,
+)
+from aiokafka_lite.cli.output import (
+    Column,
+    Row,
+    add_json_option,
+    count_text,
+    counted,
+    is_rich_wanted,
+    print_rows,
+    rich_table,
+    text_lines,
+)
+from aiokafka_lite.cli.problems import CommandError, UsageError
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.spark.offsets import LATEST
+from aiokafka_lite.spark.options.given import nearest
+
+if TYPE_CHECKING:
+    from aiokafka_lite.cli.commands import Subparsers
+
+DEFAULT_INTERVAL_S: Final = 2.0
+
+_COLUMNS: Final = (
+    Column("topic", "topic"),
+    Column("partition", "partition", is_number=True),
+    Column("committed", "committed", is_number=True),
+    Column("end", "end", is_number=True),
+    Column("lag", "lag", is_number=True, show=count_text),
+    Column("client", "client"),
+    Column("host", "host"),
+)
+
+
+class Lag(NamedTuple):
+    """A group and where it is in each partition."""
+
+    described: Described
+    rows: list[Row]
+
+    @property
+    def total(self) -> int:
+        """The sum of all lags that are known."""
+        return sum(lag for row in self.rows if isinstance(lag := row["lag"], int))
+
+    @property
+    def summary(self) -> str:
+        """The group in one line."""
+        members = counted(len(self.described.members), "member")
+        lag = f"lag {self.total:,} in {counted(len(self.rows), 'partition')}"
+        return f"group {self.described.group_id}: {self.described.state}, {members}, {lag}"
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command `lag`."""
+    parser = new_parser(
+        subparsers,
+        "lag",
+        "Show what a group has committed of each partition, where that ends, the lag between,\n"
+        "and who has the partition. A partition without a commit has no lag: it is not known\n"
+        "where its reader would start.",
+        "examples:\n"
+        "  aiokafka-lite lag billing                    once\n"
+        "  aiokafka-lite lag billing --watch            every two seconds, until Ctrl-C\n"
+        "  aiokafka-lite lag billing --json | jq -s 'map(.lag) | add'\n",
+    )
+    parser.add_argument("group", metavar="GROUP", help="the group to look at")
+    parser.add_argument("--topic", action="append", metavar="TOPIC", help="only of this topic")
+    parser.add_argument(
+        "-w",
+        "--watch",
+        nargs="?",
+        type=positive_seconds,
+        const=DEFAULT_INTERVAL_S,
+        metavar="SECONDS",
+        help=f"look again and again (default: every {DEFAULT_INTERVAL_S:g} s)",
+    )
+    add_json_option(parser)
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run `lag`; returns 0."""
+    if options.watch is not None and options.json:
+        raise UsageError("--watch is for people, and --json for programs: leave one out")
+    with connecting(options).cluster() as cluster:
+        lag = lag_of(cluster, options.group, options.topic)
+        if options.watch is not None:
+            _watch(cluster, options, lag)
+    if not options.json:
+        print(lag.summary)
+    print_rows(lag.rows, _COLUMNS, as_json=options.json)
+    return 0
+
+
+def lag_of(cluster: BlockingCluster, group_id: str, topics: list[str] | None = None) -> Lag:
+    """Return where a group is.
+
+    Raises:
+        CommandError: There is no such group; names the one that is most like it.
+        KafkaError: It cannot be looked at.
+    """
+    # All of them: brokers tell which topics were committed by their ids.
+    view = ask_for_topics(cluster, None)
+    node, described = describe_one(cluster, group_id)
+    offsets = committed(cluster, node, group_id)
+    if described.state == DEAD and not offsets:
+        others = [each.group_id for each in list_groups(cluster)]
+        raise CommandError(f"there is no group {group_id}{nearest(group_id, others)}")
+    members = owners(described.members)
+    tps = sorted(
+        tp for tp in offsets.keys() | members.keys() if topics is None or tp.topic in topics
+    )
+    led = [tp for tp in tps if view.leader(tp) is not None]
+    (ends,) = offsets_at(cluster, led, LATEST) if led else [{}]
+    rows: list[Row] = []
+    for tp in tps:
+        at, end, member = offsets.get(tp), ends.get(tp), members.get(tp)
+        rows.append(
+            {
+                "group": group_id,
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "committed": at,
+                "end": end,
+                "lag": None if at is None or end is None else max(0, end - at),
+                "client": None if member is None else member.client_id,
+                "host": None if member is None else member.host,
+                "member": None if member is None else member.member_id,
+            }
+        )
+    return Lag(described, rows)
+
+
+# --- Watching ------------------------------------------------------------------------------
+def _watch(cluster: BlockingCluster, options: argparse.Namespace, lag: Lag) -> None:
+    """Show the lag again and again, and how it changes, until Ctrl-C."""
+    if is_rich_wanted():
+        _watch_with_rich(cluster, options, lag)
+    while True:
+        print(f"{time.strftime('%H:%M:%S')} {lag.summary}")
+        print("\n".join(text_lines(lag.rows, _COLUMNS)), end="\n\n", flush=True)
+        time.sleep(options.watch)
+        lag = lag_of(cluster, options.group, options.topic)
+
+
+def _watch_with_rich(cluster: BlockingCluster, options: argparse.Namespace, lag: Lag) -> None:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    began, first = time.monotonic(), lag.total
+    with Live(auto_refresh=False, screen=True) as live:
+        while True:
+            passed_s = max(time.monotonic() - began, options.watch)  # not of an instant
+            change = f", {(lag.total - first) / passed_s:+,.1f} a second"
+            title = Text(f"{time.strftime('%H:%M:%S')}  {lag.summary}{change}")
+            # What does not fit below matters least.
+            rows = sorted(lag.rows, key=_by_lag)
+            table = rich_table(rows, _COLUMNS)
+            live.update(Group(title, table), refresh=True)
+            time.sleep(options.watch)
+            try:
+                lag = lag_of(cluster, options.group, options.topic)
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                live.update(Group(title, Text(f"cannot look again: {error}"), table), refresh=True)
+
+
+def _by_lag(row: Row) -> int:
+    """Return what puts the longest lag first."""
+    return -lag if isinstance(lag := row["lag"], int) else 1

@@ -1,0 +1,109 @@
+"""`aiokafka-lite groups`: which consumer groups there are, and how they are."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite.cli.arguments import new_parser
+from aiokafka_lite.cli.asking import ask_for_topics
+from aiokafka_lite.cli.connecting import add_options, connecting
+from aiokafka_lite.cli.groups.questions import Described, Listed, describe, list_groups
+from aiokafka_lite.cli.output import Column, Row, add_json_option, print_rows
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+
+if TYPE_CHECKING:
+    from aiokafka_lite.cli.commands import Subparsers
+
+_COLUMNS: Final = (
+    Column("group", "group"),
+    Column("state", "state"),
+    Column("type", "type"),
+    Column("members", "members", is_number=True),
+    Column("assignor", "assignor"),
+    Column("coordinator", "coordinator", is_number=True),
+)
+# Protocols by which consumers speak to each other; Connect and others have their own.
+_OF_CONSUMERS: Final = ("consumer", "")
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command `groups`."""
+    parser = new_parser(
+        subparsers,
+        "groups",
+        "List consumer groups, of both protocols, with their states.",
+        "examples:\n"
+        "  aiokafka-lite groups                         all of them\n"
+        "  aiokafka-lite groups 'orders-*' --json       some, for programs\n"
+        "  aiokafka-lite groups --state Empty -q        names of those without members\n",
+    )
+    parser.add_argument(
+        "patterns", nargs="*", metavar="NAME", help="only these; * is any text, ? any character"
+    )
+    parser.add_argument(
+        "--state", metavar="STATE", help="only in this state: Stable, Empty, PreparingRebalance …"
+    )
+    parser.add_argument("-q", "--names", action="store_true", help="print names alone")
+    add_json_option(parser)
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run `groups`; returns 0."""
+    with connecting(options).cluster() as cluster:
+        ask_for_topics(cluster, [])
+        listed = [
+            each
+            for each in list_groups(cluster)
+            if each.protocol_type in _OF_CONSUMERS and _is_wanted(each.group_id, options.patterns)
+        ]
+        described = _described(cluster, listed)
+    rows = [
+        _row(each, described.get(each.group_id))
+        for each in listed
+        if options.state is None
+        or _state(each, described.get(each.group_id)).lower() == options.state.lower()
+    ]
+    if options.names:
+        for row in rows:
+            print(row["group"])
+        return 0
+    print_rows(rows, _COLUMNS, as_json=options.json)
+    if not rows:
+        print("no groups", file=sys.stderr)
+    return 0
+
+
+def _is_wanted(group_id: str, patterns: list[str]) -> bool:
+    return not patterns or any(fnmatchcase(group_id, each) for each in patterns)
+
+
+def _described(cluster: BlockingCluster, listed: list[Listed]) -> dict[str, Described]:
+    """Ask each coordinator about its groups, all at once."""
+    by_node: dict[int, list[str]] = {}
+    for each in listed:
+        by_node.setdefault(each.coordinator, []).append(each.group_id)
+    return {
+        each.group_id: each
+        for node, group_ids in by_node.items()
+        for each in describe(cluster, node, group_ids)
+    }
+
+
+def _state(listed: Listed, described: Described | None) -> str:
+    return listed.state or (described.state if described is not None else "")
+
+
+def _row(listed: Listed, described: Described | None) -> Row:
+    return {
+        "group": listed.group_id,
+        "state": _state(listed, described) or None,
+        "type": listed.type.lower() or None,
+        "members": None if described is None else len(described.members),
+        "assignor": None if described is None else described.assignor or None,
+        "coordinator": listed.coordinator,
+    }

@@ -1,0 +1,194 @@
+"""What is asked about groups: which there are, who is in them, what they have committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from aiokafka_lite.cli.asking import why
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.errors import (
+    GroupIdNotFound,
+    IncompatibleBrokerVersion,
+    KafkaProtocolError,
+    UnsupportedVersionError,
+    for_code,
+)
+from aiokafka_lite.protocol.messages import consumer_group_describe, describe_groups
+from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from aiokafka_lite.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    decode_versioned,
+)
+from aiokafka_lite.protocol.messages.describe_groups import DescribeGroupsRequest
+from aiokafka_lite.protocol.messages.list_groups import ListGroupsRequest
+from aiokafka_lite.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+)
+from aiokafka_lite.structs import TopicPartition
+
+DEAD: Final = "Dead"
+# Without members: what it has committed may be changed.
+WITHOUT_MEMBERS: Final = ("Empty", DEAD)
+
+
+class Listed(NamedTuple):
+    """A group as a broker lists it; state and type are empty where brokers are old."""
+
+    group_id: str
+    state: str
+    type: str
+    protocol_type: str
+    coordinator: int
+
+
+class Member(NamedTuple):
+    """A member and its partitions."""
+
+    member_id: str
+    client_id: str
+    host: str
+    partitions: frozenset[TopicPartition]
+
+
+class Described(NamedTuple):
+    """A group and its members."""
+
+    group_id: str
+    state: str
+    assignor: str
+    members: tuple[Member, ...]
+
+
+def list_groups(cluster: BlockingCluster) -> list[Listed]:
+    """Ask every node for the groups that it coordinates.
+
+    Raises:
+        KafkaError: One cannot be asked, or refuses.
+    """
+    found: list[Listed] = []
+    for node in sorted(cluster.view.nodes):
+        response = cluster.request(node, ListGroupsRequest())
+        if response.error_code:
+            error = for_code(response.error_code)
+            raise error(f"node {node} does not list its groups: {why(error)}")
+        found += [
+            Listed(each.group_id, each.group_state, each.group_type, each.protocol_type, node)
+            for each in response.groups
+        ]
+    return sorted(found)
+
+
+def describe(cluster: BlockingCluster, node: int, group_ids: Iterable[str]) -> list[Described]:
+    """Return what a coordinator knows of some groups, of either protocol.
+
+    A group that does not exist has the state `DEAD`.
+
+    Raises:
+        KafkaError: The coordinator cannot be asked, or refuses.
+    """
+    found: dict[str, Described] = {}
+    left = list(group_ids)
+    try:
+        # As Java's admin client does: a group of the classic protocol is not found there.
+        response = cluster.request(node, ConsumerGroupDescribeRequest(group_ids=left))
+    except (UnsupportedVersionError, IncompatibleBrokerVersion):
+        pass  # a broker that has none of them
+    else:
+        for group in response.groups:
+            if group.error_code == GroupIdNotFound.errno:
+                continue
+            _raise_for(group.group_id, group.error_code, group.error_message)
+            found[group.group_id] = _of_consumer(group)
+    left = [each for each in left if each not in found]
+    if left:
+        for classic in cluster.request(node, DescribeGroupsRequest(groups=left)).groups:
+            if classic.error_code != GroupIdNotFound.errno:
+                _raise_for(classic.group_id, classic.error_code, classic.error_message)
+            found[classic.group_id] = _of_classic(classic)
+    return list(found.values())
+
+
+def describe_one(cluster: BlockingCluster, group_id: str) -> tuple[int, Described]:
+    """Find a group's coordinator; return its node id, and what it knows of the group."""
+    node = cluster.coordinator(group_id)
+    described = describe(cluster, node, [group_id])
+    if not described:
+        raise KafkaProtocolError(f"the answer to DescribeGroups leaves out {group_id!r}")
+    return node, described[0]
+
+
+def _raise_for(group_id: str, error_code: int, message: str | None) -> None:
+    if error_code:
+        error = for_code(error_code)
+        raise error(f"group {group_id} cannot be looked at: {message or why(error)}")
+
+
+def _of_consumer(group: consumer_group_describe.DescribedGroup) -> Described:
+    members = tuple(
+        Member(
+            each.member_id,
+            each.client_id,
+            each.client_host.lstrip("/"),
+            frozenset(
+                TopicPartition(topic.topic_name, number)
+                for topic in each.assignment.topic_partitions
+                for number in topic.partitions
+            ),
+        )
+        for each in group.members
+    )
+    return Described(group.group_id, group.group_state, group.assignor_name, members)
+
+
+def _of_classic(group: describe_groups.DescribedGroup) -> Described:
+    members = tuple(
+        Member(
+            each.member_id,
+            each.client_id,
+            each.client_host.lstrip("/"),
+            _assigned(each.member_assignment),
+        )
+        for each in group.members
+    )
+    state = DEAD if group.error_code == GroupIdNotFound.errno else group.group_state
+    return Described(group.group_id, state, group.protocol_data, members)
+
+
+def _assigned(blob: bytes) -> frozenset[TopicPartition]:
+    """Return what a member was assigned; nothing where that is not a consumer's."""
+    try:
+        assignment = decode_versioned(ConsumerProtocolAssignment, blob) if blob else None
+    except (KafkaProtocolError, UnsupportedVersionError):
+        return frozenset()
+    return frozenset(
+        TopicPartition(each.topic, number)
+        for each in (assignment.assigned_partitions if assignment is not None else ())
+        for number in each.partitions
+    )
+
+
+def committed(cluster: BlockingCluster, node: int, group_id: str) -> dict[TopicPartition, int]:
+    """Return all that a group has committed.
+
+    Raises:
+        KafkaError: Its coordinator cannot be asked, or refuses.
+    """
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)])
+    offsets: dict[TopicPartition, int] = {}
+    for group in cluster.request(node, request).groups:
+        if group.error_code != GroupIdNotFound.errno:
+            _raise_for(group_id, group.error_code, None)
+        for topic in group.topics:
+            for each in topic.partitions:
+                name = topic.name or cluster.view.topic_names.get(topic.topic_id, "")
+                # A topic without a name here has been deleted: nobody reads it any more.
+                if name and not each.error_code and each.committed_offset >= 0:
+                    offsets[TopicPartition(name, each.partition_index)] = each.committed_offset
+    return offsets
+
+
+def owners(members: Iterable[Member]) -> Mapping[TopicPartition, Member]:
+    """Return who has which partition."""
+    return {tp: member for member in members for tp in member.partitions}

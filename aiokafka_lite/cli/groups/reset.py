@@ -1,0 +1,215 @@
+"""`aiokafka-lite reset GROUP`: commit other offsets for a group that has no members."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite.cli.arguments import new_parser, partition_numbers
+from aiokafka_lite.cli.asking import ask_for_topic, ask_for_topics, partitions_of, why
+from aiokafka_lite.cli.connecting import add_options, connecting
+from aiokafka_lite.cli.groups.questions import (
+    DEAD,
+    WITHOUT_MEMBERS,
+    Described,
+    committed,
+    describe_one,
+)
+from aiokafka_lite.cli.output import (
+    Column,
+    Row,
+    add_json_option,
+    count_text,
+    counted,
+    print_rows,
+)
+from aiokafka_lite.cli.positions import FORMS, Found, Place, find, place
+from aiokafka_lite.cli.problems import CommandError, UsageError
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.errors import for_code
+from aiokafka_lite.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.cli.commands import Subparsers
+
+_COLUMNS: Final = (
+    Column("topic", "topic"),
+    Column("partition", "partition", is_number=True),
+    Column("committed", "committed", is_number=True),
+    Column("new", "new", is_number=True),
+    Column("change", "change", is_number=True, show=lambda value: f"{value:+,}"),
+    Column("lag", "lag then", is_number=True, show=count_text),
+)
+OF_NO_MEMBER: Final = -1
+
+_DESCRIPTION: Final = """\
+Commit other offsets for a group, so that it reads on from there. Without --execute nothing is
+changed: what would be is shown. The group may have no members, as they would commit their own
+positions later; a group that does not exist is made."""
+_EXAMPLES: Final = """\
+examples:
+  aiokafka-lite reset billing --topic orders --to 2h            show what it would come to
+  aiokafka-lite reset billing --topic orders --to 2h --execute  do it
+  aiokafka-lite reset billing --topic orders:3 --to 1234        one partition
+  aiokafka-lite reset billing --topic orders --by -100          a hundred back
+  aiokafka-lite reset billing --all-topics --to latest          all that it has committed of
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command `reset`."""
+    parser = new_parser(subparsers, "reset", _DESCRIPTION, _EXAMPLES)
+    parser.add_argument("group", metavar="GROUP", help="the group")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "--topic",
+        action="append",
+        metavar="TOPIC[:N,N-N…]",
+        help="of this topic, or of some of its partitions; may be repeated",
+    )
+    which.add_argument(
+        "--all-topics", action="store_true", help="of all that the group has committed of"
+    )
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--to", type=place, metavar="WHERE", help=f"to there: {FORMS}")
+    where.add_argument(
+        "--by", type=int, metavar="N", help="so many offsets on, or back with a minus"
+    )
+    parser.add_argument("--execute", action="store_true", help="do it; without, show what would be")
+    add_json_option(parser)
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run `reset`; returns 0."""
+    wanted = [_topic_and_partitions(each) for each in options.topic or ()]
+    with connecting(options).cluster() as cluster:
+        ask_for_topics(cluster, None)
+        node, described = describe_one(cluster, options.group)
+        _check_members(described)
+        before = committed(cluster, node, options.group)
+        tps = _partitions(cluster, wanted) if wanted else sorted(before)
+        if not tps:
+            raise CommandError(
+                f"group {options.group} has committed nothing: name what to commit with --topic"
+            )
+        rows = _rows(cluster, tps, before, options.to, options.by)
+        if options.execute:
+            new = {tp: row["new"] for tp, row in zip(tps, rows, strict=True)}
+            _commit(cluster, node, options.group, new)
+    print_rows(rows, _COLUMNS, as_json=options.json)
+    if not options.execute:
+        print("nothing was changed: --execute does it", file=sys.stderr)
+    elif not options.json:
+        made = " (which was made)" if described.state == DEAD and not before else ""
+        done = counted(len(rows), "partition")
+        print(f"group {options.group}{made}: offsets of {done} were committed", file=sys.stderr)
+    return 0
+
+
+def _topic_and_partitions(text: str) -> tuple[str, tuple[int, ...] | None]:
+    name, colon, numbers = text.partition(":")
+    try:
+        return name, partition_numbers(numbers) if colon else None
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"--topic {text}: {error}") from error
+
+
+def _check_members(described: Described) -> None:
+    if described.state in WITHOUT_MEMBERS:
+        return
+    clients = sorted({f"{each.client_id} at {each.host}" for each in described.members})
+    raise CommandError(
+        f"group {described.group_id} is in use (state {described.state}, "
+        f"{counted(len(described.members), 'member')}: {', '.join(clients) or 'none yet'}): stop "
+        "its members first, they would commit their own positions"
+    )
+
+
+def _partitions(
+    cluster: BlockingCluster, wanted: Sequence[tuple[str, tuple[int, ...] | None]]
+) -> list[TopicPartition]:
+    found: dict[TopicPartition, None] = {}
+    for name, numbers in wanted:
+        topic = ask_for_topic(cluster, name)
+        found.update(dict.fromkeys(partitions_of(topic, numbers, action="reset")))
+    ask_for_topics(cluster, None)
+    return sorted(found)
+
+
+def _rows(
+    cluster: BlockingCluster,
+    tps: Sequence[TopicPartition],
+    before: Mapping[TopicPartition, int],
+    to: Place | None,
+    by: int | None,
+) -> list[Row]:
+    if gone := [tp for tp in tps if cluster.view.leader(tp) is None]:
+        names = ", ".join(f"{tp.topic}:{tp.partition}" for tp in gone)
+        raise CommandError(f"{names}: there is no such partition now, or it has no leader")
+    found = find(cluster, tps, *([] if to is None else [to]))
+    rows: list[Row] = []
+    for tp in tps:
+        at = before.get(tp)
+        new = _shifted(tp, at, by, found) if by is not None else found.places[0][tp]
+        rows.append(
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "committed": at,
+                "new": new,
+                "change": None if at is None else new - at,
+                "lag": found.ends[tp] - new,
+            }
+        )
+    return rows
+
+
+def _shifted(tp: TopicPartition, at: int | None, by: int, found: Found) -> int:
+    """Return an offset so far from what is committed, within what there is."""
+    if at is None:
+        raise CommandError(
+            f"nothing is committed of {tp.topic}:{tp.partition}, so --by has nothing to count "
+            "from: use --to"
+        )
+    return min(max(at + by, found.begins[tp]), found.ends[tp])
+
+
+def _commit(
+    cluster: BlockingCluster, node: int, group_id: str, offsets: Mapping[TopicPartition, object]
+) -> None:
+    """Commit as nobody's member, which a coordinator takes only while there are none.
+
+    Raises:
+        CommandError: It did not take some of them; says which, and why.
+    """
+    topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+    for tp, offset in offsets.items():
+        assert isinstance(offset, int)  # noqa: S101 - rows are made of objects
+        topics.setdefault(tp.topic, []).append(
+            OffsetCommitRequestPartition(
+                partition_index=tp.partition, committed_offset=offset, committed_metadata=""
+            )
+        )
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=OF_NO_MEMBER,
+        member_id="",
+        topics=[OffsetCommitRequestTopic(name=name, partitions=p) for name, p in topics.items()],
+    )
+    refused = [
+        f"{topic.name}:{each.partition_index}: {why(for_code(each.error_code))}"
+        for topic in cluster.request(node, request).topics
+        for each in topic.partitions
+        if each.error_code
+    ]
+    if refused:
+        raise CommandError(f"not all was committed: {'; '.join(refused)}")

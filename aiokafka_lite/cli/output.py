@@ -1,0 +1,123 @@
+"""What commands print: tables for people, lines for pipes, an object a line for programs.
+
+A terminal gets colours and lines where `rich` is installed; without it, and in a pipe, columns are
+set with spaces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Row: TypeAlias = Mapping[str, object]
+
+NOTHING: Final = "-"
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class Column(NamedTuple):
+    """A column: the name of its values in a row, what stands above it, how a value is shown."""
+
+    name: str
+    heading: str
+    is_number: bool = False
+    show: Callable[[object], str] = str
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`."""
+    parser.add_argument(
+        "-j", "--json", action="store_true", help="print an object a line, for programs"
+    )
+
+
+def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool = False) -> None:
+    """Print rows, as a table or as objects; a table without rows is not printed."""
+    if as_json:
+        for row in rows:
+            print_object(row)
+    elif rows and is_rich_wanted():
+        from rich.console import Console
+
+        Console(highlight=False).print(rich_table(rows, columns))
+    elif rows:
+        print("\n".join(text_lines(rows, columns)))
+
+
+def print_object(row: Row) -> None:
+    """Print an object in a line."""
+    print(json.dumps(row, ensure_ascii=False, separators=(",", ":")))
+
+
+def is_rich_wanted() -> bool:
+    """Whether a person looks on, and rich is there."""
+    return sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
+
+
+def rich_table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
+    """Return a table for a terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column.heading, justify="right" if column.is_number else "left")
+    for row in rows:
+        table.add_row(*[Text(_shown(row, column)) for column in columns])
+    return table
+
+
+def text_lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
+    """Return a table in plain text, its headings first."""
+    shown = [[column.heading.upper() for column in columns]]
+    shown += [[_shown(row, column) for column in columns] for row in rows]
+    widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if column.is_number else cell.ljust(width)
+            for cell, width, column in zip(cells, widths, columns, strict=True)
+        ).rstrip()
+        for cells in shown
+    ]
+
+
+def _shown(row: Row, column: Column) -> str:
+    value = row[column.name]
+    if value is None or value == "":
+        return NOTHING
+    text = column.show(value)
+    # Names come from others: a terminal is not to obey them.
+    return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
+
+
+def count_text(value: object) -> str:
+    """Return a number with commas between its thousands."""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1 member" or "2 members"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def size_text(value: object) -> str:
+    """Return a number of bytes as people read it."""
+    if not isinstance(value, int):
+        return str(value)
+    size, unit = float(value), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.1f} {_UNITS[unit]}" if unit else f"{value} B"
+
+
+def list_text(value: object) -> str:
+    """Return a list with commas between."""
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

@@ -1,0 +1,140 @@
+"""Places in a topic as people name them: earliest, latest, an offset, a time, "so long ago"."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiokafka_lite.cli.asking import offsets_at
+from aiokafka_lite.spark.durations import parse_duration_ms
+from aiokafka_lite.spark.offsets import EARLIEST, LATEST
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.client.blocking_cluster import BlockingCluster
+
+FORMS: Final = (
+    "earliest, latest, an offset (1234), a time (2026-07-17T10:00, with Z for UTC; 10:00 is "
+    "today's; @1767225600000 in ms), or how long ago (30m, 2h, 1d)"
+)
+_OFFSET: Final = re.compile(r"[0-9]{1,18}")
+_EPOCH_MS: Final = re.compile(r"@[0-9]{1,18}")
+_TIME_OF_DAY: Final = re.compile(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?")
+
+
+class Place(NamedTuple):
+    """Where in each partition: at an offset, or by time (ms; or `EARLIEST`, `LATEST`).
+
+    Attributes:
+        offset: The same in every partition; None where a time says it.
+        time_ms: As ListOffsets takes it.
+        text: What the user wrote.
+    """
+
+    offset: int | None
+    time_ms: int
+    text: str
+
+    @property
+    def is_time(self) -> bool:
+        """Whether brokers have to be asked which offset it is."""
+        return self.offset is None and self.time_ms >= 0
+
+
+def place(text: str) -> Place:
+    """Parse a place.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none.
+    """
+    word = text.strip()
+    match word.lower():
+        case "earliest" | "beginning":
+            return Place(None, EARLIEST, word)
+        case "latest" | "end":
+            return Place(None, LATEST, word)
+    if _OFFSET.fullmatch(word):
+        return Place(int(word), 0, word)
+    if _EPOCH_MS.fullmatch(word):
+        return Place(None, int(word[1:]), word)
+    time_ms = _time_ms(word)
+    if time_ms is None:
+        time_ms = _ago_ms(word)
+    if time_ms is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no place in a topic: write {FORMS}")
+    return Place(None, time_ms, word)
+
+
+def _time_ms(word: str) -> int | None:
+    """Return a time of day today, or a moment, without a zone in this machine's; None if none."""
+    try:
+        if _TIME_OF_DAY.fullmatch(word):
+            hour, _, rest = word.partition(":")
+            word = f"{datetime.now().date().isoformat()}T{hour.zfill(2)}:{rest}"
+        # Python 3.10 does not know the Z.
+        moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", word))
+        return max(0, int(moment.timestamp() * 1000))
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _ago_ms(word: str) -> int | None:
+    try:
+        return max(0, int(time.time() * 1000) - parse_duration_ms(word.removesuffix("ago")))
+    except ValueError:
+        return None
+
+
+class Found(NamedTuple):
+    """Where partitions begin and end, and where in each of them some places are."""
+
+    begins: dict[TopicPartition, int]
+    ends: dict[TopicPartition, int]
+    places: list[dict[TopicPartition, int]]
+
+
+def find(
+    cluster: BlockingCluster,
+    tps: Collection[TopicPartition],
+    *places: Place,
+    isolation_level: str = "read_uncommitted",
+) -> Found:
+    """Look up where some places are in each partition; one round trip to each leader.
+
+    A place outside of what a partition has is moved to its beginning or end.
+
+    Raises:
+        KafkaError: A leader did not answer in time, or refuses.
+    """
+    times = [each.time_ms for each in places if each.is_time]
+    begins, ends, *found = offsets_at(
+        cluster, tps, EARLIEST, LATEST, *times, isolation_level=isolation_level
+    )
+    by_time = iter(found)
+    offsets = [
+        _offsets(each, begins, ends, next(by_time) if each.is_time else {}) for each in places
+    ]
+    return Found(begins, ends, offsets)
+
+
+def _offsets(
+    where: Place,
+    begins: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    by_time: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    if where.time_ms == EARLIEST:
+        return dict(begins)
+    offsets: dict[TopicPartition, int] = {}
+    for tp, end in ends.items():
+        offset = end
+        if where.offset is not None:
+            offset = where.offset
+        elif by_time.get(tp, -1) >= 0:
+            offset = by_time[tp]
+        offsets[tp] = min(max(offset, begins[tp]), end)
+    return offsets

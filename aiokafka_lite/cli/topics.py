@@ -1,0 +1,261 @@
+"""`aiokafka-lite topics` and `describe TOPIC`: which topics there are, and what they are like."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from base64 import urlsafe_b64encode
+from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite.cli.arguments import new_parser
+from aiokafka_lite.cli.asking import ask_for_topic, ask_for_topics, bounds, why
+from aiokafka_lite.cli.connecting import add_options, connecting
+from aiokafka_lite.cli.output import (
+    Column,
+    Row,
+    add_json_option,
+    count_text,
+    list_text,
+    print_object,
+    print_rows,
+    size_text,
+)
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.view import TopicView
+from aiokafka_lite.errors import KafkaError, for_code
+from aiokafka_lite.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from aiokafka_lite.protocol.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+)
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.cli.commands import Subparsers
+
+TOPIC_RESOURCE: Final = 2
+# Where a setting's value comes from, if it was made for this topic (KIP-226).
+OF_TOPIC: Final = 1
+
+_TOPIC_COLUMNS: Final = (
+    Column("topic", "topic"),
+    Column("partitions", "partitions", is_number=True),
+    Column("replicas", "replicas", is_number=True),
+    Column("under_replicated", "under-replicated", is_number=True),
+    Column("records", "records", is_number=True, show=count_text),
+    Column("bytes", "size", is_number=True, show=size_text),
+)
+_PARTITION_COLUMNS: Final = (
+    Column("partition", "partition", is_number=True),
+    Column("leader", "leader", is_number=True),
+    Column("replicas", "replicas", show=list_text),
+    Column("in_sync", "in sync", show=list_text),
+    Column("begin", "begin", is_number=True),
+    Column("end", "end", is_number=True),
+    Column("records", "records", is_number=True, show=count_text),
+    Column("bytes", "size", is_number=True, show=size_text),
+)
+_RECORDS_NOTE: Final = """\
+Records are counted as end minus begin: compaction and transactions leave less. Sizes are those of
+the leaders' logs, as on disk."""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command `topics`."""
+    parser = new_parser(
+        subparsers,
+        "topics",
+        f"List the topics of a cluster.\n\n{_RECORDS_NOTE}",
+        "examples:\n"
+        "  aiokafka-lite topics                      all but Kafka's own\n"
+        "  aiokafka-lite topics 'orders-*' --json    some, for programs\n"
+        "  aiokafka-lite topics -q                   names alone\n",
+    )
+    parser.add_argument(
+        "patterns", nargs="*", metavar="NAME", help="only these; * is any text, ? any character"
+    )
+    parser.add_argument("--internal", action="store_true", help="Kafka's own topics, too")
+    parser.add_argument("-q", "--names", action="store_true", help="print names alone")
+    add_json_option(parser)
+    add_options(parser)
+    parser.set_defaults(run=run_topics)
+
+
+def add_describe_parser(subparsers: Subparsers) -> None:
+    """Add the command `describe`."""
+    parser = new_parser(
+        subparsers,
+        "describe",
+        f"Show a topic's partitions, leaders, replicas, offsets and settings.\n\n{_RECORDS_NOTE}",
+        "examples:\n"
+        "  aiokafka-lite describe orders\n"
+        "  aiokafka-lite describe orders --json | jq .configs\n",
+    )
+    parser.add_argument("topics", nargs="+", metavar="TOPIC", help="the topics to show")
+    add_json_option(parser)
+    add_options(parser)
+    parser.set_defaults(run=run_describe)
+
+
+# --- topics --------------------------------------------------------------------------------
+def run_topics(options: argparse.Namespace) -> int:
+    """Run `topics`; returns 0."""
+    with connecting(options).cluster() as cluster:
+        topics = [
+            topic
+            for name, topic in sorted(ask_for_topics(cluster, None).topics.items())
+            if _is_wanted(topic, options.patterns, with_internal=options.internal)
+        ]
+        if options.names:
+            for topic in topics:
+                print(topic.name)
+            return 0
+        rows = _topic_rows(cluster, topics)
+    print_rows(rows, _TOPIC_COLUMNS, as_json=options.json)
+    if not rows:
+        print("no topics", file=sys.stderr)
+    return 0
+
+
+def _is_wanted(topic: TopicView, patterns: Sequence[str], *, with_internal: bool) -> bool:
+    if patterns:
+        return any(fnmatchcase(topic.name, each) for each in patterns)
+    return with_internal or not topic.is_internal
+
+
+def _topic_rows(cluster: BlockingCluster, topics: Sequence[TopicView]) -> list[Row]:
+    rows: list[Row] = []
+    partitions = _rows_by_topic(cluster, topics)
+    for topic in topics:
+        of_topic = partitions[topic.name]
+        views = topic.partitions.values()
+        rows.append(
+            {
+                "topic": topic.name,
+                "partitions": len(views),
+                "replicas": max((len(each.replicas) for each in views), default=0),
+                "under_replicated": sum(len(each.isr) < len(each.replicas) for each in views),
+                "records": _total(of_topic, "records"),
+                "bytes": _total(of_topic, "bytes"),
+            }
+        )
+    return rows
+
+
+def _total(rows: Sequence[Row], name: str) -> int | None:
+    """Return the sum of a column; None where a part is not known."""
+    numbers = [row[name] for row in rows]
+    known = [each for each in numbers if isinstance(each, int)]
+    return sum(known) if len(known) == len(numbers) else None
+
+
+# --- describe ------------------------------------------------------------------------------
+def run_describe(options: argparse.Namespace) -> int:
+    """Run `describe`; returns 0."""
+    with connecting(options).cluster() as cluster:
+        for name in options.topics:
+            ask_for_topic(cluster, name)
+        topics = [ask_for_topics(cluster, options.topics).topics[name] for name in options.topics]
+        partitions = _rows_by_topic(cluster, topics)
+        configs = {topic.name: _configs(cluster, topic.name) for topic in topics}
+    for number, topic in enumerate(topics):
+        rows = partitions[topic.name]
+        if options.json:
+            print_object(
+                {
+                    "topic": topic.name,
+                    "topic_id": _uuid_text(topic.topic_id),
+                    "is_internal": topic.is_internal,
+                    "configs": configs[topic.name],
+                    "partitions": rows,
+                }
+            )
+            continue
+        if number:
+            print()
+        print(f"{topic.name}  (id {_uuid_text(topic.topic_id) or 'unknown'})")
+        for setting, value in (configs[topic.name] or {}).items():
+            print(f"  {setting}={value}")
+        print_rows(rows, _PARTITION_COLUMNS)
+    return 0
+
+
+def _uuid_text(topic_id: bytes) -> str | None:
+    """Return an id as Kafka's tools write it; None where the cluster has none."""
+    return urlsafe_b64encode(topic_id).decode().rstrip("=") if any(topic_id) else None
+
+
+def _rows_by_topic(cluster: BlockingCluster, topics: Sequence[TopicView]) -> dict[str, list[Row]]:
+    """Return a row for each partition; offsets and sizes are asked for all at once."""
+    led = [
+        TopicPartition(topic.name, number)
+        for topic in topics
+        for number, partition in topic.partitions.items()
+        if partition.leader >= 0
+    ]
+    begins, ends = bounds(cluster, led) if led else ({}, {})
+    sizes = _sizes(cluster, led)
+    rows: dict[str, list[Row]] = {}
+    for topic in topics:
+        rows[topic.name] = []
+        for number, partition in topic.partitions.items():
+            tp = TopicPartition(topic.name, number)
+            begin, end = begins.get(tp), ends.get(tp)
+            rows[topic.name].append(
+                {
+                    "partition": number,
+                    "leader": partition.leader if partition.leader >= 0 else None,
+                    "replicas": list(partition.replicas),
+                    "in_sync": list(partition.isr),
+                    "begin": begin,
+                    "end": end,
+                    "records": None if begin is None or end is None else end - begin,
+                    "bytes": sizes.get(tp),
+                }
+            )
+    return rows
+
+
+def _sizes(cluster: BlockingCluster, led: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the sizes of leaders' logs; nothing of brokers that do not tell."""
+    by_leader: dict[int, dict[str, list[int]]] = {}
+    for tp in led:
+        if (partition := cluster.view.leader(tp)) is not None:
+            topics = by_leader.setdefault(partition.leader, {})
+            topics.setdefault(tp.topic, []).append(tp.partition)
+    sizes: dict[TopicPartition, int] = {}
+    for node, by_topic in by_leader.items():
+        asked = [DescribableLogDirTopic(topic=t, partitions=p) for t, p in by_topic.items()]
+        try:
+            response = cluster.request(node, DescribeLogDirsRequest(topics=asked))
+        except KafkaError:
+            continue  # not spoken, or not there: sizes are a courtesy
+        for folder in response.results:
+            for topic in folder.topics:
+                for found in topic.partitions:
+                    if not found.is_future_key:
+                        tp = TopicPartition(topic.name, found.partition_index)
+                        sizes[tp] = sizes.get(tp, 0) + found.partition_size
+    return sizes
+
+
+def _configs(cluster: BlockingCluster, topic: str) -> dict[str, str | None] | None:
+    """Return the settings that were made for a topic; None where they may not be seen."""
+    resource = DescribeConfigsResource(
+        resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=None
+    )
+    response = cluster.request_any(DescribeConfigsRequest(resources=[resource]))
+    for result in response.results:
+        if result.error_code:
+            print(
+                f"warning: settings of {topic} cannot be seen: {why(for_code(result.error_code))}",
+                file=sys.stderr,
+            )
+            return None
+        return {each.name: each.value for each in result.configs if each.config_source == OF_TOPIC}
+    return None

@@ -1,0 +1,279 @@
+"""`cat` and `tail`, on the embedded broker and on a real Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import aiokafka
+import pytest
+
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.cli.load import load_file
+from tests.cli.running import Running
+from tests.support.cluster import KafkaHandle, unique
+
+NOW_MS = int(time.time() * 1000)
+MINUTE_MS = 60_000
+
+pytestmark = pytest.mark.one_loop_each
+
+
+def rows(*values: bytes) -> list[tuple[bytes | None, bytes | None]]:
+    return [(b"key-" + value, value) for value in values]
+
+
+@pytest.fixture
+async def topic(kafka: KafkaHandle) -> str:
+    """Two partitions: a0 to a4 with a timestamp an hour old and newer ones, and b0."""
+    name = await kafka.create_topic(partitions=2)
+    for minutes, values in ((60, (b"a0", b"a1")), (30, (b"a2", b"a3")), (0, (b"a4",))):
+        at = NOW_MS - minutes * MINUTE_MS
+        await kafka.produce(name, 0, rows(*values), timestamp_ms=at, headers=[("h", b"1")])
+    await kafka.produce(name, 1, rows(b"b0"), timestamp_ms=NOW_MS)
+    return name
+
+
+def at(kafka: KafkaHandle, *arguments: object) -> list[object]:
+    return [*arguments, "--bootstrap", kafka.bootstrap_servers]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], "a0 a1 a2 a3 a4 b0"),
+        (["-n", 2], "a3 a4 b0"),
+        (["--last", 0], ""),
+        (["-p", "1"], "b0"),
+        (["-p", "0-1", "-n", 1], "a4 b0"),
+        (["-p", 0, "--count", 2], "a0 a1"),
+        (["-p", 0, "--from", 3], "a3 a4"),
+        (["-p", 0, "--from", 1, "--until", 3], "a1 a2"),
+        (["--from", "latest"], ""),
+        (["--from", "45m"], "a2 a3 a4 b0"),
+        (["--from", "45 minutes", "--until", "15m"], "a2 a3"),
+        (["--from", f"@{NOW_MS}"], "a4 b0"),
+        (["--until", "45m", "-p", 0], "a0 a1"),
+        (["-p", 0, "--until", "45m", "-n", 1], "a1"),
+        (["--grep", "^a[13]$"], "a1 a3"),
+        (["--grep", "A[13]", "-i"], "a1 a3"),
+        (["--grep", ".", "-F"], ""),
+        (["--key", "y-b", "-F"], "b0"),
+        (["--key", "y-A", "-F", "-i", "-c", 2], "a0 a1"),
+        (["--key", "a", "--grep", "[12]"], "a1 a2"),
+        (["--key", "a", "-v"], "b0"),
+    ],
+)
+async def test_those_records_are_printed_that_were_asked_for(
+    kafka: KafkaHandle, topic: str, cli: Running, options: Sequence[object], expected: str
+) -> None:
+    ended = await cli(*at(kafka, "cat", topic, *options))
+    assert (ended.code, ended.errors) == (0, "")
+    assert sorted(ended.lines) == expected.split()
+
+
+async def test_records_of_a_partition_come_in_order(kafka: KafkaHandle, cli: Running) -> None:
+    topic = await kafka.create_topic()
+    values = [b"%d" % number for number in range(5_000)]
+    for first in range(0, 5_000, 1_000):
+        await kafka.produce(topic, 0, rows(*values[first : first + 1_000]), codec="lz4")
+    ended = await cli(*at(kafka, "cat", topic))
+    assert ended.out == b"\n".join(values) + b"\n"
+    ended = await cli(*at(kafka, "cat", topic, "--from", 10, "--until", 4_321))
+    assert ended.out == b"\n".join(values[10:4_321]) + b"\n"
+
+
+async def test_fields_are_printed_ahead_of_the_value(
+    kafka: KafkaHandle, topic: str, cli: Running
+) -> None:
+    ended = await cli(*at(kafka, "cat", topic, "-p", 0, "--from", 4, "--all"))
+    assert ended.lines[0].split("\t")[0] == "0:4"
+    assert ended.lines[0].split("\t")[2:] == ["key-a4", "h=1", "a4"]
+    ended = await cli(*at(kafka, "cat", topic, "-p", 0, "-c", 1, "-k", "-d", r"\0"))
+    assert ended.out == b"key-a0\ta0\0"
+    ended = await cli(*at(kafka, "cat", topic, "-p", 0, "-c", 1, "-k", "--format", "hex"))
+    assert ended.out == f"{b'key-a0'.hex()}\t{b'a0'.hex()}\n".encode()
+    ended = await cli(*at(kafka, "cat", topic, "-p", 0, "--format", "raw"))
+    assert ended.out == b"a0a1a2a3a4"
+
+
+async def test_json_says_all_there_is(kafka: KafkaHandle, cli: Running) -> None:
+    topic = await kafka.create_topic()
+    twice = [("h", b"1"), ("h", b"\xff")]
+    await kafka.produce(topic, 0, [(None, b'{"a": 1}')], timestamp_ms=NOW_MS)
+    await kafka.produce(topic, 0, [(b"\xff", None)], timestamp_ms=NOW_MS, headers=twice)
+    ended = await cli(*at(kafka, "cat", topic, "--json"))
+    place = {"topic": topic, "partition": 0, "timestamp": NOW_MS}
+    assert ended.objects == [
+        {**place, "offset": 0, "key": None, "headers": {}, "value": '{"a": 1}'},
+        {
+            **place,
+            "offset": 1,
+            "key": {"base64": "/w=="},
+            "headers": [["h", "1"], ["h", {"base64": "/w=="}]],
+            "value": None,
+        },
+    ]
+    ended = await cli(*at(kafka, "cat", topic, "-j", "--unpack", "-c", 1))
+    assert ended.objects[0]["value"] == {"a": 1}
+
+
+async def test_embedded_broker_loads_what_cat_printed(
+    kafka: KafkaHandle, topic: str, cli: Running, tmp_path: Path
+) -> None:
+    path = tmp_path / "copy.jsonl"
+    await cli(*at(kafka, "cat", topic, "--json", "--output", path))
+    async with Broker() as broker:
+        broker.create_topic(topic, 2)
+        assert (await load_file(broker, path, lambda _: None)).counts == {topic: 6}
+        copied = broker.records(topic, 0)
+    assert [(each.offset, each.key, each.value) for each in copied] == [
+        (offset, b"key-a%d" % offset, b"a%d" % offset) for offset in range(5)
+    ]
+    assert {each.headers for each in copied} == {(("h", b"1"),)}
+
+
+async def test_null_is_what_was_asked_for(kafka: KafkaHandle, cli: Running) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, [(None, b"x"), (b"k", None)])
+    assert (await cli(*at(kafka, "cat", topic, "-k"))).out == b"\tx\nk\t\n"
+    assert (await cli(*at(kafka, "cat", topic, "-k", "--null", "~"))).out == b"~\tx\nk\t~\n"
+
+
+async def test_cat_ends_where_transactions_leave_offsets_without_records(
+    kafka: KafkaHandle, cli: Running
+) -> None:
+    topic = await kafka.create_topic()
+    async with aiokafka.AIOKafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers, transactional_id=unique("tx")
+    ) as producer:
+        async with producer.transaction():
+            await producer.send_and_wait(topic, b"committed", partition=0)
+        await producer.begin_transaction()
+        await producer.send_and_wait(topic, b"aborted", partition=0)
+        await producer.abort_transaction()
+    ended = await cli(*at(kafka, "cat", topic))
+    assert (ended.code, ended.lines) == (0, ["committed", "aborted"])
+    ended = await cli(*at(kafka, "cat", topic, "--isolation-level", "read_committed"))
+    assert (ended.code, ended.lines) == (0, ["committed"])
+
+
+async def test_follow_goes_on_with_what_is_produced_later(
+    kafka: KafkaHandle, topic: str, cli: Running
+) -> None:
+    following = asyncio.ensure_future(cli(*at(kafka, "cat", topic, "-f", "-c", 8)))
+    await kafka.produce(topic, 1, rows(b"b1", b"b2", b"b3"))
+    ended = await asyncio.wait_for(following, 20)
+    assert (ended.code, len(ended.lines)) == (0, 8)
+
+
+async def test_what_was_deleted_is_told_of(kafka: KafkaHandle, topic: str, cli: Running) -> None:
+    await kafka.delete_records(topic, 0, 2)
+    ended = await cli(*at(kafka, "cat", topic, "-p", 0, "--from", 1))
+    assert ended.lines == ["a2", "a3", "a4"]
+    assert ended.errors == f"warning: partition 0 of {topic} has offsets 2 to 5, not 1\n"
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+async def test_a_topic_becomes_a_table(
+    kafka: KafkaHandle, topic: str, cli: Running, tmp_path: Path, suffix: str
+) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / f"orders{suffix}"
+    ended = await cli(*at(kafka, "cat", topic, "-p", 0, "--grep", "[24]", "--output", path))
+    assert (ended.code, ended.out, ended.errors) == (0, b"", "")
+    table = pq.read_table(path) if suffix == ".parquet" else pa.ipc.open_file(path).read_all()
+    assert table.select(["topic", "partition", "offset", "key", "value"]).to_pylist() == [
+        {"topic": topic, "partition": 0, "offset": offset, "key": b"key-" + value, "value": value}
+        for offset, value in ((2, b"a2"), (4, b"a4"))
+    ]
+
+
+async def test_other_files_hold_what_would_have_been_printed(
+    kafka: KafkaHandle, topic: str, cli: Running, tmp_path: Path
+) -> None:
+    path = tmp_path / "orders.jsonl"
+    await cli(*at(kafka, "cat", topic, "--output", path, "--json", "-n", 1))
+    lines = path.read_text().splitlines()
+    assert sorted(json.loads(line)["value"] for line in lines) == ["a4", "b0"]
+    nowhere = tmp_path / "nowhere" / "orders"
+    ended = await cli(*at(kafka, "cat", topic, "--output", nowhere))
+    assert (ended.code, ended.errors) == (
+        1, f"error: cannot write {nowhere}: No such file or directory\n",
+    )  # fmt: skip
+
+
+async def test_missing_topic_is_named_with_the_one_that_may_be_meant(
+    kafka: KafkaHandle, topic: str, cli: Running
+) -> None:
+    ended = await cli(*at(kafka, "cat", f"{topic}s"))
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.errors == f"error: there is no topic {topic}s; did you mean {topic}?\n"
+    ended = await cli(*at(kafka, "cat", topic, "-p", "7"))
+    assert ended.errors == f"error: topic {topic} has no partition 7: it has 0 to 1\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--from", "yesterday"], "is no place in a topic: write earliest, latest"),
+        (["-f", "--until", "5"], "--until says where to end"),
+        (["-n", "5", "--from", "5"], "leave one out"),
+        (["-c", "0"], "'0' is not a whole number above 0"),
+        (["-p", "x"], "names no partitions"),
+        (["--grep", "("], "is no regular expression"),
+        (["-v"], "-v needs something to match"),
+        (["--unpack"], "--unpack is for --json"),
+        (["--json", "--output", "x.parquet"], "is a table, which has no --format"),
+    ],
+)
+async def test_wrong_usage_is_said_before_anything_is_done(
+    cli: Running, options: Sequence[str], said: str
+) -> None:
+    ended = await cli("cat", "t", "-b", "127.0.0.1:1", *options)
+    assert (ended.code, ended.out) == (2, b"")
+    assert said in ended.errors
+    assert "Traceback" not in ended.errors
+
+
+async def test_no_broker_is_one_line(cli: Running) -> None:
+    ended = await cli("cat", "t", "-b", "127.0.0.1:1")
+    assert ended.code == 1
+    assert ended.errors.startswith("error: no broker can be used: cannot connect to 127.0.0.1:1")
+    assert ended.errors.count("\n") == 1
+
+
+async def test_ctrl_c_ends_tail_quietly_with_130(kafka: KafkaHandle, topic: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-m", "aiokafka_lite", "tail", topic, "-b", kafka.bootstrap_servers],
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONWARNINGS": "error"},
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    seen = [await asyncio.wait_for(process.stdout.readline(), 30) for _ in range(6)]
+    process.send_signal(signal.SIGINT)
+    errors = await process.stderr.read()
+    assert await process.wait() == 130
+    assert sorted(seen) == [b"a0\n", b"a1\n", b"a2\n", b"a3\n", b"a4\n", b"b0\n"]
+    assert errors == b"\nended by SIGINT\n"
+
+
+async def test_reader_that_goes_away_ends_cat_quietly(kafka: KafkaHandle, topic: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-m", "aiokafka_lite", "cat", topic, "-b", kafka.bootstrap_servers],
+        stdout=writer,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    os.close(writer)
+    _, errors = await process.communicate()
+    assert (process.returncode, errors) == (141, b"")

@@ -1,0 +1,170 @@
+"""`groups` and `lag`, on the embedded broker and on a real Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer, TopicPartition
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+)
+from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
+from tests.cli.running import Running
+from tests.support.cluster import KafkaHandle, unique
+
+pytestmark = pytest.mark.one_loop_each
+
+
+@asynccontextmanager
+async def member(kafka: KafkaHandle, topic: str, group: str) -> AsyncIterator[AIOKafkaConsumer]:
+    async with AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=kafka.bootstrap_servers,
+        client_id="the-client",
+        group_id=group,
+        enable_auto_commit=False,
+    ) as consumer:
+        yield consumer
+
+
+@pytest.fixture
+async def topic(kafka: KafkaHandle) -> str:
+    """Two partitions with five records and three."""
+    name = await kafka.create_topic(partitions=2)
+    await kafka.produce(name, 0, [(None, b"v")] * 5)
+    await kafka.produce(name, 1, [(None, b"v")] * 3)
+    return name
+
+
+async def test_lag_is_shown_with_members_and_without(
+    kafka: KafkaHandle, topic: str, cli: Running
+) -> None:
+    group, where = unique("group"), ["-b", kafka.bootstrap_servers]
+    async with member(kafka, topic, group) as consumer:
+        await consumer.commit({TopicPartition(topic, 0): 2})
+        rows = (await cli("lag", group, "--json", *where)).objects
+        assert [row.pop("member") is not None for row in rows] == [True, True]
+        common = {"group": group, "topic": topic, "client": "the-client", "host": "127.0.0.1"}
+        assert rows == [
+            {**common, "partition": 0, "committed": 2, "end": 5, "lag": 3},
+            {**common, "partition": 1, "committed": None, "end": 3, "lag": None},
+        ]
+        lines = (await cli("lag", group, *where)).lines
+        assert lines[0] == f"group {group}: Stable, 1 member, lag 3 in 2 partitions"
+        assert lines[1].split() == [
+            "TOPIC",
+            "PARTITION",
+            "COMMITTED",
+            "END",
+            "LAG",
+            "CLIENT",
+            "HOST",
+        ]
+        assert lines[3].split() == [topic, "1", "-", "3", "-", "the-client", "127.0.0.1"]
+    lines = (await cli("lag", group, *where)).lines
+    assert lines[0] == f"group {group}: Empty, 0 members, lag 3 in 1 partition"
+    assert lines[2].split() == [topic, "0", "2", "5", "3", "-", "-"]
+    ended = await cli("lag", group, "--topic", "another", "--json", *where)
+    assert (ended.code, ended.out) == (0, b"")
+
+
+async def test_groups_are_listed_with_their_states(
+    kafka: KafkaHandle, topic: str, cli: Running
+) -> None:
+    group, where = unique("group"), ["-b", kafka.bootstrap_servers]
+    async with member(kafka, topic, group) as consumer:
+        await consumer.commit({TopicPartition(topic, 0): 2})
+        (row,) = (await cli("groups", f"{group[:-1]}*", "--json", *where)).objects
+        assert isinstance(row.pop("coordinator"), int)
+        assert row == {
+            "group": group, "state": "Stable", "type": "classic", "members": 1,
+            "assignor": "roundrobin",
+        }  # fmt: skip
+    assert (await cli("groups", group, "--state", "empty", "-q", *where)).lines == [group]
+    ended = await cli("groups", group, "--state", "stable", *where)
+    assert (ended.code, ended.out, ended.errors) == (0, b"", "no groups\n")
+
+
+async def test_group_of_the_newer_protocol_is_seen_too(
+    kafka: KafkaHandle, topic: str, cli: Running
+) -> None:
+    group, where = unique("group"), ["-b", kafka.bootstrap_servers]
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=group,
+        member_id="AAAAAAAAAAAAAAAAAAAAAQ",
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=[topic],
+        topic_partitions=[],
+    )
+    async with kafka.raw() as client:
+        await client.request(FindCoordinatorRequest(coordinator_keys=[group]))
+        answer = await client.request(request)
+        assert not answer.error_code, answer.error_message
+    (row,) = (await cli("groups", group, "--json", *where)).objects
+    assert (row["type"], row["members"]) == ("consumer", 1)
+    rows = (await cli("lag", group, "--json", *where)).objects
+    assert [(row["partition"], row["end"]) for row in rows] == [(0, 5), (1, 3)]
+    assert {row["member"] for row in rows} == {"AAAAAAAAAAAAAAAAAAAAAQ"}
+
+
+async def test_missing_group_is_named_with_the_one_that_may_be_meant(
+    kafka: KafkaHandle, topic: str, cli: Running
+) -> None:
+    group = unique("group-of-orders")
+    async with member(kafka, topic, group):
+        ended = await cli("lag", f"{group}s", "-b", kafka.bootstrap_servers)
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.errors == f"error: there is no group {group}s; did you mean {group}?\n"
+
+
+async def test_watch_draws_on_a_terminal(kafka: KafkaHandle, topic: str) -> None:
+    pytest.importorskip("rich")
+    group = unique("group")
+    async with member(kafka, topic, group) as consumer:
+        await consumer.commit({TopicPartition(topic, 0): 5})
+        ours, terminal = os.openpty()
+        process = await asyncio.create_subprocess_exec(
+            *[sys.executable, "-m", "aiokafka_lite", "lag", group, "--watch", "0.05"],
+            *["-b", kafka.bootstrap_servers],
+            stdout=terminal,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "200", "PYTHONWARNINGS": "error"},
+        )
+        os.close(terminal)
+        seen = b""
+        while seen.count(b"a second") < 2:
+            seen += await asyncio.wait_for(asyncio.to_thread(os.read, ours, 65_536), 30)
+        process.send_signal(signal.SIGINT)
+        _, errors = await process.communicate()
+        os.close(ours)
+    assert b"lag 0 in 2 partitions, +0.0 a second" in seen
+    assert topic.encode() in seen
+    assert (process.returncode, errors) == (130, b"")
+
+
+async def test_watch_goes_on_until_ctrl_c(kafka: KafkaHandle, topic: str) -> None:
+    group = unique("group")
+    async with member(kafka, topic, group) as consumer:
+        await consumer.commit({TopicPartition(topic, 0): 5})
+        process = await asyncio.create_subprocess_exec(
+            *[sys.executable, "-m", "aiokafka_lite", "lag", group, "--watch", "0.05"],
+            *["-b", kafka.bootstrap_servers],
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONWARNINGS": "error"},
+        )
+        assert process.stdout is not None
+        seen = b""
+        while seen.count(b"lag 0 in 2 partitions") < 2:
+            seen += await asyncio.wait_for(process.stdout.readline(), 30)
+        process.send_signal(signal.SIGINT)
+        _, errors = await process.communicate()
+    assert (process.returncode, errors) == (130, b"")

@@ -1,0 +1,101 @@
+"""`topics` and `describe`, on the embedded broker and on a real Kafka."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiokafka_lite.broker import Broker
+from tests.cli.running import Running
+from tests.support.cluster import KafkaHandle, unique
+
+pytestmark = pytest.mark.one_loop_each
+
+
+@pytest.fixture
+async def topic(kafka: KafkaHandle) -> str:
+    """Three records in the first of two partitions, of which one is deleted."""
+    name = await kafka.create_topic(partitions=2, configs={"retention.ms": "86400000"})
+    await kafka.produce(name, 0, [(b"k", b"v")] * 3)
+    await kafka.delete_records(name, 0, 1)
+    return name
+
+
+async def test_topics_are_listed_with_what_they_hold(
+    kafka: KafkaHandle, topic: str, cli: Running
+) -> None:
+    where = ["-b", kafka.bootstrap_servers]
+    (row,) = (await cli("topics", topic, "--json", *where)).objects
+    size = row.pop("bytes")
+    assert isinstance(size, int)
+    assert size > 0
+    assert row == {
+        "topic": topic, "partitions": 2, "replicas": 1, "under_replicated": 0, "records": 2,
+    }  # fmt: skip
+    ended = await cli("topics", f"{topic[:-1]}*", *where)
+    assert ended.lines[0].split() == [
+        "TOPIC", "PARTITIONS", "REPLICAS", "UNDER-REPLICATED", "RECORDS", "SIZE",
+    ]  # fmt: skip
+    assert ended.lines[1].split()[:5] == [topic, "2", "1", "0", "2"]
+
+
+async def test_names_alone_leave_internal_topics_out(
+    kafka: KafkaHandle, topic: str, cli: Running
+) -> None:
+    names = (await cli("topics", "-q", "-b", kafka.bootstrap_servers)).lines
+    assert topic in names
+    assert "__consumer_offsets" not in names
+    ended = await cli("topics", unique("none"), "-b", kafka.bootstrap_servers)
+    assert (ended.code, ended.out, ended.errors) == (0, b"", "no topics\n")
+
+
+async def test_describe_shows_partitions_offsets_and_what_was_set(
+    kafka: KafkaHandle, topic: str, cli: Running
+) -> None:
+    (shown,) = (await cli("describe", topic, "--json", "-b", kafka.bootstrap_servers)).objects
+    partitions = shown["partitions"]
+    assert isinstance(partitions, list)
+    leader = partitions[0]["leader"]
+    assert shown["configs"] == {"retention.ms": "86400000"}
+    assert [{**each, "bytes": None} for each in partitions] == [
+        {
+            "partition": number, "leader": leader, "replicas": [leader], "in_sync": [leader],
+            "begin": begin, "end": end, "records": end - begin, "bytes": None,
+        }
+        for number, begin, end in ((0, 1, 3), (1, 0, 0))
+    ]  # fmt: skip
+    lines = (await cli("describe", topic, "-b", kafka.bootstrap_servers)).lines
+    assert lines[0] == f"{topic}  (id {shown['topic_id']})"
+    assert lines[1] == "  retention.ms=86400000"
+    assert lines[3].split()[:6] == ["0", str(leader), str(leader), str(leader), "1", "3"]
+
+
+async def test_describe_names_the_topic_that_may_be_meant(
+    kafka: KafkaHandle, topic: str, cli: Running
+) -> None:
+    ended = await cli("describe", topic, f"{topic}x", "-b", kafka.bootstrap_servers)
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.errors == f"error: there is no topic {topic}x; did you mean {topic}?\n"
+
+
+async def test_offsets_of_several_leaders_are_found(cli: Running) -> None:
+    async with Broker(nodes=3) as broker:
+        broker.create_topic("spread", 6)
+        for partition in range(6):
+            for _ in range(partition):
+                broker.produce("spread", "x", partition=partition)
+        where = ["-b", broker.bootstrap_servers]
+        (shown,) = (await cli("describe", "spread", "--json", *where)).objects
+        assert (await cli("cat", "spread", *where)).lines == ["x"] * 15
+    partitions = shown["partitions"]
+    assert isinstance(partitions, list)
+    assert [each["records"] for each in partitions] == [0, 1, 2, 3, 4, 5]
+    assert len({each["leader"] for each in partitions}) == 3
+
+
+@pytest.mark.parametrize("command", ["topics", "describe", "groups", "lag"])
+async def test_no_broker_is_one_line(command: str, cli: Running) -> None:
+    names = [] if command in ("topics", "groups") else ["x"]
+    ended = await cli(command, *names, "-b", "127.0.0.1:1")
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.errors.startswith("error: no broker can be used: cannot connect to 127.0.0.1:1")
+    assert ended.errors.count("\n") == 1
