@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from aiokafka_lite._compat import Self, override
+from aiokafka_lite.spark.build import Build, compare, own_build
 from aiokafka_lite.spark.process import answer_at_once
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ class TaskReader:
         self.raw = dict(raw)
         self.schema = schema
 
-    def __reduce__(self) -> tuple[Callable[..., Self], tuple[type[Self], object, object]]:
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[type[Self], object, object, Build]]:
         """Pickle what a task needs, and nothing that planning has brought together."""
-        return _unpickled, (type(self), self.raw, self.schema)
+        return _unpickled, (type(self), self.raw, self.schema, own_build())
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Read the records of a partition, in a task.
@@ -72,9 +73,11 @@ def _unpickled(
     kind: Callable[[Mapping[str, str], pa.Schema], Reader],
     raw: Mapping[str, str],
     schema: pa.Schema,
+    sender: Build,
 ) -> Reader:
     """Return a reader in a task, whose ranges are still on their way."""
     answer_at_once()
+    compare(sender)
     return kind(raw, schema)
 
 

@@ -6,14 +6,19 @@ something is planned or read. So it holds the options as they were given, and no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+import copyreg
+from abc import ABCMeta
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NoReturn
 
+import pyspark
 from pyspark.sql.datasource import DataSource
 
 from aiokafka_lite._compat import override
 from aiokafka_lite.errors import OptionError
-from aiokafka_lite.spark.options import SourceOptions, parse_options
+from aiokafka_lite.spark.build import Build, compare, own_build
+from aiokafka_lite.spark.home import use_drivers_python
+from aiokafka_lite.spark.options import SourceOptions, names_topics, parse_options
 from aiokafka_lite.spark.process import settle
 
 if TYPE_CHECKING:
@@ -23,9 +28,18 @@ if TYPE_CHECKING:
     from aiokafka_lite.spark.stream import KafkaStreamReader
 
 NAME: Final = "aiokafka_lite"
+_READS_ONLY: Final = (
+    f"{NAME} reads only: to write use Spark's own sink, format('kafka'), with "
+    f"spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}, or a "
+    "Kafka producer for Python in foreachPartition or foreachBatch"
+)
 
 
-class KafkaDataSource(DataSource):
+class _SaysItsBuild(ABCMeta):
+    """The class of a class that is pickled with what the pickling process runs."""
+
+
+class KafkaDataSource(DataSource, metaclass=_SaysItsBuild):
     """Kafka as a source of batch and streaming queries, with the options of Spark's own.
 
     ::
@@ -46,11 +60,15 @@ class KafkaDataSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         """Take the options, and refuse those that no query could use, before anything runs.
 
+        Options that name no topic to read may be those of somebody who wants to write: they are
+        refused by what comes next, which knows.
+
         Raises:
-            OptionError: An option is unknown, malformed, missing, or not possible with the others.
+            OptionError: An option is unknown, malformed, or not possible with the others.
         """
         super().__init__(options)
-        self._loaded()
+        if names_topics(self.options):
+            self._loaded()
         settle()
 
     @override
@@ -69,6 +87,7 @@ class KafkaDataSource(DataSource):
         from aiokafka_lite.spark.batch import KafkaBatchReader
         from aiokafka_lite.spark.schema import arrow_schema
 
+        self._loaded()
         return KafkaBatchReader(dict(self.options), arrow_schema(schema.fields))
 
     @override
@@ -76,10 +95,46 @@ class KafkaDataSource(DataSource):
         from aiokafka_lite.spark.schema import arrow_schema
         from aiokafka_lite.spark.stream import KafkaStreamReader
 
+        self._loaded()
         return KafkaStreamReader(dict(self.options), arrow_schema(schema.fields))
+
+    @override
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse to write.
+
+        Raises:
+            OptionError: Always; it says what writes.
+        """
+        raise OptionError(_READS_ONLY)
+
+    @override
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse to write.
+
+        Raises:
+            OptionError: Always; it says what writes.
+        """
+        raise OptionError(_READS_ONLY)
 
     def _loaded(self) -> SourceOptions:
         return parse_either(self.options)
+
+
+def _pickled(
+    source: _SaysItsBuild,
+) -> str | tuple[Callable[[Build], _SaysItsBuild], tuple[Build]]:
+    if source is not KafkaDataSource:
+        return source.__qualname__  # as every other class: by its name
+    use_drivers_python()
+    return _unpickled, (own_build(),)
+
+
+def _unpickled(sender: Build) -> _SaysItsBuild:
+    compare(sender)
+    return KafkaDataSource
+
+
+copyreg.pickle(_SaysItsBuild, _pickled)
 
 
 def parse_either(options: Mapping[str, str]) -> SourceOptions:

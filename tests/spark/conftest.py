@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aiokafka_lite.spark import KafkaDataSource
+from tests.support.required import unavailable
 from tests.support.spark.session import SparkUnavailableError, find_settings, spark_session
 
 
@@ -22,12 +23,12 @@ def spark() -> Iterator[SparkSession]:
             session.dataSource.register(KafkaDataSource)
             yield session
     except SparkUnavailableError as error:
-        pytest.skip(str(error))
+        unavailable(error)
 
 
 @pytest.fixture(scope="session")
 def spark_with_connector(spark: SparkSession) -> SparkSession:
     """The same, for tests that compare; they are skipped where Spark's own source is missing."""
     if not spark.conf.get("spark.jars", ""):
-        pytest.skip("Spark's own Kafka source could not be fetched: install Maven")
+        unavailable("Spark's own Kafka source could not be fetched: install Maven")
     return spark

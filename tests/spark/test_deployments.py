@@ -13,6 +13,7 @@ import pytest
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.spark.home import use_installed_pyspark
 from aiokafka_lite.spark.java import JavaNotFoundError, use_java
+from tests.support.required import unavailable
 from tests.support.spark.session import REPOSITORY
 
 TIMEOUT_S = 600
@@ -74,7 +75,7 @@ def test_queries_run_wherever_spark_runs(
     try:
         use_java(environ := dict(os.environ))
     except JavaNotFoundError as error:
-        pytest.skip(str(error))
+        unavailable(error)
     if not has_archive and use_installed_pyspark(environ) is None:
         pytest.skip("the user's own home is used here")
     kafka_broker.create_topic("t", 2)

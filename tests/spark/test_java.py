@@ -12,6 +12,7 @@ import pytest
 from aiokafka_lite.errors import KafkaConfigurationError
 from aiokafka_lite.spark.java import JavaNotFoundError, find_java, use_java, wheel_places
 from tests.support.real_kafka import KafkaUnavailableError, java_command
+from tests.support.required import unavailable
 
 VECTORS = "java.base jdk.incubator.vector"
 
@@ -154,7 +155,7 @@ def test_real_java_is_found() -> None:
     try:
         java_command()
     except KafkaUnavailableError as error:
-        pytest.skip(str(error))
+        unavailable(error)
     java = find_java()
     told = subprocess.run([java.home / "bin" / "java", "-version"], capture_output=True, text=True,
                           check=True)  # fmt: skip

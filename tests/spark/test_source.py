@@ -38,6 +38,26 @@ def source(servers: str = "localhost:9092", **given: str) -> KafkaDataSource:
     return KafkaDataSource(options)  # type: ignore[arg-type] # what Spark itself gives
 
 
+# --- Writing ---------------------------------------------------------------------------------
+def test_who_wants_to_write_is_told_what_writes() -> None:
+    options = {"kafka.bootstrap.servers": "localhost:9092", "topic": "t"}
+    unread = KafkaDataSource(CaseInsensitiveDict(options))  # type: ignore[arg-type]
+    for refuse in (unread.writer, unread.streamWriter):
+        with pytest.raises(OptionError, match=r"reads only: .*format\('kafka'\).*foreachBatch"):
+            refuse(SCHEMA, False)
+
+
+def test_a_query_without_topics_is_refused_when_it_loads_or_is_planned() -> None:
+    nothing = KafkaDataSource({"kafka.bootstrap.servers": "localhost:9092"})
+    for ask in (
+        nothing.schema,
+        lambda: nothing.reader(SCHEMA),
+        lambda: nothing.streamReader(SCHEMA),
+    ):
+        with pytest.raises(OptionError, match="subscribe, subscribePattern, assign is needed"):
+            ask()
+
+
 # --- Loading ---------------------------------------------------------------------------------
 def test_options_are_refused_when_a_query_loads() -> None:
     with pytest.raises(OptionError, match=r"startingoffset is not known.*startingOffsets"):

@@ -16,6 +16,7 @@ import pytest
 
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.spark.java import JavaNotFoundError, use_java
+from tests.support.required import unavailable
 from tests.support.spark import version_checks
 from tests.support.spark.session import REPOSITORY
 
@@ -56,7 +57,7 @@ def test_a_release_of_pyspark_reads_a_topic_in_each_way(
     try:
         use_java(environ := dict(os.environ))
     except JavaNotFoundError as error:
-        pytest.skip(str(error))
+        unavailable(error)
     python = environment(release)
     kafka_broker.create_topic("full", 2)
     kafka_broker.create_topic("empty", 2)

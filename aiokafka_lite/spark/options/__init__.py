@@ -8,7 +8,8 @@ from __future__ import annotations
 from aiokafka_lite.spark.options.source_options import (
     SourceOptions,
     TimestampStrategy,
+    names_topics,
     parse_options,
 )
 
-__all__ = ["SourceOptions", "TimestampStrategy", "parse_options"]
+__all__ = ["SourceOptions", "TimestampStrategy", "names_topics", "parse_options"]

@@ -16,7 +16,9 @@ from aiokafka_lite.spark.options.given import MAX_INT, GivenOptions, trimmed
 if TYPE_CHECKING:
     import ssl
 
+    from aiokafka_lite.abc import AbstractTokenProvider
     from aiokafka_lite.client.sasl import Mechanism
+    from aiokafka_lite.sasl import Secret
 
 PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 MECHANISMS: Final = (*PASSWORD_MECHANISMS, "OAUTHBEARER")
@@ -128,12 +130,35 @@ _WANTED: Final = {
 _JAAS: Final = "option kafka.sasl.jaas.config (not shown here)"
 
 
+class Login(NamedTuple):
+    """Who logs in by which mechanism: a name and its password, or who gets tokens."""
+
+    mechanism: str
+    username: str | None = None
+    password: Secret | None = None
+    tokens: AbstractTokenProvider | None = None
+
+
 class Security(NamedTuple):
-    """What it comes to: protocol, context and mechanism, the latter two where they are used."""
+    """What it comes to: protocol, and context and login where they are used."""
 
     protocol: str
     ssl_context: ssl.SSLContext | None
-    mechanism: Mechanism | None
+    login: Login | None
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """Make the mechanism that proves who logs in; None where nobody does."""
+        if self.login is None:
+            return None
+        from aiokafka_lite.client.sasl import mechanism_of  # late: only where SASL is used
+
+        name, username, password, tokens = self.login
+        shown = password.reveal().decode() if password is not None else None
+        try:
+            return mechanism_of(name, username=username, password=shown, token_provider=tokens)
+        except KafkaConfigurationError as error:
+            raise OptionError(f"option kafka.sasl.mechanism is {name!r}: {error}") from error
 
 
 def parse_security(given: GivenOptions, servers: str) -> Security:
@@ -157,8 +182,8 @@ def parse_security(given: GivenOptions, servers: str) -> Security:
         from aiokafka_lite.spark.options.tls import tls_context  # late: it imports ssl
 
         ssl_context = tls_context(given)
-    mechanism = _mechanism(given) if protocol.startswith("SASL_") else None
-    return Security(protocol, ssl_context, mechanism)
+    login = _login(given) if protocol.startswith("SASL_") else None
+    return Security(protocol, ssl_context, login)
 
 
 def _check_names(given: GivenOptions, protocol: str) -> None:
@@ -203,17 +228,14 @@ def _check_servers(servers: str) -> None:
 
 
 # --- Credentials ---------------------------------------------------------------------------
-def _mechanism(given: GivenOptions) -> Mechanism:
+def _login(given: GivenOptions) -> Login:
     name = _mechanism_name(given)
     if name == "OAUTHBEARER":
-        return _oauth(given)
-    username, password = _credentials(given)
-    from aiokafka_lite.client.sasl import mechanism_of  # late: only where SASL is used
+        return Login(name, tokens=_tokens(given))
+    from aiokafka_lite.sasl import Secret  # late: only where SASL is used
 
-    try:
-        return mechanism_of(name, username=username, password=password)
-    except KafkaConfigurationError as error:
-        raise OptionError(f"option kafka.sasl.mechanism is {name!r}: {error}") from error
+    username, password = _credentials(given)
+    return Login(name, username, Secret(password))
 
 
 def _mechanism_name(given: GivenOptions) -> str:
@@ -283,9 +305,8 @@ def _class_name(name: str | None) -> str:
 
 
 # --- Tokens --------------------------------------------------------------------------------
-def _oauth(given: GivenOptions) -> Mechanism:
-    from aiokafka_lite.client.sasl import OAuthBearer  # late: only where tokens are used
-    from aiokafka_lite.sasl import Secret
+def _tokens(given: GivenOptions) -> AbstractTokenProvider:
+    from aiokafka_lite.sasl import Secret  # late: only where tokens are used
     from aiokafka_lite.spark.options.oauth import ClientCredentials
 
     options = _login_options(given, "OAUTHBEARER")
@@ -300,7 +321,7 @@ def _oauth(given: GivenOptions) -> Mechanism:
         given.number(name, DEFAULT_TOKEN_TIMEOUT_MS, at_least=1, at_most=MAX_INT, is_trimmed=True)
         for name in ("kafka.sasl.login.connect.timeout.ms", "kafka.sasl.login.read.timeout.ms")
     ]
-    provider = ClientCredentials(
+    return ClientCredentials(
         url,
         options["clientId"],
         Secret(options["clientSecret"]),
@@ -315,7 +336,6 @@ def _oauth(given: GivenOptions) -> Mechanism:
         ),
         timeout_s=max(timeouts_ms) / 1000,
     )
-    return OAuthBearer(provider)
 
 
 def _token_url(given: GivenOptions) -> str:

@@ -250,6 +250,12 @@ def _refuse_endings(given: GivenOptions) -> None:
             )
 
 
+def names_topics(raw: Mapping[str, str]) -> bool:
+    """Whether options say what to read."""
+    lowered = {name.lower() for name in raw}
+    return any(name.lower() in lowered for name in SUBSCRIPTIONS)
+
+
 def _subscription(given: GivenOptions) -> Subscription:
     chosen = [name for name in SUBSCRIPTIONS if name in given]
     if not chosen:

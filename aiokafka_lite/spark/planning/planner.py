@@ -111,13 +111,14 @@ class Planner:
     def _retried(self, ask: Callable[[], T]) -> T:
         """Ask again what failed for a reason that may pass, `fetchOffset.numRetries` times in all.
 
-        Each time lasts up to `kafka.request.timeout.ms`, as what passes soon is retried inside.
+        Each time lasts up to `kafka.request.timeout.ms`, as what passes soon is retried inside. A
+        query that has reached no broker at all is not asked for again: an address may be wrong.
         """
         for _ in range(1, self._attempts):
             try:
                 return ask()
             except (KafkaConnectionError, KafkaTimeoutError) as error:
-                if not error.retriable:
+                if not error.retriable or not self.view.nodes:
                     raise
                 log.warning("offsets are asked for again: %s", error)
             self._sleep(self._options.fetch_retry_interval_s)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.records.arrow import ArrowColumns
 from aiokafka_lite.records.record_set import RecordSet
 from aiokafka_lite.spark import worker
@@ -22,7 +21,6 @@ from aiokafka_lite.spark.process import settle
 from aiokafka_lite.spark.reading.fetching import Fetching
 from aiokafka_lite.spark.reading.prefetch import Prefetch
 from aiokafka_lite.spark.reading.progress import Share
-from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.spark.options import SourceOptions
@@ -119,10 +117,7 @@ def _filled(arrow: ArrowColumns, record_set: RecordSet) -> Iterator[pa.RecordBat
     """Add all of a record set's rows; yield the batches that became full."""
     columns = arrow.columns
     while True:
-        try:
-            added = record_set.take_columns(columns, ROWS_PER_BATCH - columns.rows)
-        except KafkaError as error:
-            raise _told_where(error, record_set) from error
+        added = record_set.take_columns(columns, ROWS_PER_BATCH - columns.rows)
         if columns.rows >= ROWS_PER_BATCH or columns.is_full:
             yield arrow.finish()
         elif not added:
@@ -142,12 +137,3 @@ def _record_set(share: Share, options: SourceOptions) -> RecordSet:
         max_batch_bytes=MAX_INFLATED_BYTES,
         may_block=True,
     )
-
-
-def _told_where(error: KafkaError, record_set: RecordSet) -> KafkaError:
-    """Return an error of the record layer with its place in the text."""
-    told = type(error)(
-        f"partition {record_set.partition} of topic {record_set.topic} at offset "
-        f"{record_set.next_offset}: {error.args[0]}"
-    )
-    return told.at(TopicPartition(record_set.topic, record_set.partition), error.offset)

@@ -23,6 +23,7 @@ from tests.spark.alike.writing import Writer
 from tests.spark.chaos.driving import Driver, Job, driving
 from tests.spark.chaos.pumping import pumping
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
+from tests.support.required import unavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(1200)]
 
@@ -164,7 +165,7 @@ def test_real_brokers_are_killed_one_after_the_other(tmp_path: Path) -> None:
     try:
         cluster = RealKafka(3, heap_mib=256)
     except KafkaUnavailableError as error:
-        pytest.skip(str(error))
+        unavailable(error)
     with cluster as brokers, Writer(brokers.bootstrap_servers) as writer:
         table = Table(writer, tmp_path)
         with pumping(writer, table.topics), table.drive() as driver:

@@ -33,6 +33,7 @@ from tests.spark.reading.test_setbacks import (
 )
 from tests.support.cluster import KafkaHandle
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
+from tests.support.required import unavailable
 
 RACKS = ("rack1", "rack2", "rack3")
 LEADER, FOLLOWER = 1, 2
@@ -142,7 +143,7 @@ async def test_a_real_replica_of_the_rack_is_read_and_the_leader_when_it_is_down
     try:
         cluster = RealKafka(nodes=3)
     except KafkaUnavailableError as error:
-        pytest.skip(str(error))
+        unavailable(error)
     with cluster:
         kafka = KafkaHandle("real", cluster.bootstrap_servers)
         topic = await kafka.create_topic(replicas=(LEADER, FOLLOWER, 3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import struct
 import time
@@ -374,6 +375,22 @@ def test_gap_at_the_end_of_the_log_ends_the_range(filled: BrokerThread, isolatio
     )
     options = options_for(filled.bootstrap_servers, kafka__isolation__level=isolation)
     assert_all(read(options, [wanted]))
+
+
+@pytest.mark.parametrize("turns", ["once, first of all", "once, in the middle", "every other"])
+def test_one_answer_without_records_ends_no_range(filled: BrokerThread, turns: str) -> None:
+    # Its records can be had, says the broker: so only a second one in a row means a gap.
+    numbers = itertools.count()
+
+    def is_turn(context: object, request: object) -> bool:
+        number = next(numbers)
+        return number % 2 == 0 if turns == "every other" else number == ("middle" in turns)
+
+    rule = filled.on("Fetch", topic=TOPIC, when=is_turn).answer(
+        empty_answer(filled, high_watermark=COUNT), times=None
+    )
+    assert_all(read(several_fetches(filled), [planned(filled)]))
+    assert rule.hits > (turns == "every other")
 
 
 def test_records_that_remote_storage_is_slow_to_bring_are_waited_for(filled: BrokerThread) -> None:
