@@ -8,17 +8,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
 
 from benchmarks.catalogue import FULL, QUICK, QUICK_FAMILIES, scenarios
 from benchmarks.contestants import Contestant
 from benchmarks.goals import judge
+from benchmarks.kept import Kind, describe_run, keep
 from benchmarks.loading import TopicError, drop_topics, ensure_topics
-from benchmarks.machine import describe_machine
+from benchmarks.machine import Machine, describe_machine
 from benchmarks.plot import plot
 from benchmarks.report import show
-from benchmarks.results import Failure, Sample, Verdict, summarize, write_json
+from benchmarks.results import Failure, Sample, Summaries, Verdict, summarize, write_json
 from benchmarks.runner import Plan, run
 from benchmarks.scenarios import Scenario
 from benchmarks.servers import kafka_at
@@ -27,6 +29,8 @@ from tests.support.real_kafka import KafkaUnavailableError
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_GOAL_MISSED = 3
+# Options by which a run leaves something out.
+PARTLY = ("scenario", "only", "records", "rounds", "seconds", "partitions", "warm")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     summaries = summarize(samples)
     verdicts = judge(summaries)
     show(machine, chosen, summaries, verdicts, failures)
+    if options.keep:
+        keep_run("bench", options, machine, chosen, summaries, verdicts, failures)
     written = [options.out / "bench.json"]
     write_json(written[0], machine, samples, verdicts, failures)
     measured = [each for each in chosen if any(name == each.name for name, _ in summaries)]
@@ -80,6 +86,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plot(written[-1], machine, list(members), samples)
     print(f"written: {', '.join(map(str, written))}")
     return exit_code(failures, verdicts, is_strict=options.strict)
+
+
+def keep_run(
+    kind: Kind,
+    options: argparse.Namespace,
+    machine: Machine,
+    chosen: Sequence[Scenario],
+    summaries: Summaries,
+    verdicts: Sequence[Verdict],
+    failures: Sequence[Failure],
+) -> None:
+    """Keep the results for README and the documentation, if all was run and nothing failed."""
+    partly = [name for name in PARTLY if getattr(options, name, None)]
+    if partly or failures:
+        why = f"--{partly[0]} was given" if partly else "a contestant failed"
+        print(f"not kept: {why}; what is kept is of whole runs", file=sys.stderr)
+        return
+    kept = describe_run(
+        kind, datetime.now(timezone.utc).isoformat(timespec="seconds"), machine, chosen,
+        summaries, verdicts, is_quick=options.quick, is_own_kafka=not options.bootstrap,
+    )  # fmt: skip
+    print(f"kept: {keep(kept)}; `make figures` writes README and the documentation anew")
 
 
 def exit_code(failures: Sequence[Failure], verdicts: Sequence[Verdict], *, is_strict: bool) -> int:
@@ -117,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="list scenarios and contestants")
     parser.add_argument("--strict", action="store_true", help="exit with 3 when a goal is missed")
     parser.add_argument("--drop", action="store_true", help="delete the topics in the end")
+    parser.add_argument("--keep", action="store_true", help="keep the results for the docs")
     parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR")
     return parser
 

@@ -22,6 +22,9 @@ from benchmarks.contestants import (
     LITE_BATCHES,
     LITE_GETMANY,
     LITE_POLL,
+    START_AIOKAFKA,
+    START_CONFLUENT,
+    START_LITE,
     Contestant,
 )
 from benchmarks.figures import (
@@ -34,6 +37,7 @@ from benchmarks.figures import (
     GROWTH,
     LATENESS,
     RSS,
+    START,
     WALL_MS,
     WALL_NS,
 )
@@ -53,6 +57,8 @@ class Size:
         settle_s: How long a client has to get 3,000 partitions under way.
         memory_seconds: How long the memory is looked at.
         scaling_records: The most that one run reads.
+        starts: How often a consumer is started.
+        crowd: How many consumers are alive in one loop.
         broker_records: What clients write to, or read from, each broker that is compared.
         has_all: Whether contestants take part that are seldom the best of their client.
     """
@@ -64,6 +70,8 @@ class Size:
     settle_s: float
     memory_seconds: float
     scaling_records: int
+    starts: int
+    crowd: int
     broker_records: int
     has_all: bool
 
@@ -82,6 +90,8 @@ FULL: Final = Size(
     settle_s=5,
     memory_seconds=16,
     scaling_records=10_000_000,
+    starts=200,
+    crowd=1000,
     broker_records=1_500_000,
     has_all=True,
 )
@@ -93,6 +103,8 @@ QUICK: Final = Size(
     settle_s=3,
     memory_seconds=8,
     scaling_records=1_000_000,
+    starts=50,
+    crowd=100,
     broker_records=600_000,
     has_all=False,
 )
@@ -110,6 +122,7 @@ def scenarios(size: Size) -> tuple[Scenario, ...]:
         *_hold(size),
         *_memory(size),
         _import(size),
+        *_start(size),
         *scaling(size),
         *_failover(),
         *broker_scenarios(size.broker_records, size.rounds, has_all=size.has_all),
@@ -304,6 +317,29 @@ def _import(size: Size) -> Scenario:
         rounds=size.timed_rounds,
         passes=10,
     )
+
+
+def _start(size: Size) -> list[Scenario]:
+    one_record = Topic("none", 100, 1, partition_count=1, use="start")
+    return [
+        Scenario(
+            f"start-{'crowd-' if is_crowd else ''}{'group' if is_group else 'assign'}",
+            family="start",
+            title=(f"{size.crowd:,} consumers in one loop, " if is_crowd else "one consumer, ")
+            + ("each in a group of its own" if is_group else "by assign"),
+            task="start",
+            figures=START,
+            # A consumer of librdkafka has threads, and no loop.
+            contestants=(START_LITE, START_AIOKAFKA) + ((START_CONFLUENT,) * (not is_crowd)),
+            rounds=size.timed_rounds if is_crowd else size.rounds,
+            topics=(one_record,),
+            passes=size.crowd if is_crowd else size.starts,
+            is_group=is_group,
+            is_crowd=is_crowd,
+        )
+        for is_crowd in (False, True)
+        for is_group in (False, True)
+    ]
 
 
 def scaling(size: Size) -> list[Scenario]:

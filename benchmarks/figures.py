@@ -57,5 +57,12 @@ DISORDERED: Final = Figure("disordered", "out of order", "records", 0)
 FAILOVER: Final = (SILENCE, SILENCE_MAX, BEHIND, AGE_P99_S, REBALANCES, LOST, REPEATED, DISORDERED)
 """The longest time without a record of a partition, its median over the faults and the worst; the
 longest time for which a record could be had and was not there; what is to be 0."""
+FIRST_MS: Final = Figure("first_ms", "first record", "ms", 1)
+COLD_MS: Final = Figure("cold_ms", "cold", "ms", 1)
+START_CPU_MS: Final = Figure("start_cpu_ms", "CPU", "ms a start", 2)
+KIB_EACH: Final = Figure("kib_each", "memory", "KiB each", 1)
+START: Final = (FIRST_MS, START_CPU_MS, COLD_MS, KIB_EACH)
+"""From the making of a consumer to its first record: the median; the CPU time of the process; the
+first one of a process, its import included; what the process grew by for each."""
 WALL_BYTE: Final = Figure("wall_ns_byte", "wall", "ns a byte", 3)
 BROKER_CPU_BYTE: Final = Figure("broker_cpu_ns", "broker's CPU", "ns a byte", 3)

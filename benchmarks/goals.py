@@ -26,6 +26,8 @@ from benchmarks.contestants import (
     LITE_GETMANY,
     LITE_POLL,
     RAW_DRAIN,
+    START_AIOKAFKA,
+    START_LITE,
     Contestant,
 )
 from benchmarks.figures import (
@@ -35,7 +37,9 @@ from benchmarks.figures import (
     CPU_PERCENT,
     CPU_US,
     DISORDERED,
+    FIRST_MS,
     GROWTH,
+    KIB_EACH,
     LATE_P99,
     LOST,
     REBALANCES,
@@ -43,6 +47,7 @@ from benchmarks.figures import (
     RSS,
     SILENCE,
     SLICE,
+    START_CPU_MS,
     WALL_BYTE,
     WALL_MS,
     WALL_NS,
@@ -242,6 +247,14 @@ def _footprint() -> Iterable[Goal]:
     yield Limit("import", IMPORT_LITE, WALL_MS, 45)
 
 
+def _start() -> Iterable[Goal]:
+    peers = (START_AIOKAFKA,)
+    for way in ("assign", "group"):
+        yield NotAbove(f"start-{way}", START_LITE, FIRST_MS, 1, peers)
+        yield Limit(f"start-crowd-{way}", START_LITE, KIB_EACH, 80)
+        yield NotAbove(f"start-crowd-{way}", START_LITE, START_CPU_MS, 1, peers)
+
+
 def _scaling() -> Iterable[Goal]:
     # What cannot be shared: finding the offsets of a thousand partitions, and a batch's header. A
     # batch of one record is not judged: its header is as long as the record.
@@ -279,6 +292,7 @@ GOALS: Final[tuple[Goal, ...]] = (
     *_hold(),
     *_failover(),
     *_footprint(),
+    *_start(),
     *_scaling(),
     *_broker(),
 )

@@ -30,6 +30,8 @@ class Workload:
         wait_s: A run that gets no record for so long is given up.
         written: The topic that the run makes, writes and drops.
         batch_bytes: The largest batches to write; 0 for the client's default.
+        is_group: Whether consumers join groups, each one that nobody knew.
+        is_crowd: Whether consumers that were started stay until the last one has started.
     """
 
     bootstrap_servers: str
@@ -44,6 +46,8 @@ class Workload:
     wait_s: float = 30.0
     written: Topic | None = None
     batch_bytes: int = 0
+    is_group: bool = False
+    is_crowd: bool = False
 
     @classmethod
     def from_json(cls, text: str) -> Workload:

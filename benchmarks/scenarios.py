@@ -37,7 +37,8 @@ class Scenario:
         at: How far it has grown in this one.
         course: What is done to a cluster of its own while all contestants read from it at the same
             time; a name out of `benchmarks.failover.COURSES`.
-        start, passes, settle_s, seconds, pause_s, written, batch_bytes: See `Workload`.
+        start, passes, settle_s, seconds, pause_s, written, batch_bytes, is_group, is_crowd: See
+            `Workload`.
     """
 
     name: str
@@ -59,6 +60,8 @@ class Scenario:
     pause_s: float = 0.0
     written: Topic | None = None
     batch_bytes: int = 0
+    is_group: bool = False
+    is_crowd: bool = False
 
     def workload(self, bootstrap_servers: str) -> Workload:
         """Return what a run is told."""
@@ -74,6 +77,8 @@ class Scenario:
             self.pause_s,
             written=self.written,
             batch_bytes=self.batch_bytes,
+            is_group=self.is_group,
+            is_crowd=self.is_crowd,
         )
 
     def check(self, measurement: Measurement) -> None:

@@ -87,6 +87,9 @@ IMPORT_AIOKAFKA: Final = Contestant("import aiokafka", AIOKAFKA, "aiokafka", req
 IMPORT_CONFLUENT: Final = Contestant(
     "import confluent_kafka", CONFLUENT, "confluent_kafka", requires="confluent_kafka"
 )
+START_LITE: Final = Contestant("lite", OURS, "lite")
+START_AIOKAFKA: Final = Contestant("aiokafka", AIOKAFKA, "aiokafka", requires=AIOKAFKA)
+START_CONFLUENT: Final = Contestant("confluent", CONFLUENT, "confluent", requires="confluent_kafka")
 JAVA_PERFORMANCE: Final = Contestant(
     "Java ConsumerPerformance", JAVA, "ConsumerPerformance", requires="java", task="java"
 )

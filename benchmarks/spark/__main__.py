@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.__main__ import EXIT_FAILED, EXIT_USAGE, exit_code
+from benchmarks.__main__ import EXIT_FAILED, EXIT_USAGE, exit_code, keep_run
 from benchmarks.goals import judge
 from benchmarks.loading import TopicError, drop_topics, ensure_topics
 from benchmarks.machine import Machine, describe_machine
@@ -76,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     verdicts = judge(summarize(samples), SPARK_GOALS)
     _report(options.out, machine, machinery, chosen, samples, failures, verdicts)
+    if options.keep:
+        keep_run("spark", options, machine, chosen, summarize(samples), verdicts, failures)
     return exit_code(failures, verdicts, is_strict=options.strict)
 
 
@@ -176,6 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="list scenarios and contestants")
     parser.add_argument("--strict", action="store_true", help="exit with 3 when a goal is missed")
     parser.add_argument("--drop", action="store_true", help="delete the topics in the end")
+    parser.add_argument("--keep", action="store_true", help="keep the results for the docs")
     parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR")
     return parser
 

@@ -33,7 +33,8 @@ async def measure(subject: str, workload: Workload) -> Measurement:
         for command in commands
     )
     figures = {"wall_ms": 1e3 * (wall_s - bare_wall_s), "cpu_ms": 1e3 * (cpu_s - bare_cpu_s)}
-    version: str = importlib.import_module(subject).__version__
+    # A part of a package has the package's.
+    version: str = importlib.import_module(subject.partition(".")[0]).__version__
     return Measurement(version, figures)
 
 

@@ -14,10 +14,17 @@ import pytest
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from benchmarks import slice_loop
-from benchmarks.contestants import CONFLUENT_CONSUMER
+from benchmarks.contestants import (
+    CONFLUENT_CONSUMER,
+    IMPORT_AIOKAFKA,
+    IMPORT_CONFLUENT,
+    IMPORT_LITE,
+    START_LITE,
+)
 from benchmarks.loading import TopicError, drop_topics, ensure_topics
 from benchmarks.measure import Measurement, RunError, StarvedError, Workload
 from benchmarks.pacing import producing
+from benchmarks.runner import execute_in_process
 from benchmarks.tasks import (
     bulk,
     confluent_produce,
@@ -30,6 +37,7 @@ from benchmarks.tasks import (
     memory,
     paced,
     served_bulk,
+    start,
 )
 from benchmarks.topics import Topic
 from tests.support.real_kafka import free_port
@@ -141,11 +149,36 @@ async def test_memory_is_sampled_while_the_application_is_slow(broker: BrokerThr
     assert "growth_percent" in measurement.figures
 
 
+@pytest.mark.parametrize("client", ["lite", "aiokafka", "confluent"])
+@pytest.mark.parametrize("is_group", [False, True])
+async def test_start_is_measured_up_to_the_first_record(
+    broker: BrokerThread, client: str, is_group: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "SETTLE_S", 0.0)
+    workload = replace(read_workload(broker), passes=2, is_group=is_group)
+    measurement = await start.measure(client, workload)
+    assert measurement.figures.keys() == {"first_ms", "start_cpu_ms", "cold_ms"}
+    assert min(measurement.figures.values()) > 0
+
+
+def test_crowd_of_consumers_is_weighed(broker: BrokerThread) -> None:
+    # In a process of its own: this one has free memory in which a small crowd would vanish.
+    workload = replace(read_workload(broker), passes=20, is_crowd=True)
+    measurement = execute_in_process("start", START_LITE, workload)
+    assert 0 < measurement.figures["kib_each"] < 1024
+
+
 async def test_import_is_measured_beyond_a_bare_interpreter() -> None:
     # It takes so long that the bare interpreter is faster whatever runs beside.
     measurement = await imports.measure("aiohttp", Workload("", passes=2))
     assert measurement.figures["cpu_ms"] > 20
     assert measurement.version == aiohttp.__version__
+
+
+async def test_each_import_that_is_compared_can_be_measured() -> None:
+    for contestant in (IMPORT_LITE, IMPORT_AIOKAFKA, IMPORT_CONFLUENT):
+        measurement = await imports.measure(contestant.subject, Workload("", passes=1))
+        assert measurement.version
 
 
 def test_cluster_that_is_not_there_is_named() -> None:

@@ -1,0 +1,82 @@
+"""The table of docs/why.md: ours beside the other clients, in what was measured of several.
+
+Who loses a row stays in it: the best of a row is printed in bold, whoever it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from benchmarks.kept import Kept
+from benchmarks.results import Verdict
+
+CLIENTS: Final = ("aiokafka_lite", "aiokafka", "confluent-kafka", "its `AIOConsumer`")
+NOT_MEASURED: Final = "–"
+
+
+class Row(NamedTuple):
+    """One question: what is asked, and who answers for each client ("" where nobody does)."""
+
+    title: str
+    scenario: str
+    figure: str
+    contestants: tuple[str, str, str, str]
+
+
+_BATCHES: Final = ("lite poll", "aiokafka getmany", "confluent consume, least CPU", "")
+_SINGLE: Final = ("lite async for", "aiokafka async for", "confluent poll", "confluent AIOConsumer")
+_GETMANY: Final = ("lite getmany", "aiokafka getmany", "confluent poll", "")
+_STARTS: Final = ("lite", "aiokafka", "confluent", "")
+
+ROWS: Final = (
+    Row("full speed, in batches: CPU", "plain", "cpu_ns", _BATCHES),
+    Row("the same: wall time", "plain", "wall_ns", _BATCHES),
+    Row("the same, lz4: CPU", "lz4", "cpu_ns", _BATCHES),
+    Row("the same, zstd: CPU", "zstd", "cpu_ns", _BATCHES),
+    Row("the same, 1,000-byte values: CPU", "big", "cpu_ns", _BATCHES),
+    Row("full speed, `async for`: CPU", "plain", "cpu_ns", (*_SINGLE[:2], "", "")),
+    Row("1,000 records a second: CPU", "trickle", "cpu_us", _SINGLE),
+    Row("the same: age of a record, p50", "trickle", "p50_ms", _SINGLE),
+    Row("the same: age of a record, p99", "trickle", "p99_ms", _SINGLE),
+    Row("500 records a second on 3,000 partitions: CPU", "many", "cpu_us", _SINGLE),
+    Row("the same: age of a record, p99", "many", "p99_ms", _SINGLE),
+    Row(
+        "3,000 partitions, idle: CPU", "idle", "cpu_percent",
+        ("lite async for", "aiokafka getmany", "confluent poll", ""),
+    ),
+    Row("a slow application: peak memory", "memory-plain", "rss_mib", (*_SINGLE[:3], "")),
+    Row("a broker is killed: silence", "failover-kill", "silence_s", _GETMANY),
+    Row("to the first record, in a group: wall time", "start-group", "first_ms", _STARTS),
+    Row(
+        "import: wall time", "import", "wall_ms",
+        ("import aiokafka_lite.consumer", "import aiokafka", "import confluent_kafka", ""),
+    ),
+)  # fmt: skip
+
+
+def table(run: Kept) -> str:
+    """Return the rows that a run has figures of us for, less being better in all."""
+    lines = [f"| | {' | '.join(CLIENTS)} |", "|---|" + "---:|" * len(CLIENTS)]
+    for row in ROWS:
+        figures = [run.best(row.scenario, name, row.figure) for name in row.contestants]
+        if figures[0] is not None:
+            question = next(each for each in run.questions if each.name == row.scenario)
+            kind = next(each for each in question.figures if each.key == row.figure)
+            texts = [NOT_MEASURED if each is None else kind.text(each) for each in figures]
+            least = min(each for each in figures if each is not None)
+            cells = [
+                f"**{text}**" if figure == least else text
+                for figure, text in zip(figures, texts, strict=True)
+            ]
+            lines.append(f"| {row.title}, {kind.unit} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def goals(verdicts: Sequence[Verdict]) -> str:
+    """Say how many of its goals a run met."""
+    judged = [each.is_met for each in verdicts if each.is_met is not None]
+    return (
+        f"Of {len(judged)} goals that this run was judged by, {sum(judged)} were met and "
+        f"{len(judged) - sum(judged)} were missed.\n"
+    )

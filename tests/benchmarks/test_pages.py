@@ -1,0 +1,182 @@
+"""Figures of README and the documentation are those of the runs that are kept, and of no other."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import kept, pages
+from benchmarks.__main__ import keep_run
+from benchmarks.catalogue import FULL, scenarios
+from benchmarks.goals import judge
+from benchmarks.kept import Kept, Kind, describe_run, keep, load, runs_of
+from benchmarks.machine import Machine
+from benchmarks.results import Failure, Spread, Summary
+from benchmarks.scenarios import Scenario
+from benchmarks.spark import catalogue as spark_catalogue
+from benchmarks.spark.goals import SPARK_GOALS
+
+MACHINE = Machine("Test CPU", 2, "Linux 6", "3.11", 0.5)
+CHOSEN: Mapping[Kind, tuple[Scenario, ...]] = {
+    "bench": scenarios(FULL),
+    "spark": spark_catalogue.scenarios(spark_catalogue.FULL),
+}
+
+
+def a_run(
+    kind: Kind = "bench", at: str = "2026-11-23T10:00:00+00:00", *, is_quick: bool = False,
+    figure: float = 100.0, ours: float = 1.0,
+) -> Kept:  # fmt: skip
+    """A run in which everybody has the same figures, and we have them times `ours`."""
+    summaries = {}
+    for scenario in CHOSEN[kind]:
+        for contestant in scenario.contestants:
+            best = figure * (ours if contestant.name.startswith("lite") else 1.0)
+            spread = Spread(best, best * 1.5, best * 2)
+            figures = {each.key: spread for each in scenario.figures}
+            summary = Summary(scenario.name, contestant.name, 3, figures, "1.2")
+            summaries[scenario.name, contestant.name] = summary
+    verdicts = judge(summaries, SPARK_GOALS) if kind == "spark" else judge(summaries)
+    run = describe_run(
+        kind, at, MACHINE, CHOSEN[kind], summaries, verdicts, is_quick=is_quick, is_own_kafka=True
+    )
+    return replace(run, commit="abcdef12", is_dirty=False)
+
+
+PAGE = """Text before.
+
+<!-- figures: readme bulk -->
+what stood here
+<!-- /figures -->
+
+<!-- figures: family hold -->
+<!-- /figures -->
+
+Text behind: 42.
+"""
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A root with one page, and where results are kept."""
+    monkeypatch.setattr(pages, "PAGES", ("README.md",))
+    (tmp_path / "README.md").write_text(PAGE)
+    return tmp_path, tmp_path / "results"
+
+
+def test_a_kept_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    run = a_run()
+    path = keep(run, tmp_path)
+    assert path.name == "bench-20261123-100000-abcdef12.json"
+    again = load(path)
+    assert again.summaries == run.summaries
+    assert list(again.verdicts) == list(run.verdicts)
+    assert [each.name for each in again.questions] == [each.name for each in run.questions]
+    assert (again.machine, again.label) == (run.machine, "2026-11-23, commit abcdef12")
+    assert again.versions["Kafka"]
+    assert again.versions["aiokafka"] == "1.2"
+
+
+def test_the_newest_full_run_is_shown_and_a_quick_one_only_without(tmp_path: Path) -> None:
+    quick = a_run(at="2026-11-25T10:00:00+00:00", is_quick=True)
+    keep(quick, tmp_path)
+    assert [run.is_quick for run in runs_of("bench", tmp_path)] == [True]
+    assert "**A quick run**" in pages.about(quick)
+    for day in ("24", "23"):
+        keep(a_run(at=f"2026-11-{day}T10:00:00+00:00"), tmp_path)
+    assert [run.day for run in runs_of("bench", tmp_path)] == ["2026-11-23", "2026-11-24"]
+    assert runs_of("spark", tmp_path) == []
+
+
+def test_blocks_are_written_of_the_newest_run_and_checked(
+    folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, results = folders
+    keep(a_run(figure=100, ours=0.5), results)
+    assert pages.update(root, results, is_check=True) == pages.EXIT_DIFFERS
+    assert "run `make figures`" in capsys.readouterr().err
+    assert (root / "README.md").read_text() == PAGE
+    assert pages.update(root, results, is_check=False) == 0
+    assert pages.update(root, results, is_check=True) == 0
+    written = (root / "README.md").read_text()
+    assert written.startswith("Text before.\n")
+    assert written.endswith("Text behind: 42.\n")
+    assert "| aiokafka `getmany()` | 100 | 2.0 |" in written
+    assert "commit `abcdef12`: Test CPU, 2 cores" in written
+    assert "50.00 (100.00)" in written  # of the family
+    assert "what stood here" not in written
+    # By hand, and by another run: both are found.
+    (root / "README.md").write_text(written.replace("| 100 | 2.0 |", "| 100 | 9.0 |"))
+    assert pages.update(root, results, is_check=True) == pages.EXIT_DIFFERS
+    (root / "README.md").write_text(written)
+    keep(a_run(at="2026-11-24T10:00:00+00:00", figure=77), results)
+    assert pages.update(root, results, is_check=True) == pages.EXIT_DIFFERS
+
+
+def test_without_a_run_blocks_say_how_to_make_one(folders: tuple[Path, Path]) -> None:
+    root, results = folders
+    assert pages.update(root, results, is_check=False) == 0
+    assert "No run is kept yet: `make bench`" in (root / "README.md").read_text()
+
+
+def test_every_block_can_be_made_of_a_whole_run() -> None:
+    runs = {"bench": [a_run()], "spark": [a_run("spark")]}
+    families = {each.family for each in CHOSEN["bench"]}
+    for name in (*pages.BLOCKS, *(f"family {family}" for family in families)):
+        text = pages.rewrite(f"<!-- figures: {name} -->\n<!-- /figures -->", runs)
+        assert "Not in the run" not in text, name
+        assert any(character.isdigit() for character in text), name
+    with pytest.raises(pages.PageError, match="there is no block 'nonsense'"):
+        pages.rewrite("<!-- figures: nonsense -->\n<!-- /figures -->", runs)
+
+
+def test_sparks_ranges_are_those_of_all_runs_which_are_named_beside_the_rule() -> None:
+    first = a_run("spark", ours=0.25)
+    second = a_run("spark", "2026-11-24T10:00:00+00:00", ours=0.5)
+    text = pages.BLOCKS["readme spark"]([first, second])
+    assert "The rule: " in text
+    assert f"{first.label}; {second.label}" in text
+    assert "| count and sum of lengths | 2.0 to 4.0 | 2.0 to 4.0 |" in text
+    goals = pages.BLOCKS["spark goals"]([first, second])
+    assert "`agg`, lite, wall: 2.6 × less than jvm | 4.00, 2.00 | met in 1 of 2 runs |" in goals
+
+
+OPTIONS = {"quick": False, "keep": True, "bootstrap": None, "scenario": None, "only": None}
+
+
+@pytest.mark.parametrize(
+    ("given", "failures", "why"),
+    [
+        ({"scenario": ["plain"]}, [], "--scenario was given"),
+        ({"rounds": 1}, [], "--rounds was given"),
+        ({}, [Failure("plain", "lite poll", "died")], "a contestant failed"),
+        ({"quick": True}, [], ""),
+    ],
+)
+def test_only_whole_runs_without_failures_are_kept(
+    given: dict[str, object],
+    failures: list[Failure],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(kept.keep, "__defaults__", (tmp_path,))
+    run = a_run()
+    keep_run(
+        "bench", Namespace(**{**OPTIONS, **given}), MACHINE, CHOSEN["bench"], run.summaries,
+        run.verdicts, failures,
+    )  # fmt: skip
+    told = capsys.readouterr()
+    assert bool(list(tmp_path.iterdir())) == (not why)
+    assert (f"not kept: {why}" in told.err) if why else ("make figures" in told.out)
+
+
+def test_the_pages_of_the_project_are_up_to_date() -> None:
+    assert pages.main(["--check"]) == 0
+    for name in pages.PAGES:
+        assert "<!-- figures: " in (kept.ROOT / name).read_text()
