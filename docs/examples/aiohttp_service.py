@@ -2,7 +2,8 @@
 
 A task reads and owns the consumer, so that the cancellation at shutdown goes through its
 `async with`: what was processed is committed, the record that was being processed is not.
-Under /kafka/ the consumer shows how it is, to people, probes and Prometheus.
+Under /kafka/ the consumer shows how it is, to people, probes and Prometheus, also while it joins
+and after its end.
 
     KAFKA=127.0.0.1:9092 python aiohttp_service.py
 """
@@ -26,7 +27,7 @@ CONSUMER = web.AppKey("CONSUMER", AIOKafkaConsumer)
 PROCESSED: web.AppKey[Counter[str]] = web.AppKey("PROCESSED")
 
 
-async def handle(record: ConsumerRecord[bytes, bytes]) -> None:
+async def handle(record: ConsumerRecord) -> None:
     """Put your work here. A record may come twice: after a crash, or a rebalance."""
     log.info("%s-%d@%d: %r", record.topic, record.partition, record.offset, record.value)
 
@@ -38,7 +39,8 @@ async def work(consumer: AIOKafkaConsumer, processed: Counter[str]) -> None:
                 await handle(record)
                 processed[record.topic] += 1
     except Exception:
-        log.exception("the worker has ended; /kafka/health says so")
+        log.exception("the worker has ended; /kafka/ says so")
+        await consumer.stop()  # after a start that failed, too: /kafka/health is 503 then
         raise
 
 

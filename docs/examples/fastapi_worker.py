@@ -2,7 +2,8 @@
 
 The lifespan starts a task that reads orders; the task owns the consumer, so that the cancellation
 at shutdown goes through its `async with`: what was processed is committed, the record that was
-being processed is not.
+being processed is not. Under /kafka/ the consumer shows how it is, to people, probes and
+Prometheus, also while it joins and after its end.
 
     KAFKA=127.0.0.1:9092 uvicorn fastapi_worker:app
 """
@@ -10,21 +11,21 @@ being processed is not.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import os
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Request
 
 from aiokafka_lite import AIOKafkaConsumer, ConsumerRecord
+from aiokafka_lite.extras import web as consumer_web
 
 log = logging.getLogger("orders")
 
 
-async def handle(record: ConsumerRecord[bytes, bytes]) -> None:
+async def handle(record: ConsumerRecord) -> None:
     """Put your work here. A record may come twice: after a crash, or a rebalance."""
     log.info("%s-%d@%d: %r", record.topic, record.partition, record.offset, record.value)
 
@@ -36,12 +37,14 @@ async def work(consumer: AIOKafkaConsumer, processed: Counter[str]) -> None:
                 await handle(record)
                 processed[record.topic] += 1
     except Exception:
-        log.exception("the worker has ended; /health says so")
+        log.exception("the worker has ended; /kafka/ says so")
+        await consumer.stop()  # after a start that failed, too: /kafka/health is 503 then
         raise
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    logging.basicConfig(level=logging.INFO)  # uvicorn sets up nobody's loggers but its own
     app.state.processed = Counter[str]()
     app.state.consumer = AIOKafkaConsumer(
         "orders",
@@ -56,17 +59,9 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 app = FastAPI(title="Invoices", lifespan=lifespan)
+app.mount("/kafka", consumer_web.asgi(lambda: app.state.consumer))
 
 
 @app.get("/processed")
 async def processed(request: Request) -> dict[str, int]:
     return dict(request.app.state.processed)
-
-
-@app.get("/health")
-async def health(request: Request, response: Response) -> dict[str, object]:
-    state = request.app.state
-    found = state.consumer.health()
-    if state.worker.done() or found.verdict == "dead":
-        response.status_code = 503
-    return dataclasses.asdict(found)

@@ -19,7 +19,7 @@ from aiokafka_lite.errors import CommitFailedError
 log = logging.getLogger("orders")
 
 
-async def handle(record: ConsumerRecord[bytes, bytes]) -> None:
+async def handle(record: ConsumerRecord) -> None:
     """Put your work here. A record may come twice: after a crash, or a rebalance."""
     log.info("%s-%d@%d: %r", record.topic, record.partition, record.offset, record.value)
 

@@ -37,7 +37,7 @@ async def fill(bootstrap_servers: str) -> None:
 
 
 def test_every_example_has_its_output() -> None:
-    assert len(EXAMPLES) == PAGE.count("```python") == 5
+    assert len(EXAMPLES) == PAGE.count("```python") == 6
 
 
 @pytest.mark.parametrize("title", EXAMPLES)

@@ -19,7 +19,8 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker import Broker, NewRecord
+from tests.support.asking import ask
 from tests.support.cluster import KafkaHandle, unique
 
 pytest.importorskip("fastapi", reason="one of the examples is for it")
@@ -65,7 +66,7 @@ SCRIPT = Example("script", "asyncio.run(example.main())", "")
 FASTAPI = Example(
     "fastapi_worker",
     "import uvicorn; uvicorn.run(example.app, port={port}, log_level='critical')",
-    "health",
+    "kafka/health",
     (0, -signal.SIGTERM),  # some versions of uvicorn raise the signal again when they are done
 )
 AIOHTTP = Example(
@@ -247,24 +248,99 @@ def test_page_links_every_example() -> None:
         assert f"(examples/{file.name})" in page
 
 
-async def test_page_is_beside_the_consumer_as_the_text_shows() -> None:
-    page = (FOLDER.parent / "services.md").read_text()
-    (example,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.M)
-    names: dict[str, object] = {}
-    exec(example.replace("port=8080", "port=0"), names)  # noqa: S102 -- the page's own example
-    work = names["work"]
-    assert callable(work)
-    handled = asyncio.Queue[object]()
+class Told:
+    """What the page's own example tells, and a handler for it."""
 
-    async def handle(record: ConsumerRecord[bytes, bytes]) -> None:
-        handled.put_nowait(record.value)
+    def __init__(self) -> None:
+        page = (FOLDER.parent / "services.md").read_text()
+        (example,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.M)
+        self.lines = asyncio.Queue[str]()
+        self.handled = asyncio.Queue[object]()
+        self.names: dict[str, object] = {"print": self.lines.put_nowait}
+        exec(example.replace("port=8080", "port=0"), self.names)  # noqa: S102 -- the page's own
 
-    async with Broker() as broker:
-        broker.produce("t", "one")
-        consumer = AIOKafkaConsumer(
-            "t", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
-        )
-        working = asyncio.create_task(work(consumer, handle))
-        assert await asyncio.wait_for(handled.get(), WAIT_S) == b"one"
+    async def handle(self, record: ConsumerRecord) -> None:
+        self.handled.put_nowait(record.value)
+        if record.value == b"bad":
+            raise ValueError("a record that cannot be handled")
+
+    @asynccontextmanager
+    async def shown(self, consumer: AIOKafkaConsumer) -> AsyncIterator[str]:
+        """Run it; gives where its page is."""
+        work = self.names["work"]
+        assert callable(work)
+        working = asyncio.create_task(work(consumer, self.handle))
+        line = await asyncio.wait_for(self.lines.get(), WAIT_S)
+        yield line.removeprefix("watch it at ")
         working.cancel()
         await asyncio.wait([working])
+
+
+async def health_of(url: str, words: str) -> tuple[int, str]:
+    """Status and verdict, once a reason has these words."""
+    async with timeout(WAIT_S):
+        while True:
+            answer = await ask(f"{url}health")
+            if words in str(answer.fields()["reasons"]):
+                return answer.status, str(answer.fields()["verdict"])
+            await asyncio.sleep(0.02)
+
+
+async def test_page_is_there_while_the_consumer_joins_and_when_it_has_died() -> None:
+    told = Told()
+    async with Broker() as broker:
+        broker.produce_all("orders", [NewRecord("one"), NewRecord("bad")])
+        consumer = AIOKafkaConsumer(
+            "orders",
+            bootstrap_servers=broker.bootstrap_servers,
+            group_id="invoices",
+            auto_offset_reset="earliest",
+        )
+        rule = broker.on("JoinGroup").hold()
+        async with told.shown(consumer) as url:
+            assert await health_of(url, "it joins group invoices") == (200, "degraded")
+            assert (await ask(url)).status == 200
+            rule.release()
+            assert await asyncio.wait_for(told.handled.get(), WAIT_S) == b"one"
+            is_dead = await health_of(url, "ValueError('a record that cannot be handled')")
+            assert is_dead == (503, "dead")
+            assert (await ask(url)).status == 200
+
+
+async def test_page_is_there_after_a_start_that_failed() -> None:
+    told = Told()
+    async with embedded() as kafka:
+        gone = kafka.bootstrap_servers
+    consumer = AIOKafkaConsumer("t", bootstrap_servers=gone)
+    async with told.shown(consumer) as url:
+        assert await health_of(url, "Its start() had failed: KafkaConn") == (503, "dead")
+        assert "refused" in str((await ask(f"{url}health")).fields()["reasons"])
+        assert (await ask(url)).status == 200
+
+
+async def test_fastapi_worker_as_uvicorn_runs_it_logs_and_shows_the_page() -> None:
+    async with embedded() as kafka:
+        await kafka.create_topic("orders")
+        await kafka.produce("orders", 0, [(None, b"one")])
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "uvicorn", "fastapi_worker:app", "--port", "0",
+            "--app-dir", str(FOLDER), stderr=PIPE, stdout=PIPE,
+            env={**os.environ, "KAFKA": kafka.bootstrap_servers},
+        )  # fmt: skip
+        assert process.stderr is not None
+        try:
+            url, lines = "", ""
+            async with timeout(WAIT_S):
+                while not url or "orders-0@0: b'one'" not in lines:
+                    lines += (await process.stderr.readline()).decode()
+                    found = re.search(r"running on (http://127.0.0.1:\d+)", lines)
+                    url = "" if found is None else found[1]
+            assert "INFO:orders:orders-0@0: b'one'\n" in lines
+            page = await ask(f"{url}/kafka/")
+            assert (page.status, b"consumer.js" in page.body) == (200, True)
+            health = await ask(f"{url}/kafka/health")
+            assert (health.status, health.fields()["verdict"]) == (200, "ok")
+            assert (await ask(f"{url}/kafka/metrics")).status == 200
+        finally:
+            process.terminate()
+            await process.communicate()

@@ -23,7 +23,7 @@ with warnings.catch_warnings():  # it reads its own message definitions by old f
     import kafka
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
-CONFLUENT, KAFKA_PYTHON = re.split(r"^# Coming from .*$", PAGE, flags=re.M)[-2:]
+CONFLUENT, KAFKA_PYTHON = re.split(r"^## Coming from .*$", PAGE, flags=re.M)[-2:]
 RECORD = set(inspect.signature(ConsumerRecord).parameters)
 PARAMETERS = inspect.signature(AIOKafkaConsumer).parameters
 
@@ -274,7 +274,7 @@ async def test_loops_of_the_page_read_records(section: str, name: str) -> None:
 
     running = asyncio.get_running_loop()
 
-    def handle_kafka_python(record: ConsumerRecord[bytes, bytes]) -> None:
+    def handle_kafka_python(record: ConsumerRecord) -> None:
         running.call_soon_threadsafe(handled.put_nowait, record.value)
 
     handle = handle_confluent if section is CONFLUENT else handle_kafka_python

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-import sys
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,34 +14,62 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli.load import load_file
 from aiokafka_lite.cli.main import build_parser
 from aiokafka_lite.pytest_plugin import KafkaOptions
-
-pytest_plugins = ["pytester"]
+from tests.support.distributions import built, copied_checkout
+from tests.support.fresh import Fresh
 
 PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.M)
-CONFIGURATION = """\
-[pytest]
-asyncio_mode = auto
-asyncio_default_fixture_loop_scope = function
-filterwarnings =
-    error
-    ignore:(open|read)_text is deprecated:DeprecationWarning
-"""
+COMMANDS = re.findall(r"^\$ (.*)$", PAGE, re.M)
 
 
-def test_every_example_passes_as_a_test(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    if sys.version_info < (3, 11):  # before unittest's enterContext
-        examples = [each for each in EXAMPLES if "enterContext" not in each]
-    else:
-        examples = EXAMPLES
-    pytester.makeini(CONFIGURATION)
-    pytester.makepyfile(**{f"test_{number}": code for number, code in enumerate(examples)})
-    tests = sum(len(re.findall(r"def test_", code)) for code in examples)
-    assert tests >= len(examples) > 5
-    pytester.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=tests)
+def written_out(folder: Path) -> int:
+    """Write what the page says into files, as somebody who pastes it; return how many tests."""
+    (configuration,) = re.findall(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.M)
+    (folder / "pyproject.toml").write_text(configuration)
+    for number, code in enumerate(EXAMPLES):
+        (folder / f"test_{number}.py").write_text(code)
+    return sum(len(re.findall(r"def test_", code)) for code in EXAMPLES)
+
+
+def requirements() -> list[str]:
+    """Return what the page says to install."""
+    (command,) = (each for each in COMMANDS if each.startswith("pip install "))
+    return shlex.split(command)[2:]
+
+
+def assert_all_passed(done: subprocess.CompletedProcess[str], count: int) -> None:
+    # Nothing skipped, and nothing warned of.
+    assert re.search(rf"={{3,}} {count} passed in \S+ ={{3,}}$", done.stdout.strip()), done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_example_passes_in_an_environment_with_what_the_page_installs(tmp_path: Path) -> None:
+    fresh = Fresh(tmp_path / "environment")
+    fresh.link(requirements())
+    folder = tmp_path / "project"
+    folder.mkdir()
+    count = written_out(folder)
+    assert count >= len(EXAMPLES) >= 10
+    assert "pytest" in COMMANDS
+    assert_all_passed(fresh.run("pytest", cwd=folder), count)
+
+
+@pytest.mark.slow
+def test_every_example_passes_with_a_wheel_in_an_empty_environment(tmp_path: Path) -> None:
+    checkout = copied_checkout(tmp_path / "checkout")
+    wheel = built(checkout, "bdist_wheel", AIOKAFKA_LITE_EXTENSIONS="none")
+    fresh = Fresh(tmp_path / "environment", with_pip=True)
+    ours = [each for each in requirements() if each.startswith("aiokafka-lite")]
+    theirs = [each for each in requirements() if each not in ours]
+    assert len(ours) == 1
+    installed = [f"{wheel}{ours[0].removeprefix('aiokafka-lite')}", *theirs]
+    quietly = ("-q", "--disable-pip-version-check")
+    done = fresh.run("pip", "install", *quietly, *installed, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "project"
+    folder.mkdir()
+    count = written_out(folder)
+    assert_all_passed(fresh.run("pytest", cwd=folder), count)
 
 
 def test_table_has_every_option_of_the_marker() -> None:
@@ -63,7 +91,7 @@ def test_commands_are_understood() -> None:
     page = re.sub(r"\\\n\s*", "", PAGE)  # commands go on behind a backslash
     commands = re.findall(r"^\$ python -m aiokafka_lite (.*)$", page, re.M)
     assert len(commands) >= 3
-    parser, _ = build_parser()
+    parser = build_parser("broker")
     for command in commands:
         parser.parse_args(shlex.split(command))
 

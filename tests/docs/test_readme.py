@@ -1,0 +1,78 @@
+"""What README says of the code and of its tests is so."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from aiokafka_lite.protocol.registry import API_NAMES
+
+TESTS = Path(__file__).parents[1]
+README = (TESTS.parent / "README.md").read_text()
+# By the first words of what may be relied on: tests that run on both kinds of broker, or, where
+# they say so, on real ones that they start.
+RELIED_ON = {
+    "Cancel any get at any time.": [
+        "consumer/test_cancellation.py::test_a_get_cancelled_at_any_await_loses_no_record",
+        "consumer/test_cancellation.py::test_a_storm_of_timeouts_loses_nothing",
+    ],
+    "Auto-commit never runs ahead of you.": [
+        "consumer/test_delivery.py::test_auto_commit_leaves_out_what_is_being_processed",
+        "consumer/test_delivery.py::test_a_clean_exit_commits_all_that_was_handed_out",
+        "consumer/test_delivery.py::test_a_body_that_fails_leaves_its_record_to_be_read_again",
+    ],
+    "`stop()` returns": [
+        "consumer/test_delivery.py::test_stop_says_what_it_could_not_commit",
+        "consumer/test_stop.py::"
+        "test_a_stop_cancelled_at_any_await_leaves_nothing_and_the_next_tells_the_rest",
+    ],
+    "Errors come to you.": [
+        "consumer/test_failures.py::test_a_task_that_died_is_raised_by_every_get_until_the_stop",
+        "consumer/test_bad_records.py::test_every_get_goes_on_behind_bad_records",
+        "consumer/test_bad_records.py::test_dead_letters_are_written_before_the_position_passes",
+        "consumer/test_deserialising.py::test_every_get_deserialises",
+    ],
+    "It survives its brokers.": [
+        "chaos/test_real.py::"
+        "test_each_of_three_brokers_is_killed_once_and_no_record_is_lost_or_repeated",
+    ],
+    "It says how it is.": [
+        "consumer/test_health.py::test_before_the_start_while_it_runs_and_after_the_stop",
+        "consumer/test_explain.py::test_the_end_of_the_log",
+        "consumer/test_events.py::test_a_rebalance_is_told_by_what_is_revoked_and_assigned",
+        "consumer/test_metrics.py::test_records_are_counted_however_they_are_read",
+    ],
+}
+
+
+def runs_on_a_real_kafka(path: Path, name: str) -> bool:
+    """Whether a test is there, and asks for both brokers or is marked as one for a real one."""
+    tree = ast.parse(path.read_text())
+    is_marked = any(
+        isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == "pytestmark"
+        and "real_kafka" in ast.unparse(node.value)
+        for node in tree.body
+    )
+    for node in tree.body:
+        if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef) and node.name == name:
+            return is_marked or "kafka" in {each.arg for each in node.args.args}
+    return False
+
+
+def test_each_thing_to_rely_on_has_tests_on_a_real_kafka() -> None:
+    section = README[README.index("What you may rely on") :]
+    said = re.findall(r"^- \*\*(.*?)\*\*", section[: section.index("\nA program")], re.M)
+    assert said == list(RELIED_ON)
+    missing = [
+        test
+        for tests in RELIED_ON.values()
+        for test in tests
+        if not runs_on_a_real_kafka(TESTS / test.partition("::")[0], test.partition("::")[2])
+    ]
+    assert missing == []
+
+
+def test_as_many_apis_as_are_told_are_spoken() -> None:
+    assert re.findall(r"(\d+) APIs", README) == [str(len(API_NAMES))]

@@ -1,0 +1,163 @@
+"""The snippets of README, docs/services.md and docs/monitoring.md do what is said beside them."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+import socket
+import sys
+import textwrap
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer, ConsumerRecord
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")])
+WAIT_S = 30
+
+
+def snippets(page: str) -> list[str]:
+    """The Python of a page, block by block."""
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.M)
+
+
+def snippet(page: str, having: str) -> str:
+    """The one block that has these words."""
+    (found,) = (each for each in snippets(page) if having in each)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_snippet_is_python(page: Path) -> None:
+    for each in snippets(str(page.relative_to(ROOT))):
+        compile(each, page.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+async def test_the_ten_lines_of_readme_print_what_is_in_the_topic() -> None:
+    code = snippet("README.md", "asyncio.run(main())")
+    async with Broker() as broker:
+        broker.produce("flights", b"EWR", key=b"UA")
+        code = code.replace("127.0.0.1:9092", broker.bootstrap_servers)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-u", "-W", "error", "-c", code, stdout=PIPE
+        )
+        assert process.stdout is not None
+        try:
+            async with timeout(WAIT_S):
+                assert await process.stdout.readline() == b"0 0 b'UA' b'EWR'\n"
+        finally:
+            process.kill()
+            await process.wait()
+
+
+def test_the_test_of_readme_passes(pytester: pytest.Pytester) -> None:
+    service = """
+        from confluent_kafka import Producer
+
+        def run_my_service(bootstrap_servers):
+            producer = Producer({"bootstrap.servers": bootstrap_servers})
+            producer.produce("invoices", b"42")
+            producer.flush()
+        """
+    test = snippet("README.md", "def test_my_service")
+    pytester.makepyfile(test_readme=f"{textwrap.dedent(service)}\n\n{test}")
+    pytester.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=1)
+
+
+async def test_the_page_of_readme_answers_while_the_body_runs(broker: Broker) -> None:
+    pytest.importorskip("prometheus_client", reason="the page takes the extra web")
+    port = free_port()
+    code = snippet("README.md", "web.serve").replace("8080", str(port))
+    code = code.replace("...", "answers.append(await asked(port))")
+    answers: list[int] = []
+    names = {"asked": asked, "answers": answers, "port": port}
+    exec(f"async def page(consumer):\n{textwrap.indent(code, '    ')}", names)  # noqa: S102
+    await function(names, "page")(consumer_of(broker))
+    assert answers == [200]
+
+
+async def test_the_worker_of_services_handles_records_beside_its_page(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("prometheus_client", reason="the page takes the extra web")
+    port = free_port()
+    names: dict[str, object] = {}
+    code = snippet("docs/services.md", "async def work").replace("8080", str(port))
+    exec(code, names)  # noqa: S102 -- the page's own example
+    handled = asyncio.Event()
+
+    async def handle(record: ConsumerRecord[bytes, bytes]) -> None:
+        assert record.value == b"one"
+        assert await asked(port) == 200
+        handled.set()
+
+    # It goes on for ever, also when the handler raises: until somebody ends the process.
+    working = asyncio.ensure_future(function(names, "work")(consumer_of(broker), handle))
+    async with timeout(WAIT_S):
+        await handled.wait()
+    working.cancel()
+    await asyncio.wait([working])
+    assert working.cancelled()
+    assert f"watch it at http://127.0.0.1:{port}/" in capsys.readouterr().out
+
+
+async def test_what_monitoring_shows_tells_of_a_consumer_until_it_is_stopped(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, object] = {}
+    exec(snippet("docs/monitoring.md", "async def watch"), names)  # noqa: S102
+    async with consumer_of(broker) as consumer:
+        await consumer.getone()
+        watching = asyncio.ensure_future(function(names, "watch")(consumer))
+        await asyncio.sleep(0)  # its first step goes as far as the events
+        await consumer.stop()
+        async with timeout(WAIT_S):
+            await watching
+    assert "TopicPartition(topic='orders', partition=0)" in capsys.readouterr().out
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """A broker whose topic `orders` has one record."""
+    async with Broker() as broker:
+        broker.produce("orders", b"one")
+        yield broker
+
+
+def consumer_of(broker: Broker) -> AIOKafkaConsumer:
+    return AIOKafkaConsumer(
+        "orders", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
+    )
+
+
+def function(names: Mapping[str, object], name: str) -> Callable[..., Coroutine[None, None, None]]:
+    """A function that a snippet has made."""
+    found = names[name]
+    assert inspect.iscoroutinefunction(found)
+    return found
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+async def asked(port: int) -> int:
+    """The status that a consumer's health has over HTTP."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}/health") as answer,
+    ):
+        return answer.status

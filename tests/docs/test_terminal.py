@@ -1,0 +1,62 @@
+"""Every command that docs, README and help show is one that there is."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from aiokafka_lite.cli.commands import COMMANDS
+from aiokafka_lite.cli.main import build_parser
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "terminal.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def understood(line: str) -> argparse.Namespace:
+    """What the parser makes of a line, up to its pipe, file or comment."""
+    words = shlex.split(line, comments=True)
+    end = next((n for n, word in enumerate(words) if word in ("|", "<", ">")), len(words))
+    words = words[:end]
+    try:
+        return build_parser(words[0]).parse_args(words)
+    except SystemExit:
+        pytest.fail(f"not understood: {line}")
+
+
+def commands_in(text: str) -> list[str]:
+    """Every `aiokafka-lite …` of a block of text."""
+    return re.findall(r"\baiokafka-lite ([a-z]+ .*)$", text, re.M)
+
+
+def test_commands_of_readme_and_page_are_understood() -> None:
+    blocks = [
+        block
+        for page in (README, PAGE)
+        for block in re.findall(r"```console\n(.*?)```", page, re.S)
+    ]
+    lines = [line for block in blocks for line in commands_in(block)]
+    assert len(lines) >= 8
+    for line in lines:
+        understood(line)
+
+
+def test_twelve_answers_are_understood() -> None:
+    rows = re.findall(r"^\|.*\| (`[a-z].*) \|$", PAGE.split("## Twelve questions")[1], re.M)
+    assert len(rows) == 12
+    for row in rows:
+        for answer in re.findall(r"`([a-z][^`]*)`", row):
+            understood(answer)
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("flights", "pipeline")])
+def test_examples_of_help_are_understood(name: str) -> None:
+    actions = build_parser(name)._actions
+    (subparsers,) = [each for each in actions if isinstance(each, argparse._SubParsersAction)]
+    for line in commands_in(subparsers.choices[name].epilog or ""):
+        line = re.sub(r" {2,}\S.*$", "", line)  # what an example is of
+        understood(re.sub(r'\)"$', "", line))
