@@ -98,6 +98,16 @@ class Reader:
     def until_all_seen(self) -> None:
         self.until(lambda: all(value in self.seen for value in VALUES))
 
+    def until_all_read(self) -> None:
+        """Wait until each consumer is at the end of its partitions: it can commit there."""
+        self.until(
+            lambda: all(
+                tp.offset == RECORDS_EACH
+                for consumer in self.consumers
+                for tp in consumer.position(consumer.assignment())
+            )
+        )
+
 
 def group_of(thread: BrokerThread) -> ConsumerGroup:
     group = thread.broker.node.groups.groups["g"]
@@ -115,7 +125,7 @@ def test_confluent_members_share_a_topic_while_others_come_and_go(thread: Broker
             with consuming(thread, "t") as third:
                 reader.consumers.append(third)
                 reader.until_shared(1, 1, 2)
-                reader.until_all_seen()
+                reader.until_all_read()
                 for consumer in reader.consumers:
                     consumer.commit(asynchronous=False)
                 reader.consumers.remove(third)
