@@ -8,6 +8,7 @@ options, then -X, then the environment, then the file.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import sys
@@ -138,8 +139,13 @@ class Connecting(NamedTuple):
         finally:
             cluster.close()
 
-    def consumer(self, *, isolation_level: str) -> AIOKafkaConsumer:
-        """Make a consumer without a group; in a running event loop."""
+    def consumer(
+        self, *, isolation_level: str, metadata_max_age_s: float = math.inf
+    ) -> AIOKafkaConsumer:
+        """Make a consumer without a group; in a running event loop.
+
+        What it knows of topics gets as old as settings allow, and at most `metadata_max_age_s`.
+        """
         # Only now: it takes a while to import.
         from aiokafka_lite import AIOKafkaConsumer
 
@@ -150,6 +156,7 @@ class Connecting(NamedTuple):
             client_id=config.client_id,
             client_rack=self.client_rack,
             request_timeout_ms=int(config.request_timeout_s * 1000),
+            metadata_max_age_ms=int(min(config.metadata_max_age_s, metadata_max_age_s) * 1000),
             security_protocol=config.security_protocol,
             ssl_context=config.ssl_context,
             sasl_mechanism="PLAIN" if login is None else login.mechanism,

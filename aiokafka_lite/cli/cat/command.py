@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import new_parser, partition_numbers, positive_int
@@ -15,7 +16,7 @@ from aiokafka_lite.cli.asking import ISOLATION_LEVELS, ask_for_topic, partitions
 from aiokafka_lite.cli.cat import formats
 from aiokafka_lite.cli.cat.filters import Filter, filter_of
 from aiokafka_lite.cli.cat.formats import Formatter
-from aiokafka_lite.cli.cat.reading import Span, records_of
+from aiokafka_lite.cli.cat.reading import KNOWN_FOR_S, Newcomers, Span, follow, records_of
 from aiokafka_lite.cli.cat.sinks import (
     TABLES,
     Sink,
@@ -31,6 +32,7 @@ from aiokafka_lite.cli.text import unescaped
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
+    from aiokafka_lite import AIOKafkaConsumer
     from aiokafka_lite.cli.commands import Subparsers
 
 FORMATS: Final = ("text", "json", "hex", "raw")
@@ -150,7 +152,6 @@ def _add_how(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "-d",
         "--delimiter",
-        default="\\n",
         metavar="TEXT",
         help=r"what ends a record in text, as in '\0' (default: '\n')",
     )
@@ -187,13 +188,13 @@ def run(options: argparse.Namespace) -> int:
     )
     where = connecting(options)
     formatter = _formatter(options)
-    spans = _spans(options, where)
+    plan = _plan(options, where)
     if options.output is None:
         loops.run(
             _copy(
                 options,
                 where,
-                spans,
+                plan,
                 keep,
                 StreamSink(
                     formatter, standard_output(), is_prompt=options.follow or sys.stdout.isatty()
@@ -201,11 +202,11 @@ def run(options: argparse.Namespace) -> int:
             )
         )
     elif options.output.suffix in TABLES:
-        loops.run(_copy(options, where, spans, keep, TableSink(options.output)))
+        loops.run(_copy(options, where, plan, keep, TableSink(options.output)))
     else:
         with open_file(options.output) as file:
             sink = StreamSink(formatter, file, is_prompt=options.follow)
-            loops.run(_copy(options, where, spans, keep, sink))
+            loops.run(_copy(options, where, plan, keep, sink))
     return 0
 
 
@@ -219,35 +220,54 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(f"{options.output} is a table, which has no --format")
     if options.unpack and options.format != "json":
         raise UsageError("--unpack is for --json")
+    if options.delimiter is not None and options.format not in (None, "text"):
+        raise UsageError(f"--delimiter is for text, not for {options.format}")
+    if options.format == "raw" and _fields(options):
+        raise UsageError("raw writes values and nothing else: leave out -k, -H, -t, -o and -a")
     if options.invert_match and options.grep is None and options.key is None:
         raise UsageError("-v needs something to match: --grep or --key")
 
 
-def _formatter(options: argparse.Namespace) -> Formatter:
+def _fields(options: argparse.Namespace) -> set[str]:
+    """Return what is wanted beside the value."""
     flags = {
         formats.OFFSET: options.offsets,
         formats.TIMESTAMP: options.timestamps,
         formats.KEY: options.keys,
         formats.HEADERS: options.headers,
     }
-    fields = {name for name, is_wanted in flags.items() if is_wanted or options.all}
+    return {name for name, is_wanted in flags.items() if is_wanted or options.all}
+
+
+def _formatter(options: argparse.Namespace) -> Formatter:
     match options.format:
         case "json":
             return formats.json_formatter(unpacks=options.unpack)
         case "hex":
-            return formats.hex_formatter(fields, null=options.null)
+            return formats.hex_formatter(_fields(options), null=options.null)
         case "raw":
             return formats.raw_values
     return formats.text_formatter(
-        fields,
-        delimiter=unescaped(options.delimiter),
+        _fields(options),
+        delimiter=b"\n" if options.delimiter is None else unescaped(options.delimiter),
         null=options.null.encode(),
         is_for_terminal=options.output is None and sys.stdout.isatty(),
     )
 
 
-def _spans(options: argparse.Namespace, where: Connecting) -> dict[TopicPartition, Span]:
-    """Find out from which offset to which each partition is to be read."""
+class _Plan(NamedTuple):
+    """What there is to read.
+
+    Attributes:
+        known: The partitions that the topic has.
+        spans: From which offset to which each that is wanted is read; to the end now, with -f.
+    """
+
+    known: Collection[int]
+    spans: dict[TopicPartition, Span]
+
+
+def _plan(options: argparse.Namespace, where: Connecting) -> _Plan:
     with where.cluster() as cluster:
         topic = ask_for_topic(cluster, options.topic)
         tps = partitions_of(topic, options.partition, action="read")
@@ -261,7 +281,8 @@ def _spans(options: argparse.Namespace, where: Connecting) -> dict[TopicPartitio
         stops = found[-1]
     if options.last is not None:
         starts = {tp: max(begins[tp], stops[tp] - options.last) for tp in tps}
-    return {tp: Span(starts[tp], None if options.follow else stops[tp]) for tp in tps}
+    spans = {tp: Span(starts[tp], stops[tp]) for tp in tps}
+    return _Plan(topic.partitions.keys(), spans)
 
 
 def _tell_of_what_is_gone(
@@ -282,16 +303,19 @@ def _tell_of_what_is_gone(
 async def _copy(
     options: argparse.Namespace,
     where: Connecting,
-    spans: dict[TopicPartition, Span],
+    plan: _Plan,
     keep: Filter | None,
     sink: Sink,
 ) -> None:
     """Bring records to where they are to go."""
     left: int = sys.maxsize if options.count is None else options.count
+    known_for_s = KNOWN_FOR_S if options.follow else math.inf
     try:
         async with (
-            where.consumer(isolation_level=options.isolation_level) as consumer,
-            aclosing(records_of(consumer, spans)) as found,
+            where.consumer(
+                isolation_level=options.isolation_level, metadata_max_age_s=known_for_s
+            ) as consumer,
+            aclosing(_found(options, consumer, plan)) as found,
         ):
             async for records in found:
                 kept: Sequence[formats.Record] = records if keep is None else keep(records)
@@ -303,3 +327,14 @@ async def _copy(
                     await sink.write(kept)
     finally:
         await sink.close()
+
+
+def _found(
+    options: argparse.Namespace, consumer: AIOKafkaConsumer, plan: _Plan
+) -> AsyncGenerator[list[formats.Record], None]:
+    if not options.follow:
+        return records_of(consumer, plan.spans)
+    newcomers = None
+    if options.partition is None:
+        newcomers = Newcomers(consumer, options.topic, plan.known)
+    return follow(consumer, {tp: span.start for tp, span in plan.spans.items()}, newcomers)

@@ -230,6 +230,8 @@ async def test_missing_topic_is_named_with_the_one_that_may_be_meant(
         (["--grep", "("], "is no regular expression"),
         (["-v"], "-v needs something to match"),
         (["--unpack"], "--unpack is for --json"),
+        (["--json", "-d", ","], "--delimiter is for text, not for json"),
+        (["--format", "raw", "-k"], "raw writes values and nothing else"),
         (["--json", "--output", "x.parquet"], "is a table, which has no --format"),
     ],
 )
@@ -247,6 +249,24 @@ async def test_no_broker_is_one_line(cli: Running) -> None:
     assert ended.code == 1
     assert ended.errors.startswith("error: no broker can be used: cannot connect to 127.0.0.1:1")
     assert ended.errors.count("\n") == 1
+
+
+async def test_tail_reads_partitions_that_the_topic_is_given_meanwhile(
+    kafka: KafkaHandle, topic: str
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-m", "aiokafka_lite", "tail", topic, "-b", kafka.bootstrap_servers],
+        *["-o", "-n", "1", "-c", "4", "-X", "metadata.max.age.ms=100"],
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    seen = [await asyncio.wait_for(process.stdout.readline(), 30) for _ in range(2)]
+    assert sorted(seen) == [b"0:4\ta4\n", b"1:0\tb0\n"]
+    await kafka.add_partitions(topic, 3)
+    await kafka.produce(topic, 2, rows(b"c0", b"c1"))
+    rest, _ = await asyncio.wait_for(process.communicate(), 30)
+    assert rest == b"2:0\tc0\n2:1\tc1\n"
+    assert process.returncode == 0
 
 
 async def test_ctrl_c_ends_tail_quietly_with_130(kafka: KafkaHandle, topic: str) -> None:
