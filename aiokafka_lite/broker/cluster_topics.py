@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import KeysView, Mapping
 from typing import TYPE_CHECKING
 
 from aiokafka_lite.broker.catalog import TopicCatalog
@@ -33,7 +33,7 @@ class ClusterTopics:
     def created_version(self) -> int:
         return self._catalog.created_version
 
-    def names(self) -> Collection[str]:
+    def names(self) -> KeysView[str]:
         return self._catalog.topics.keys()
 
     def by_name(self, name: str) -> TopicFacts | None:

@@ -16,6 +16,8 @@ import pytest
 from aiokafka_lite.broker import Broker, handlers
 from aiokafka_lite.broker.handlers.registry import HANDLERS
 from aiokafka_lite.protocol import codec, framing
+from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchTopic
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.protocol.messages.list_groups import ListGroupsRequest
@@ -43,7 +45,9 @@ from aiokafka_lite.protocol.messages.produce import (
 from aiokafka_lite.protocol.schema import Request, Response, Struct
 from aiokafka_lite.protocol.wire import STRING, UUID, Array, Field, Fixed, Nested, Wire
 from aiokafka_lite.records import build_batch
+from tests.broker.group.requests import await_coordinator
 from tests.broker.wire import fetch_partition
+from tests.support.cluster import KafkaHandle
 from tests.support.holds import Holds
 from tests.support.wire import RawClient
 
@@ -195,6 +199,32 @@ async def test_others_are_served_while_a_hundred_thousand_names_are_looked_up(
     assert beats > 50
     (seen,) = broker.requests.of("Metadata")
     assert seen.error_codes == {3}
+
+
+async def test_a_member_that_subscribes_to_a_hundred_thousand_topics_holds_up_nobody(
+    broker: Broker,
+) -> None:
+    await await_coordinator(KafkaHandle("embedded", broker.bootstrap_servers))
+    names = [f"unknown{n}" for n in range(100_000)]
+    held_ms: list[float] = []
+    for group in ("a", "b", "c"):
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=group,
+            member_id="m",
+            member_epoch=0,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=["t", *names],
+            topic_partitions=[],
+        )
+        frame = framing.encode_request(request, 1, 1, "large")
+        async with Holds() as holds:
+            await asyncio.to_thread(exchange, broker, [frame])
+        held_ms.append(holds.longest_ms)
+    assert min(held_ms) < MS_PER_MEBIBYTE * len(frame) / MEBIBYTE
+    async with RawClient(broker.bootstrap_servers) as client:
+        described = await client.request(ConsumerGroupDescribeRequest(group_ids=["a"]))
+    (member,) = described.groups[0].members
+    assert member.subscribed_topic_names == ["t", *sorted(names)]
 
 
 async def test_topics_made_by_the_thousand_hold_up_nobody(broker: Broker) -> None:

@@ -243,7 +243,7 @@ class ConsumerGroup:
         if changed is not None:
             members = [m for m in members if m.member_id != changed.member_id] + [changed]
         resolved = self.regexes if regexes is None else regexes
-        names = {name for member in members for name in member.topic_names}
+        names = set[str]().union(*(member.topic_names for member in members))
         for regex in {member.topic_regex for member in members if member.topic_regex}:
             if regex in resolved:
                 names |= resolved[regex].topics

@@ -8,7 +8,7 @@ from aiokafka_lite.broker.groups.assignors import Assignment
 from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup, ResolvedRegex
 from aiokafka_lite.broker.groups.consumer_member import ConsumerMember, PartitionEpochs
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
-from aiokafka_lite.broker.groups.topic_hash import java_order
+from aiokafka_lite.broker.groups.topic_hash import in_java_order
 from aiokafka_lite.protocol.messages.consumer_group_records import (
     ClassicMemberMetadata,
     ClassicProtocol,
@@ -54,7 +54,7 @@ def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
             rack_id=member.rack_id,
             client_id=member.client_id,
             client_host=member.client_host,
-            subscribed_topic_names=sorted(member.topic_names, key=java_order),
+            subscribed_topic_names=in_java_order(member.topic_names),
             subscribed_topic_regex=member.topic_regex,
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             server_assignor=member.server_assignor,
@@ -113,7 +113,7 @@ def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> Coordina
     return CoordinatorRecord(
         ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex),
         ConsumerGroupRegularExpressionValue(
-            topics=sorted(resolved.topics, key=java_order),
+            topics=in_java_order(resolved.topics),
             version=resolved.version,
             timestamp=resolved.timestamp_ms,
         ),

@@ -7,7 +7,7 @@ racks have changed, and the group needs a new assignment (KIP-1101, Kafka: Utils
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, KeysView, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite.broker.groups.xxh3 import xxh3_64
@@ -47,7 +47,7 @@ class Topics(Protocol):
     @property
     def created_version(self) -> int: ...
 
-    def names(self) -> Collection[str]: ...
+    def names(self) -> KeysView[str]: ...
 
     def by_name(self, name: str) -> TopicFacts | None: ...
 
@@ -57,25 +57,34 @@ class Topics(Protocol):
         """Return a topic's id without its facts, which cost time by its partitions."""
 
 
-def topic_ids(topics: Topics, names: Iterable[str]) -> frozenset[bytes]:
+def topic_ids(topics: Topics, names: Collection[str]) -> frozenset[bytes]:
     """Return the ids of those of the topics that exist."""
-    found = (topics.id_of(name) for name in names)
+    found = (topics.id_of(name) for name in _existing(topics, names))
     return frozenset(topic_id for topic_id in found if topic_id is not None)
 
 
-def metadata_hash(topics: Topics, names: Iterable[str]) -> int:
+def metadata_hash(topics: Topics, names: Collection[str]) -> int:
     """Return the hash of the topics that exist, signed as Java has it; 0 for none."""
-    known = (name for name in names if topics.id_of(name) is not None)
-    found = (topics.by_name(name) for name in sorted(known, key=java_order))
+    found = (topics.by_name(name) for name in in_java_order(_existing(topics, names)))
     hashes = [_topic_hash(topic) for topic in found if topic is not None]
     if not hashes:
         return 0
     return _signed(xxh3_64(b"".join(value.to_bytes(8, "little") for value in hashes)))
 
 
-def java_order(text: str) -> bytes:
-    """Return what sorts as Java's String.compareTo does, by UTF-16 units."""
-    return text.encode("utf-16-be", "surrogatepass")
+def _existing(topics: Topics, names: Collection[str]) -> Collection[str]:
+    """Return those of the topics that exist; goes over the fewer of both."""
+    existing = topics.names()
+    if len(names) <= len(existing):
+        return existing & names
+    return frozenset(names).intersection(existing)
+
+
+def in_java_order(texts: Collection[str]) -> list[str]:
+    """Return texts as Java's String.compareTo sorts them, by UTF-16 units."""
+    if "".join(texts).isascii():  # they sort by their characters then, which takes a fifth
+        return sorted(texts)
+    return sorted(texts, key=lambda text: text.encode("utf-16-be", "surrogatepass"))
 
 
 def _topic_hash(topic: TopicFacts) -> int:
@@ -87,8 +96,9 @@ def _topic_hash(topic: TopicFacts) -> int:
     ]
     for partition, racks in enumerate(topic.racks):
         parts.append(_INT32.pack(partition))
-        for rack in sorted(racks, key=java_order):
-            parts += [_INT32.pack(len(java_order(rack)) // 2), _java_string(rack)]
+        for rack in in_java_order(racks):
+            hashed = _java_string(rack)  # ends with its length, which goes ahead of it, too
+            parts += [hashed[-_INT32.size :], hashed]
     return xxh3_64(b"".join(parts))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import selectors
-from collections.abc import Collection, Coroutine
+from collections.abc import Coroutine, KeysView
 from typing import TypeVar
 
 from aiokafka_lite._tasks import TaskScope
@@ -104,7 +104,7 @@ class FakeTopics:
         del self._topics[name]
         self.version += 1
 
-    def names(self) -> Collection[str]:
+    def names(self) -> KeysView[str]:
         return self._topics.keys()
 
     def by_name(self, name: str) -> TopicFacts | None:
