@@ -66,10 +66,9 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 test: $(VENV)/.installed-dev ## run the short form of every test
 	$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
 
-# In the order of the files, not largest first: the model's half hours would come last.
 test-all: WORKERS = 2
 test-all: $(VENV)/.installed-dev ## run the long form: all combinations, a million mutations
-	AIOKAFKA_LITE_TEST_LONG=1 $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	AIOKAFKA_LITE_TEST_LONG=1 $(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-matrix: ## run the short form with every Python that is found, each in an environment of its own
 	.ci/matrix $(ARGS)

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.scheduling import BY_THEMSELVES, SHARE_SPARK, one_scope, put_heavy_first
+from tests.support.scheduling import (
+    BY_THEMSELVES,
+    HALF_HOURS,
+    SHARE_SPARK,
+    one_scope,
+    put_longest_first,
+)
 
 TESTS = Path(__file__).parent
 
@@ -39,13 +45,19 @@ def test_files_that_use_the_session_are_known() -> None:
 
 @pytest.mark.parametrize(
     ("scopes", "ordered"),
-    [(["a.py", "heavy", "b.py"], ["heavy", "a.py", "b.py"]), (["a.py", "b.py"], ["a.py", "b.py"])],
+    [
+        (["a.py", "heavy", "b.py"], ["heavy", "a.py", "b.py"]),
+        (["a.py", "b.py"], ["a.py", "b.py"]),
+        (["a.py", HALF_HOURS[1], HALF_HOURS[0], "heavy"], ["heavy", *HALF_HOURS, "a.py"]),
+        ([HALF_HOURS[0], "a.py", HALF_HOURS[1]], [*HALF_HOURS, "a.py"]),
+    ],
 )
 def test_what_takes_longest_is_begun_first(scopes: list[str], ordered: list[str]) -> None:
     queue: OrderedDict[str, dict[str, bool]] = OrderedDict((scope, {}) for scope in scopes)
-    put_heavy_first(queue)
+    put_longest_first(queue)
     assert list(queue) == ordered
 
 
 def test_files_that_are_named_exist() -> None:
-    assert [file for file in BY_THEMSELVES if not (TESTS.parent / file).exists()] == []
+    named = (*BY_THEMSELVES, *HALF_HOURS)
+    assert [file for file in named if not (TESTS.parent / file).exists()] == []

@@ -46,6 +46,10 @@ BY_THEMSELVES: Final = frozenset(
 """The files whose tests start a cluster or a Spark session in other processes."""
 
 
+HALF_HOURS: Final = ("tests/model/test_model.py", "tests/model/test_model_real.py")
+"""The files with tests that take half an hour each in the long form."""
+
+
 def one_scope(nodeid: str) -> str | None:
     """Return the scope that a test shares with those of other files; None if it has its file's."""
     # Those that share a session, which takes a gigabyte, and half a minute of CPU time until its
@@ -55,13 +59,14 @@ def one_scope(nodeid: str) -> str | None:
     return _HEAVY_SCOPE if file in SHARE_SPARK or file in BY_THEMSELVES else None
 
 
-def put_heavy_first(queue: OrderedDict[str, dict[str, bool]]) -> None:
-    """Move the scope that takes longest to the front of a queue of scopes.
+def put_longest_first(queue: OrderedDict[str, dict[str, bool]]) -> None:
+    """Move the scopes that take longest to the front of a queue of scopes.
 
-    Begun last it would run on alone, beside workers that are done.
+    Begun last they would run on alone, beside workers that are done.
     """
-    if _HEAVY_SCOPE in queue:
-        queue.move_to_end(_HEAVY_SCOPE, last=False)
+    for scope in reversed((_HEAVY_SCOPE, *HALF_HOURS)):
+        if scope in queue:
+            queue.move_to_end(scope, last=False)
 
 
 class SchedulingWithHeavyOnes(LoadFileScheduling):  # type: ignore[misc]  # xdist is not typed
@@ -72,5 +77,5 @@ class SchedulingWithHeavyOnes(LoadFileScheduling):  # type: ignore[misc]  # xdis
         return scope
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        put_heavy_first(self.workqueue)
+        put_longest_first(self.workqueue)
         super()._assign_work_unit(node)
