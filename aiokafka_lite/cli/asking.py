@@ -1,4 +1,7 @@
-"""What commands ask a cluster about topics and offsets. Nothing is retried that a person can."""
+"""What commands ask a cluster about topics and offsets. Nothing is retried that a person can.
+
+What passes by itself while a cluster starts is waited out: see `BlockingCluster.retrying`.
+"""
 
 from __future__ import annotations
 

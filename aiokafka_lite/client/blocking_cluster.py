@@ -133,7 +133,7 @@ class BlockingCluster:
             KafkaConnectionError: No broker could be used; names each one and why.
             KafkaError: A broker refused the credentials, or the question.
         """
-        response = self._retrying(lambda: self._ask_for_metadata(topics))
+        response = self.retrying(lambda: self._ask_for_metadata(topics))
         return self.apply_metadata(response, is_of_all=topics is None)
 
     def apply_metadata(self, response: MetadataResponse, *, is_of_all: bool) -> ClusterView:
@@ -313,7 +313,7 @@ class BlockingCluster:
             KafkaError: The last error, when ``request_timeout_s`` is over.
         """
         request = coordinator_request(group_id)
-        node = self._retrying(lambda: coordinator_of(group_id, self.request_any(request)))
+        node = self.retrying(lambda: coordinator_of(group_id, self.request_any(request)))
         if node.id not in self.view.nodes:
             self._take(self.view.with_nodes([node]))
         return node.id
@@ -355,8 +355,15 @@ class BlockingCluster:
                 return answer
         return None
 
-    def _retrying(self, ask: Callable[[], T]) -> T:
-        """Ask until there is an answer, or an error that lasts, or until time is over."""
+    def retrying(self, ask: Callable[[], T]) -> T:
+        """Ask until there is an answer, or an error that lasts, or until time is over.
+
+        Errors that pass are waited out for ``request_timeout_s``, with a growing back-off; the
+        first of them is a warning in the log.
+
+        Raises:
+            KafkaError: The last error.
+        """
         backoff = Backoff(self.config.retry_backoff_s, self.config.retry_backoff_max_s, self._rng)
         began_at = self._clock()
         give_up_at = began_at + self.config.request_timeout_s

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.errors import CoordinatorLoadInProgressError
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle
 
@@ -26,6 +27,18 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
     return give
+
+
+async def test_a_broker_that_has_just_started_is_waited_for(
+    cli: Running, stdin: Callable[[bytes], None]
+) -> None:
+    stdin(b"first\n")
+    async with Broker() as broker:
+        broker.create_topic("t")
+        with broker.on("InitProducerId").fail(CoordinatorLoadInProgressError, times=3) as rule:
+            ended = await cli("produce", "t", "-b", broker.bootstrap_servers)
+        assert (ended.code, rule.hits) == (0, 3)
+        assert [record.value for record in broker.records("t")] == [b"first"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from aiokafka_lite.cli.asking import why
@@ -62,22 +63,24 @@ class Described(NamedTuple):
 
 
 def list_groups(cluster: BlockingCluster) -> list[Listed]:
-    """Ask every node for the groups that it coordinates.
+    """Ask every node for the groups that it coordinates; waits while it loads them.
 
     Raises:
         KafkaError: One cannot be asked, or refuses.
     """
-    found: list[Listed] = []
-    for node in sorted(cluster.view.nodes):
+
+    def of(node: int) -> list[Listed]:
         response = cluster.request(node, ListGroupsRequest())
         if response.error_code:
             error = for_code(response.error_code)
             raise error(f"node {node} does not list its groups: {why(error)}")
-        found += [
+        return [
             Listed(each.group_id, each.group_state, each.group_type, each.protocol_type, node)
             for each in response.groups
         ]
-    return sorted(found)
+
+    nodes = sorted(cluster.view.nodes)
+    return sorted(each for node in nodes for each in cluster.retrying(partial(of, node)))
 
 
 def describe(cluster: BlockingCluster, node: int, group_ids: Iterable[str]) -> list[Described]:
@@ -111,12 +114,22 @@ def describe(cluster: BlockingCluster, node: int, group_ids: Iterable[str]) -> l
 
 
 def describe_one(cluster: BlockingCluster, group_id: str) -> tuple[int, Described]:
-    """Find a group's coordinator; return its node id, and what it knows of the group."""
-    node = cluster.coordinator(group_id)
-    described = describe(cluster, node, [group_id])
-    if not described:
-        raise KafkaProtocolError(f"the answer to DescribeGroups leaves out {group_id!r}")
-    return node, described[0]
+    """Find a group's coordinator; return its node id, and what it knows of the group.
+
+    A coordinator that has just become one, and loads the group still, is waited for.
+
+    Raises:
+        KafkaError: It cannot be asked, or refuses.
+    """
+
+    def ask() -> tuple[int, Described]:
+        node = cluster.coordinator(group_id)
+        described = describe(cluster, node, [group_id])
+        if not described:
+            raise KafkaProtocolError(f"the answer to DescribeGroups leaves out {group_id!r}")
+        return node, described[0]
+
+    return cluster.retrying(ask)
 
 
 def _raise_for(group_id: str, error_code: int, message: str | None) -> None:

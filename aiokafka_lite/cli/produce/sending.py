@@ -62,7 +62,7 @@ class Sender:
     def __init__(
         self, cluster: BlockingCluster, topic: str, *, codec: Codec, partition_count: int
     ) -> None:
-        """Ask for a producer's id.
+        """Ask for a producer's id, which a broker that has just started does not give at once.
 
         Raises:
             KafkaError: There is none to be had.
@@ -75,13 +75,16 @@ class Sender:
         self._sequences: dict[int, int] = {}
         self._turn = 0
         self.count = 0
-        answer = cluster.request_any(
+        self._producer = cluster.retrying(self._ask_for_producer)
+
+    def _ask_for_producer(self) -> tuple[int, int]:
+        answer = self._cluster.request_any(
             InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=NO_TIMEOUT)
         )
         if answer.error_code:
             error = for_code(answer.error_code)
             raise error(f"no producer id was given: {why(error)}")
-        self._producer = (answer.producer_id, answer.producer_epoch)
+        return answer.producer_id, answer.producer_epoch
 
     def add(self, record: NewRecord) -> None:
         """Add a record; sends what there is when its batch is full.

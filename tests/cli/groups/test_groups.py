@@ -12,10 +12,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
 )
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
+from tests.broker.group.requests import await_coordinator
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 
@@ -41,6 +43,23 @@ async def topic(kafka: KafkaHandle) -> str:
     await kafka.produce(name, 0, [(None, b"v")] * 5)
     await kafka.produce(name, 1, [(None, b"v")] * 3)
     return name
+
+
+@pytest.mark.parametrize("api", ["ConsumerGroupDescribe", "ListGroups", "FindCoordinator"])
+async def test_a_coordinator_that_still_loads_is_waited_for(cli: Running, api: str) -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        where = ["-b", broker.bootstrap_servers]
+        done = await cli("reset", "g", "--topic", "t", "--to", "earliest", "--execute", *where)
+        assert done.code == 0
+        is_search = api == "FindCoordinator"
+        error = CoordinatorNotAvailableError if is_search else CoordinatorLoadInProgressError
+        with broker.on(api).fail(error, times=3) as rule:
+            rows = (await cli("lag", "g", "--json", *where)).objects
+            groups = (await cli("groups", "--json", *where)).objects
+    assert rule.hits == 3
+    assert [(row["topic"], row["committed"]) for row in rows] == [("t", 0)]
+    assert [row["group"] for row in groups] == ["g"]
 
 
 async def test_lag_is_shown_with_members_and_without(
@@ -104,8 +123,8 @@ async def test_group_of_the_newer_protocol_is_seen_too(
         subscribed_topic_names=[topic],
         topic_partitions=[],
     )
+    await await_coordinator(kafka)
     async with kafka.raw() as client:
-        await client.request(FindCoordinatorRequest(coordinator_keys=[group]))
         answer = await client.request(request)
         assert not answer.error_code, answer.error_message
     (row,) = (await cli("groups", group, "--json", *where)).objects
