@@ -24,7 +24,7 @@ export BOOTSTRAP
 SOURCES := pyproject.toml setup.py $(shell find aiokafka_lite -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
-.PHONY: help run pipeline test test-all test-matrix wheel check fmt docs bench bench-quick bench-spark figures profile kafka clean
+.PHONY: help run pipeline test test-all test-matrix wheel test-pages check fmt docs bench bench-quick bench-spark figures profile kafka clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -75,6 +75,9 @@ test-matrix: ## run the short form with every Python that is found, each in an e
 
 wheel: ## build the wheel, and try it in an empty environment without a compiler
 	PYTHON=$(PYTHON) .ci/wheel
+
+test-pages: ## run the snippets of README and docs with the wheel that `make wheel` has left
+	PYTHON=$(PYTHON) .ci/pages $(ARGS)
 
 check: $(VENV)/.installed-dev ## static checks: lint, format, types, import contracts, spelling
 	$(BIN)/ruff check .

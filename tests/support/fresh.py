@@ -17,7 +17,9 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT: Final = Path(__file__).parents[2]
+import aiokafka_lite
+
+HOME: Final = Path(aiokafka_lite.__file__).parent
 OURS: Final = "aiokafka-lite"
 # Commands are not linked: their first line names the interpreter of the environment they are of.
 COMMAND: Final = """\
@@ -43,11 +45,11 @@ class Fresh:
         (self._packages,) = path.glob("lib/python*/site-packages")
 
     def link(self, requirements: Iterable[str]) -> None:
-        """Make these distributions and what they need importable; this package is the tree's."""
+        """Make these distributions and what they need importable; ours is the one under test."""
         for found in _with_dependencies(requirements):
             names = {Path(file).parts[0] for file in found.files or ()}
             if _name(found) == OURS:
-                self._link(ROOT / "aiokafka_lite")
+                self._link(HOME)
                 # What was found may be the tree's own metadata, where it was built in place.
                 names = {name for name in names if name.endswith((".dist-info", ".egg-info"))}
             for name in names - {"..", "__pycache__"}:
