@@ -95,8 +95,10 @@ class Stream:
         return sorted(self.logged("commits"))
 
     def logged(self, log: str) -> dict[int, str]:
-        """Return the last line of each file of one of the checkpoint's logs, by batch."""
+        """Return the last line of each file of one of the checkpoint's logs, by batch, in order."""
+        # The directory has an order of its own.
+        files = (self.checkpoint / log).glob("[0-9]*")
         return {
             int(file.name): file.read_text().splitlines()[-1]
-            for file in (self.checkpoint / log).glob("[0-9]*")
+            for file in sorted(files, key=lambda file: int(file.name))
         }
