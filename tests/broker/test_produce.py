@@ -174,7 +174,7 @@ BAD_BATCHES = {
     "no records": (_resealed(batch(3), 57, bytes(4)), InvalidRecordError),
     "no sequence": (batch(producer_id=7, producer_epoch=0), InvalidRecordError),
     "too large": (batch(30_000), MessageSizeTooLargeError),
-    "future": (batch(timestamp=NOW + 2 * HOUR_MS), InvalidTimestampError),
+    "future": (batch(timestamp=NOW + 24 * HOUR_MS), InvalidTimestampError),
 }
 
 

@@ -19,7 +19,6 @@ from aiokafka_lite.cli.load import load_file
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 
-NOW_MS = int(time.time() * 1000)
 MINUTE_MS = 60_000
 
 pytestmark = pytest.mark.one_loop_each
@@ -30,13 +29,19 @@ def rows(*values: bytes) -> list[tuple[bytes | None, bytes | None]]:
 
 
 @pytest.fixture
-async def topic(kafka: KafkaHandle) -> str:
+def now_ms() -> int:
+    """When the test began: what is "45 minutes ago" by then, the commands work out themselves."""
+    return int(time.time() * 1000)
+
+
+@pytest.fixture
+async def topic(kafka: KafkaHandle, now_ms: int) -> str:
     """Two partitions: a0 to a4 with a timestamp an hour old and newer ones, and b0."""
     name = await kafka.create_topic(partitions=2)
     for minutes, values in ((60, (b"a0", b"a1")), (30, (b"a2", b"a3")), (0, (b"a4",))):
-        at = NOW_MS - minutes * MINUTE_MS
+        at = now_ms - minutes * MINUTE_MS
         await kafka.produce(name, 0, rows(*values), timestamp_ms=at, headers=[("h", b"1")])
-    await kafka.produce(name, 1, rows(b"b0"), timestamp_ms=NOW_MS)
+    await kafka.produce(name, 1, rows(b"b0"), timestamp_ms=now_ms)
     return name
 
 
@@ -58,7 +63,7 @@ def at(kafka: KafkaHandle, *arguments: object) -> list[object]:
         (["--from", "latest"], ""),
         (["--from", "45m"], "a2 a3 a4 b0"),
         (["--from", "45 minutes", "--until", "15m"], "a2 a3"),
-        (["--from", f"@{NOW_MS}"], "a4 b0"),
+        (["--from", "@{now_ms}"], "a4 b0"),
         (["--until", "45m", "-p", 0], "a0 a1"),
         (["-p", 0, "--until", "45m", "-n", 1], "a1"),
         (["--grep", "^a[13]$"], "a1 a3"),
@@ -71,9 +76,15 @@ def at(kafka: KafkaHandle, *arguments: object) -> list[object]:
     ],
 )
 async def test_those_records_are_printed_that_were_asked_for(
-    kafka: KafkaHandle, topic: str, cli: Running, options: Sequence[object], expected: str
+    kafka: KafkaHandle,
+    topic: str,
+    now_ms: int,
+    cli: Running,
+    options: Sequence[object],
+    expected: str,
 ) -> None:
-    ended = await cli(*at(kafka, "cat", topic, *options))
+    filled_in = [str(option).replace("{now_ms}", str(now_ms)) for option in options]
+    ended = await cli(*at(kafka, "cat", topic, *filled_in))
     assert (ended.code, ended.errors) == (0, "")
     assert sorted(ended.lines) == expected.split()
 
@@ -103,13 +114,13 @@ async def test_fields_are_printed_ahead_of_the_value(
     assert ended.out == b"a0a1a2a3a4"
 
 
-async def test_json_says_all_there_is(kafka: KafkaHandle, cli: Running) -> None:
+async def test_json_says_all_there_is(kafka: KafkaHandle, now_ms: int, cli: Running) -> None:
     topic = await kafka.create_topic()
     twice = [("h", b"1"), ("h", b"\xff")]
-    await kafka.produce(topic, 0, [(None, b'{"a": 1}')], timestamp_ms=NOW_MS)
-    await kafka.produce(topic, 0, [(b"\xff", None)], timestamp_ms=NOW_MS, headers=twice)
+    await kafka.produce(topic, 0, [(None, b'{"a": 1}')], timestamp_ms=now_ms)
+    await kafka.produce(topic, 0, [(b"\xff", None)], timestamp_ms=now_ms, headers=twice)
     ended = await cli(*at(kafka, "cat", topic, "--json"))
-    place = {"topic": topic, "partition": 0, "timestamp": NOW_MS}
+    place = {"topic": topic, "partition": 0, "timestamp": now_ms}
     assert ended.objects == [
         {**place, "offset": 0, "key": None, "headers": {}, "value": '{"a": 1}'},
         {
