@@ -1,7 +1,6 @@
 """The events of a consumer: what `async for event in consumer.events()` gives."""
 
-from aiokafka_lite.consumer.monitoring.event_stream import EventSubscription
-from aiokafka_lite.consumer.monitoring.events import (
+from aiokafka_lite.consumer.events.kinds import (
     EVENT_CLASSES,
     Assigned,
     BrokerDown,
@@ -25,6 +24,7 @@ from aiokafka_lite.consumer.monitoring.events import (
     TopicDeleted,
     TopicRecreated,
 )
+from aiokafka_lite.consumer.events.stream import EventSubscription
 
 __all__ = [
     "EVENT_CLASSES",

@@ -23,7 +23,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from aiokafka_lite.consumer.assignors.cluster_topics import TopicsOfCluster
+from aiokafka_lite.consumer.assignors.abstract import TopicsOfCluster
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.errors import KafkaError

@@ -18,8 +18,7 @@ from aiokafka_lite.client.config import (
     check_unused_tls,
     parse_bootstrap_servers,
 )
-from aiokafka_lite.consumer.delivery.delivering import check_on_bad_record
-from aiokafka_lite.consumer.positions.reset import check_reset, reset_timestamp
+from aiokafka_lite.consumer.reset_policy import check_reset, reset_timestamp
 
 if TYPE_CHECKING:
     import ssl
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.abc import AbstractTokenProvider
     from aiokafka_lite.bad_records import OnBadRecord
     from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor
-    from aiokafka_lite.consumer.delivery.deserialising import AnyDeserializer
+    from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
 
 DEFAULT_CLIENT_ID: Final = f"aiokafka-lite-{__version__}"
 DEFAULT_MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
@@ -181,13 +180,6 @@ class ConsumerConfig(Settings):
                 f"partition_assignment_strategy holds assignors, not names as in {strategy!r}"
             )
         check_reset(self.auto_offset_reset)
-        check_on_bad_record(self.on_bad_record)
-        if self.has_deserializers:
-            # Imported where it is used: many consumers have none.
-            from aiokafka_lite.consumer.delivery.deserialising import check_deserializer
-
-            check_deserializer("key_deserializer", self.key_deserializer)
-            check_deserializer("value_deserializer", self.value_deserializer)
 
     @property
     def has_deserializers(self) -> bool:

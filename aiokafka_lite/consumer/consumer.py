@@ -6,37 +6,46 @@ import asyncio
 import os
 import random
 import ssl
+import time
 import traceback
 import warnings
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Generic
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, SupportsIndex, overload
 
-from aiokafka_lite._compat import KT, VT, override
+from aiokafka_lite._compat import KT, VT, Self, override, timeout, timeout_at
 from aiokafka_lite.abc import AbstractTokenProvider, ConsumerRebalanceListener
 from aiokafka_lite.consumer.aiokafka_names import AiokafkaNames
 from aiokafka_lite.consumer.arguments import (
+    NAMED_TUPLES,
     check_listener,
+    check_offset,
+    check_partition,
     check_partitions,
     check_pattern,
+    check_timestamps,
     check_topics,
 )
+from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, RoundRobinPartitionAssignor
+from aiokafka_lite.consumer.buffer.delivering import LentDelivery, make_delivery
 from aiokafka_lite.consumer.config import (
     DEFAULT_CLIENT_ID,
     DEFAULT_MAX_BUFFERED_BYTES,
     ConsumerConfig,
     check_max_records,
 )
-from aiokafka_lite.consumer.delivery.delivering import LentDelivery, make_delivery
 from aiokafka_lite.consumer.delivery.iteration import RecordIterator
 from aiokafka_lite.consumer.engine import Engine
-from aiokafka_lite.consumer.lent_listener import LentListener
-from aiokafka_lite.consumer.lifecycle import Lifecycle
-from aiokafka_lite.consumer.monitoring.methods import Monitoring
+from aiokafka_lite.consumer.events.stream import (
+    DEFAULT_BUFFERED_EVENTS,
+    EventSubscription,
+)
+from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
 from aiokafka_lite.consumer.ownership import as_if_running, running_loop
-from aiokafka_lite.consumer.position_methods import PositionMethods
-from aiokafka_lite.consumer.state import SubscriptionState
+from aiokafka_lite.consumer.reset_policy import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from aiokafka_lite.consumer.wrapped_gets import (
     NO_RECORDS,
     goes_by_getone,
@@ -45,19 +54,28 @@ from aiokafka_lite.consumer.wrapped_gets import (
 )
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
+    IllegalOperation,
     IllegalStateError,
+    KafkaTimeoutError,
     RecordTooLargeError,
 )
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from aiokafka_lite.bad_records import OnBadRecord
+    from aiokafka_lite.consumer.buffer.chunk import Record
     from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
-    from aiokafka_lite.consumer.delivery.fetched import Record
+    from aiokafka_lite.consumer.monitoring.health import Health
+    from aiokafka_lite.consumer.parts import Running
+    from aiokafka_lite.consumer.positions.leader_lookup import FoundOffset
     from aiokafka_lite.deserializers import DeserializerOf
     from aiokafka_lite.structs import ConsumerRecord
+
+CommitOffsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
+DEFAULT_STOP_TIMEOUT_S: Final = 10.0
 
 # One for all consumers, as its state is 2.5 KiB; a forked child draws others than its parent.
 _rng: Final = random.Random()
@@ -65,9 +83,7 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_rng.seed)
 
 
-class AIOKafkaConsumer(
-    RecordIterator, Lifecycle, PositionMethods, Monitoring, AiokafkaNames, Generic[KT, VT]
-):
+class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
     """Reads records from Kafka on the running event loop.
 
     ::
@@ -215,6 +231,11 @@ class AIOKafkaConsumer(
                 self._config.without_callables(),
                 self._state,
                 LentDelivery(self._delivery, self._state.events),
+                LoopProbe(
+                    self._state,
+                    has_deserializers=self._delivery.has_deserializers,
+                    session_timeout_s=self._config.session_timeout_s,
+                ),
                 _rng,
             )
         self._ready = self._engine.ready
@@ -229,13 +250,130 @@ class AIOKafkaConsumer(
         # after `unsubscribe` it is still told.
         self._listener: ConsumerRebalanceListener | None = None
         self._former_listener: ConsumerRebalanceListener | None = None
-        self._stopping = None
+        # What the stop could not commit, once it is over.
+        self._stopping: asyncio.Future[Mapping[TopicPartition, OffsetAndMetadata]] | None = None
         if topics:
             self._state.subscribe(check_topics(topics))
         self._closed = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._config.client_id!r} in group {self._group_id!r}>"
+
+    # --- Start and stop -------------------------------------------------------------------
+    async def start(self) -> None:
+        """Connect, wait for the topics, and with a group for the first assignment.
+
+        May be tried again after it failed or was cancelled; nothing is left of the attempt.
+
+        Raises:
+            KafkaConnectionError: No bootstrap server could be reached.
+            UnknownTopicOrPartitionError: A topic did not appear within request_timeout_ms.
+            TopicAuthorizationFailedError: A topic may not be read.
+            InvalidTopicError: A topic's name is not allowed.
+            GroupAuthorizationFailedError: The group may not be joined.
+            ConsumerStoppedError: It was stopped meanwhile.
+            ValueError: isolation_level is unknown.
+            AssertionError: It was started before, or on another loop (WrongLoopError).
+            ForkedError: It was made in another process.
+        """
+        self._engine.owner.check()
+        self._prepare_gets()
+        await self._engine.start()
+
+    async def stop(
+        self, timeout: float = DEFAULT_STOP_TIMEOUT_S
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Commit all that was handed out (with auto-commit), leave the group, disconnect.
+
+        Returns within `timeout` seconds, whatever the brokers do. Gets that wait meanwhile raise
+        ConsumerStoppedError. A second call waits for the first, within its own timeout, and
+        returns the same; a rebalance listener, for which the first waits, is not kept waiting.
+
+        When it is cancelled, what was not committed by then is not, and the group finds out by
+        the session timeout; but no task and no socket is left, and a second call tells what was
+        not committed.
+
+        Returns:
+            Offsets that should have been committed and could not be.
+
+        Raises:
+            WrongLoopError: It belongs to another loop.
+            ForkedError: It was made in another process.
+        """
+        return await self._stop(timeout, is_clean=True)
+
+    async def _stop(
+        self, timeout_s: float, *, is_clean: bool
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        self._engine.owner.check()
+        if self._stopping is not None:
+            return await self._await_stop(self._stopping, timeout_s)
+        self._closed = True
+        stopping = self._stopping = self._loop.create_future()
+        offsets: Mapping[TopicPartition, OffsetAndMetadata] = {}
+        if self._config.enable_auto_commit and self._group_id is not None:
+            handed_out = self._state.handed_out_offsets
+            offsets = handed_out() if is_clean else self._state.processed_offsets()
+        try:
+            await self._engine.stop(self._loop.time() + timeout_s, offsets)
+        finally:
+            stopping.set_result(self._engine.uncommitted)
+        return dict(stopping.result())
+
+    async def _await_stop(
+        self,
+        stopping: asyncio.Future[Mapping[TopicPartition, OffsetAndMetadata]],
+        timeout_s: float,
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        if not self._engine.is_called_by_listener():
+            try:
+                async with timeout(timeout_s):
+                    await asyncio.shield(stopping)
+            except asyncio.TimeoutError:
+                pass
+        return dict(self._engine.uncommitted)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Stop. Left by an exception, the latest get's records are not committed."""
+        if isinstance(exc, Exception) and not self._engine.is_stopped:
+            from aiokafka_lite.consumer.monitoring.diagnosis import last_words
+
+            self._engine.left_by = last_words(self._state, exc)
+        await self._stop(DEFAULT_STOP_TIMEOUT_S, is_clean=exc_type is None)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} cannot be copied or pickled, as it holds connections and a "
+            "place in a group: give its settings away, and make another one there"
+        )
+
+    def __del__(self) -> None:
+        # In a forked child it is the parent's to stop it.
+        if getattr(self, "_closed", True) or self._engine.owner.is_forked:
+            return
+        self._engine.abandon()  # first of all: a warning may be an error
+        warnings.warn(
+            f"Unclosed {type(self).__name__} {self!r}",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
+        context: dict[str, object] = {
+            "consumer": self,
+            "message": f"Unclosed {type(self).__name__}",
+        }
+        if self._source_traceback is not None:
+            context["source_traceback"] = self._source_traceback
+        self._loop.call_exception_handler(context)
 
     # --- Subscription and assignment ------------------------------------------------------
     def subscribe(
@@ -260,7 +398,7 @@ class AIOKafkaConsumer(
             raise TypeError("You can't provide both `topics` and `pattern`")
         check_listener(listener)
         self._engine.owner.check_now()
-        lent = None if listener is None else LentListener(listener)
+        lent = None if listener is None else _LentListener(listener)
         if pattern:
             self._state.subscribe_pattern(check_pattern(pattern), lent)
         else:
@@ -294,6 +432,34 @@ class AIOKafkaConsumer(
         """
         self._engine.owner.check_now()
         self._state.assign_from_user(check_partitions(partitions))
+
+    def incremental_assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these partitions, too, without the group sharing them out.
+
+        Those assigned already go on as they are, with what is buffered of them.
+
+        Raises:
+            IllegalStateError: Topics or a pattern are subscribed.
+            TypeError: One is not a TopicPartition.
+            ConsumerStoppedError: The consumer is stopped, or is being stopped.
+        """
+        self._check_change()
+        self._state.add_from_user(check_partitions(partitions))
+
+    def incremental_unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these partitions no more; the others go on as they are.
+
+        What is buffered of them is dropped. With auto-commit, what was handed out of them before
+        the latest get is committed right after; for the latest get's records `commit` first.
+
+        Raises:
+            IllegalStateError: One is not assigned, in which case nothing is changed; or the
+                partitions come from a subscription.
+            TypeError: One is not a TopicPartition.
+            ConsumerStoppedError: The consumer is stopped, or is being stopped.
+        """
+        self._check_change()
+        self._state.remove_from_user(check_partitions(partitions))
 
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions assigned at present."""
@@ -488,8 +654,8 @@ class AIOKafkaConsumer(
         self._is_by_getone = goes_by_getone(self, _ORIGINAL)
         self._iterate_over(NO_RECORDS if self._is_by_getone else self._ready.cursor)
 
-    @override
     def _prepare_gets(self) -> None:
+        """Look what others have wrapped around the gets."""
         wrap_as_aiokafkas(self, AIOKafkaConsumer, _ORIGINAL)
         self._wrapped_poll = wrap_as_getmany(self._poll, AIOKafkaConsumer, _ORIGINAL)
         self._choose_way()
@@ -527,6 +693,453 @@ class AIOKafkaConsumer(
         bad.skipped(error)
         self.seek(error.tp, error.next_offset)
 
+    # --- Positions ------------------------------------------------------------------------
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Have the next get of the partition start at `offset`; no request is sent.
+
+        What was fetched before is dropped, also what is on its way. For auto-commit the records in
+        hand stay unprocessed until the next get, and only then are those passed over done, too.
+        While a rebalance is under way a new position holds if the partition comes back with the
+        assignment that ends it; so do those of the other seeks. Where it goes to another member,
+        that one starts at what is committed.
+
+        Raises:
+            ValueError: The offset is not an int, or negative.
+            TypeError: `partition` is not a TopicPartition.
+            IllegalStateError: It is not assigned.
+            ConsumerStoppedError: The consumer is stopped, or is being stopped.
+        """
+        self._check_change()
+        offset = check_offset(offset)
+        self._state.seek(self._state.partition(check_partition(partition)), offset)
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> bool:
+        """Move to the first offset of the partitions, of all assigned if none is named.
+
+        Returns:
+            False if the offsets were not found within request_timeout_ms; the search goes on.
+
+        Raises:
+            TypeError: One is not a TopicPartition.
+            IllegalStateError: One is not assigned.
+        """
+        return await self._reset(partitions, EARLIEST_TIMESTAMP)
+
+    async def seek_to_end(self, *partitions: TopicPartition) -> bool:
+        """Move behind the last record of the partitions; otherwise as `seek_to_beginning`."""
+        return await self._reset(partitions, LATEST_TIMESTAMP)
+
+    async def _reset(self, partitions: tuple[TopicPartition, ...], timestamp: int) -> bool:
+        self._engine.owner.check()
+        self._engine.raise_if_unusable()
+        states = self._states(partitions)
+        for state in states:
+            self._state.request_reset(state, timestamp)
+        tps = [state.tp for state in states]
+        return await self._engine.wait_until(
+            lambda: not any(map(self._awaits_position, tps)), self._request_deadline()
+        )
+
+    def _awaits_position(self, tp: TopicPartition) -> bool:
+        # Looked up each time: after a rebalance it is another state of the same partition.
+        state = self._state.assignment.get(tp)
+        return state is not None and state.position is None
+
+    async def seek_to_committed(
+        self, *partitions: TopicPartition
+    ) -> dict[TopicPartition, int | None]:
+        """Move to the committed offsets; partitions without one stay where they are.
+
+        Returns:
+            The committed offset of each partition, None where there is none.
+
+        Raises:
+            TypeError: One is not a TopicPartition.
+            IllegalStateError: One is not assigned.
+            IllegalOperation: The consumer has no group.
+        """
+        self._engine.owner.check()
+        states = self._states(partitions)
+        self._require_group()
+        with self._engine.until_stopped() as running:
+            committed = await running.commits.committed([state.tp for state in states])
+        result: dict[TopicPartition, int | None] = {}
+        for state in states:
+            offset = committed[state.tp]
+            result[state.tp] = None if offset is None else offset.offset
+            if offset is not None and state.is_assigned:
+                self._state.seek(state, offset.offset)
+        return result
+
+    @overload
+    async def position(self, partition: TopicPartition) -> int: ...
+    @overload
+    async def position(
+        self, partition: TopicPartition, second: TopicPartition, /, *others: TopicPartition
+    ) -> dict[TopicPartition, int]: ...
+    async def position(
+        self, partition: TopicPartition, *others: TopicPartition
+    ) -> int | dict[TopicPartition, int]:
+        """Return the offset of the next record to be handed out, waiting until it is known.
+
+        Cancelling it leaves nothing behind.
+
+        Args:
+            partition: When it is the only one, its offset alone is returned, as by aiokafka.
+            others: With more of them, the result is a dict by partition, as of one moment.
+
+        Raises:
+            TypeError: One is not a TopicPartition.
+            IllegalStateError: One is not assigned, or was taken away meanwhile.
+            KafkaTimeoutError: They were not all found within request_timeout_ms.
+            KafkaError: What keeps one from being found.
+        """
+        self._engine.owner.check()
+        self._engine.raise_if_unusable()
+        wanted = check_partitions((partition, *others))
+        for tp in wanted:
+            self._state.partition(tp)
+
+        def are_known() -> bool:
+            missing = [tp for tp in wanted if self._awaits_position(tp)]
+            for tp in missing:
+                if error := self._engine.queue.sticky_error(self._state.partition(tp)):
+                    raise error.with_traceback(None)
+            return not missing
+
+        await self._engine.wait_until(are_known, self._request_deadline())
+        self._state.settle()
+        positions: dict[TopicPartition, int] = {}
+        for tp in wanted:
+            state = self._state.partition(tp)
+            if state.position is None:
+                raise KafkaTimeoutError(
+                    f"the position of {tp} was not found within "
+                    f"{self._config.request_timeout_ms} ms: {state.retry_reason or 'no answer'}"
+                ).at(tp)
+            positions[tp] = state.position
+        return positions if others else positions[wanted[0]]
+
+    # --- Commits --------------------------------------------------------------------------
+    async def commit(self, offsets: CommitOffsets | None = None) -> None:
+        """Commit offsets, by default the positions: all that was handed out.
+
+        Args:
+            offsets: For each partition the next offset to read, or that and a string.
+
+        Raises:
+            IllegalOperation: The consumer has no group.
+            IllegalStateError: A partition is not assigned, or nothing is subscribed or assigned.
+            CommitFailedError: The group has given the partitions to another member. Or the offset
+                is of records of an earlier assignment: it was handed out before another member may
+                have had the partition, and neither handed out nor sought since. (To go there all
+                the same, seek first.)
+            ValueError, TypeError: `offsets` has another shape.
+            KafkaError: The broker refused, or could not be reached in time.
+        """
+        self._engine.owner.check()
+        self._require_group()
+        if offsets is None and self._state.mode is SubscriptionMode.NONE:
+            raise IllegalStateError("Not subscribed to any topics: there is nothing to commit")
+        with self._engine.until_stopped() as running:
+            await running.commits.commit(offsets)
+
+    @overload
+    async def committed(
+        self, partition: TopicPartition, *, metadata: Literal[False] = False
+    ) -> int | None: ...
+    @overload
+    async def committed(
+        self, partition: TopicPartition, *, metadata: Literal[True]
+    ) -> OffsetAndMetadata | None: ...
+    @overload
+    async def committed(
+        self,
+        partition: TopicPartition,
+        second: TopicPartition,
+        /,
+        *others: TopicPartition,
+        metadata: Literal[False] = False,
+    ) -> dict[TopicPartition, int | None]: ...
+    @overload
+    async def committed(
+        self,
+        partition: TopicPartition,
+        second: TopicPartition,
+        /,
+        *others: TopicPartition,
+        metadata: Literal[True],
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+    async def committed(
+        self, partition: TopicPartition, *others: TopicPartition, metadata: bool = False
+    ) -> object:
+        """Return what the group has committed of partitions, assigned or not, in one round trip.
+
+        Args:
+            partition: When it is the only one, its offset alone is returned, as by aiokafka.
+            others: With more of them, the result is a dict by partition.
+            metadata: Return `OffsetAndMetadata` instead of the offsets.
+
+        Returns:
+            None for a partition, where nothing is committed.
+
+        Raises:
+            IllegalOperation: The consumer has no group.
+            TypeError: One is not a TopicPartition.
+            KafkaError: The coordinator refused, or could not be reached in time.
+        """
+        self._engine.owner.check()
+        self._require_group()
+        wanted = check_partitions((partition, *others))
+        with self._engine.until_stopped() as running:
+            found = await running.commits.committed(wanted)
+        answers: dict[TopicPartition, int | OffsetAndMetadata | None] = {}
+        for tp in wanted:
+            offset = found[tp]
+            answers[tp] = offset if metadata or offset is None else offset.offset
+        return answers if others else answers[wanted[0]]
+
+    def _require_group(self) -> None:
+        if self._group_id is None:
+            raise IllegalOperation("offsets are committed in a group: give a group_id")
+
+    # --- Pauses ---------------------------------------------------------------------------
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Hand out and fetch no more of the partitions; what is buffered stays.
+
+        A rebalance ends it, as with Java's client, also where the partition comes back: pause in
+        `on_partitions_assigned`. A pause made while the rebalance is under way stays.
+
+        Raises:
+            TypeError: One is not a TopicPartition.
+            IllegalStateError: One is not assigned.
+            ConsumerStoppedError: The consumer is stopped, or is being stopped.
+        """
+        self._check_change()
+        for tp in check_partitions(partitions, NAMED_TUPLES):
+            self._state.pause(self._state.partition(tp))
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Hand out and fetch the partitions again; raises as `pause` does."""
+        self._check_change()
+        for tp in check_partitions(partitions, NAMED_TUPLES):
+            self._state.resume(self._state.partition(tp))
+
+    def _check_change(self) -> None:
+        """Check that what is read, and from where, can be changed now and will still count."""
+        self._engine.owner.check_now()
+        self._engine.raise_if_stopped()
+
+    def paused(self) -> set[TopicPartition]:
+        """Return the partitions that are paused."""
+        return {tp for tp, state in self._state.assignment.items() if state.is_paused}
+
+    # --- What the last answers said -------------------------------------------------------
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """Return the offset behind the last record, as last heard; None if never.
+
+        Raises:
+            AssertionError: The partition is not assigned.
+        """
+        return self._assigned(partition).high_watermark
+
+    def last_stable_offset(self, partition: TopicPartition) -> int | None:
+        """Return the end of what no open transaction holds back, as last heard.
+
+        None if never, or by brokers before Kafka 0.11. Brokers say it at either isolation level.
+
+        Raises:
+            AssertionError: The partition is not assigned.
+        """
+        return self._assigned(partition).last_stable_offset
+
+    def last_poll_timestamp(self, partition: TopicPartition) -> int | None:
+        """Return when a broker last answered about the partition, in ms since the epoch.
+
+        Raises:
+            AssertionError: The partition is not assigned.
+        """
+        answered_at = self._assigned(partition).last_fetch_at
+        if answered_at is None:
+            return None
+        return int((time.time() - (self._loop.time() - answered_at)) * 1000)
+
+    def _assigned(self, partition: TopicPartition) -> PartitionState:
+        state = self._state.assignment.get(check_partition(partition))
+        if state is None:
+            raise AssertionError(f"Partition is not assigned: {partition}")
+        return state
+
+    # --- Offsets and topics of the cluster ------------------------------------------------
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset of each partition, assigned or not.
+
+        Raises:
+            KafkaTimeoutError: They were not all found within request_timeout_ms; names those
+                that were not, and the node that has not answered.
+        """
+        return await self._bounds(partitions, EARLIEST_TIMESTAMP)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset behind the last record, or the last stable in read_committed.
+
+        Raises as `beginning_offsets` does.
+        """
+        return await self._bounds(partitions, LATEST_TIMESTAMP)
+
+    async def _bounds(
+        self, partitions: Iterable[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, int]:
+        self._engine.owner.check()
+        checked = check_partitions(partitions)
+        found = await self._find(dict.fromkeys(checked, timestamp))
+        return {tp: found[tp].offset for tp in checked}
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return for each partition the first record at or after a time (ms since the epoch).
+
+        Raises:
+            ValueError: A time is negative.
+            KafkaTimeoutError: They were not all found within request_timeout_ms.
+        """
+        self._engine.owner.check()
+        wanted = check_timestamps(timestamps)
+        found = await self._find(wanted)
+        return {
+            tp: OffsetAndTimestamp(found[tp].offset, found[tp].timestamp)
+            if found[tp].offset >= 0
+            else None
+            for tp in wanted
+        }
+
+    async def _find(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, FoundOffset]:
+        if not timestamps:
+            return {}
+        with self._engine.until_stopped() as running:
+            return await self._look_up(running, timestamps)
+
+    async def _look_up(
+        self, running: Running, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, FoundOffset]:
+        deadline = self._request_deadline()
+        cluster = running.cluster
+        with cluster.watching({tp.topic for tp in timestamps}):
+            if any(cluster.view.leader(tp) is None for tp in timestamps):
+                try:
+                    async with timeout_at(deadline):
+                        await cluster.refresh()
+                except asyncio.TimeoutError:
+                    raise KafkaTimeoutError("no metadata came in time") from None
+            return await running.lookup.find(timestamps, deadline)
+
+    async def topics(self) -> set[str]:
+        """Return the names of all topics that may be read, internal ones left out."""
+        self._engine.owner.check()
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        with self._engine.until_stopped() as running:
+            response = await running.cluster.request_any(request)
+        return {
+            topic.name
+            for topic in response.topics
+            if topic.name and not topic.is_internal and not topic.error_code
+        }
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Return the partition numbers of a topic, None if it is not in the metadata."""
+        partitions = self._engine.running.cluster.view.partitions_for_topic(topic)
+        return None if partitions is None else set(partitions)
+
+    # --- For operators --------------------------------------------------------------------
+    def events(self, max_buffered: int = DEFAULT_BUFFERED_EVENTS) -> EventSubscription:
+        """Return an iterator of what happens to the consumer from now on: `aiokafka_lite.events`.
+
+        ::
+
+            async for event in consumer.events():
+                print(event.name, event)
+
+        May be called before `start`, and any number of times: every iterator gets all events, and
+        none holds up the consumer. The iteration ends when the consumer is stopped. Waiting for
+        an event may be cancelled; no event is lost by it.
+
+        Args:
+            max_buffered: How many events wait for this iterator. When there are more, the oldest
+                are dropped, and an event says how many.
+
+        Raises:
+            ValueError: `max_buffered` is not positive.
+            WrongLoopError: Another loop runs, or this is another thread.
+            ForkedError: It was made in another process.
+        """
+        self._engine.owner.check_now()
+        return self._state.events.subscribe(max_buffered)
+
+    def health(self) -> Health:
+        """Return a verdict on the consumer, with reasons that say what to do.
+
+        Works at any time, also before `start`, while it runs and after `stop`. It asks nobody,
+        so it may be called as often as a probe likes: some microseconds for each partition that is
+        not being fetched just now, less for the others. A thread gets it by
+        `loop.call_soon_threadsafe` or `asyncio.run_coroutine_threadsafe`.
+
+        Raises:
+            WrongLoopError: Another loop runs, or this is another thread.
+            ForkedError: It was made in another process.
+        """
+        from aiokafka_lite.consumer.monitoring.health import examine
+
+        self._engine.owner.check_now()
+
+        return examine(self._engine, self._loop.time())
+
+    def explain(self, partition: TopicPartition) -> str:
+        """Return a sentence that says why nothing comes of a partition just now.
+
+        Works at any time and for any partition, assigned or not; asks nobody.
+
+        Raises:
+            TypeError: It is not a TopicPartition.
+            WrongLoopError: Another loop runs, or this is another thread.
+            ForkedError: It was made in another process.
+        """
+        from aiokafka_lite.consumer.monitoring.diagnosis import diagnose
+
+        self._engine.owner.check_now()
+        partition = check_partition(partition)
+        self._state.settle()
+        return diagnose(self._engine, partition, self._loop.time()).text
+
+    def metrics(self) -> dict[str, object]:
+        """Return the consumer's numbers, as values that `json.dumps` takes.
+
+        Names ending in _total count since the consumer was made; docs/monitoring.md lists all.
+        "partitions" and "nodes" are lists of dicts. After a stop the counters stay as they were.
+
+        Raises:
+            WrongLoopError: Another loop runs, or this is another thread.
+            ForkedError: It was made in another process.
+        """
+        from aiokafka_lite.consumer.monitoring.metrics import measure
+
+        self._engine.owner.check_now()
+
+        return measure(self._engine, self._loop.time())
+
+    # --- Shared ---------------------------------------------------------------------------
+    def _states(self, partitions: tuple[TopicPartition, ...]) -> list[PartitionState]:
+        if not partitions:
+            return list(self._state.assignment.values())
+        return [self._state.partition(tp) for tp in check_partitions(partitions)]
+
+    def _request_deadline(self) -> float:
+        return self._loop.time() + self._config.request_timeout_s
+
 
 _ORIGINAL: Final[Mapping[str, object]] = MappingProxyType(
     {
@@ -539,3 +1152,25 @@ _ORIGINAL: Final[Mapping[str, object]] = MappingProxyType(
 
 def _warn_deprecated(message: str) -> None:
     warnings.warn(message, DeprecationWarning, stacklevel=3)
+
+
+class _LentListener(ConsumerRebalanceListener):
+    """Passes calls on to a listener, which often knows the consumer, without keeping it alive."""
+
+    def __init__(self, listener: ConsumerRebalanceListener) -> None:
+        self._listener = weakref.ref(listener)
+
+    @override
+    def on_partitions_revoked(self, revoked: set[TopicPartition]) -> Awaitable[None] | None:
+        listener = self._listener()
+        return None if listener is None else listener.on_partitions_revoked(revoked)
+
+    @override
+    def on_partitions_lost(self, lost: set[TopicPartition]) -> Awaitable[None] | None:
+        listener = self._listener()
+        return None if listener is None else listener.on_partitions_lost(lost)
+
+    @override
+    def on_partitions_assigned(self, assigned: set[TopicPartition]) -> Awaitable[None] | None:
+        listener = self._listener()
+        return None if listener is None else listener.on_partitions_assigned(assigned)

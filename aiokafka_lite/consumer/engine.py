@@ -1,7 +1,7 @@
 """One consumer's life: what it has from its making on, its start, its stop, what it died of.
 
 The engine does not know the consumer that drives it, so that a consumer that was forgotten can
-be collected and say so. What needs brokers is made by the start (running.py).
+be collected and say so. What needs brokers is made by the start (parts.py).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._event import Event
+from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.buffer.budget import ByteBudget
+from aiokafka_lite.consumer.buffer.delivering import AnyDelivery
+from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.delivery.delivering import AnyDelivery
-from aiokafka_lite.consumer.delivery.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
-from aiokafka_lite.consumer.fetching.budget import ByteBudget
-from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
 from aiokafka_lite.consumer.ownership import Owner
-from aiokafka_lite.consumer.state import PartitionState, SubscriptionMode, SubscriptionState
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     IllegalStateError,
@@ -35,7 +35,8 @@ from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.cluster import Cluster
-    from aiokafka_lite.consumer.running import Running
+    from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
+    from aiokafka_lite.consumer.parts import Running
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class Engine:
         config: The settings, without what is called for each record.
         state: What the consumer subscribes and assigns.
         delivery: What is called for each record; held by the consumer.
+        probe: Measures how late the event loop is, from start to stop.
         rng: For delays.
     """
 
@@ -58,6 +60,7 @@ class Engine:
         config: ConsumerConfig,
         state: SubscriptionState,
         delivery: AnyDelivery,
+        probe: LoopProbe,
         rng: random.Random,
     ) -> None:
         self.config = config
@@ -92,11 +95,7 @@ class Engine:
         self.state.observers.on_partition_change(lambda _: self._state_changed.set())
         self.state.observers.on_subscription_change(self._watch_topics)
         self.state.observers.mark()
-        self.probe = LoopProbe(
-            self.state,
-            has_deserializers=delivery.has_deserializers,
-            session_timeout_s=config.session_timeout_s,
-        )
+        self.probe = probe
         self._running: Running | None = None
         # While the parts are being stopped.
         self._ending: Running | None = None
@@ -159,7 +158,7 @@ class Engine:
         self, node_id: int, address: str, error: KafkaError | None, down_s: float
     ) -> None:
         """Tell that a broker cannot be reached any more, or can again."""
-        from aiokafka_lite.consumer.monitoring.events import BrokerDown, BrokerUp
+        from aiokafka_lite.consumer.events.kinds import BrokerDown, BrokerUp
 
         self.state.events.publish(
             BrokerUp(node_id, address, down_s)
@@ -180,7 +179,7 @@ class Engine:
 
     def on_failure(self, error: BaseException) -> None:
         """Note that a task died; from now on every get raises what it died of."""
-        from aiokafka_lite.consumer.monitoring.events import TaskFailed
+        from aiokafka_lite.consumer.events.kinds import TaskFailed
 
         running = self._running or self._ending
         scopes = () if running is None else running.scopes
@@ -190,7 +189,7 @@ class Engine:
 
     def on_restart(self, name: str, error: KafkaError) -> None:
         """Tell that a task failed by what may pass, and is tried again."""
-        from aiokafka_lite.consumer.monitoring.events import TaskRestarted
+        from aiokafka_lite.consumer.events.kinds import TaskRestarted
 
         self.state.events.publish(TaskRestarted(name, error))
 
@@ -212,14 +211,6 @@ class Engine:
             self.state.note_raised(error)
             raise error.with_traceback(None)
         self._may_be_unusable = False
-
-    def note_left_by(self, error: Exception) -> None:
-        """Note what the application's `async with` is left by, before it is stopped for that."""
-        if self.is_stopped:
-            return
-        from aiokafka_lite.consumer.monitoring.diagnosis import last_words
-
-        self.left_by = last_words(self.state, error)
 
     @property
     def waiting_error(self) -> KafkaError | None:
@@ -286,7 +277,7 @@ class Engine:
         await self._until_startable()
         self.config.check_isolation_level()
         # Imported by the first start: with what it imports it is a quarter of all there is.
-        from aiokafka_lite.consumer.running import Running
+        from aiokafka_lite.consumer.parts import Running
 
         running = self._running = self.latest = Running(self, self._rng)
         self.probe.start()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from aiokafka_lite import records
 from aiokafka_lite.bad_records import OnBadRecord
+from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.buffer.budget import ByteBudget
+from aiokafka_lite.consumer.buffer.chunk import FetchedPartition, FetchedResponse
+from aiokafka_lite.consumer.buffer.delivering import make_delivery
+from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
+from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.delivery.delivering import make_delivery
-from aiokafka_lite.consumer.delivery.deserialising import AnyDeserializer
-from aiokafka_lite.consumer.delivery.fetch_queue import FetchQueue
-from aiokafka_lite.consumer.delivery.fetched import FetchedPartition, FetchedResponse
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
-from aiokafka_lite.consumer.fetching.budget import ByteBudget
-from aiokafka_lite.consumer.partition import PartitionState
-from aiokafka_lite.consumer.state import SubscriptionState
 from aiokafka_lite.structs import TopicPartition
 
 A = TopicPartition("t", 0)

@@ -10,8 +10,8 @@ import pytest
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.buffer.chunk import Record
 from aiokafka_lite.consumer.delivery import _iteration_py
-from aiokafka_lite.consumer.delivery.fetched import Record
 from aiokafka_lite.consumer.delivery.iteration import RecordCursor, RecordIterator
 from aiokafka_lite.errors import ConsumerStoppedError
 from tests.consumer.buffers import Buffers

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.buffer.budget import ByteBudget
+from aiokafka_lite.consumer.buffer.delivering import make_delivery
+from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.delivery.delivering import make_delivery
-from aiokafka_lite.consumer.delivery.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
-from aiokafka_lite.consumer.fetching.budget import ByteBudget
 from aiokafka_lite.consumer.fetching.fetcher import Fetcher
-from aiokafka_lite.consumer.state import SubscriptionState
 from aiokafka_lite.protocol.fetch_template import PreparedFetch
 from aiokafka_lite.protocol.messages.fetch import (
     FetchableTopicResponse,

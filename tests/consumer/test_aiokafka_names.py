@@ -6,7 +6,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.delivery.fetched import Record
+from aiokafka_lite.consumer.buffer.chunk import Record
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaError, RecordTooLargeError
 from aiokafka_lite.structs import BrokerMetadata, TopicPartition
 from tests.consumer.test_consumer import reading, rows

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.consumer.delivery import runs, time_slice
+from aiokafka_lite.consumer.buffer import decode
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     CorruptRecordException,
@@ -36,7 +36,7 @@ Rows = list[tuple[int, int]]
 
 @pytest.fixture(autouse=True)
 def _no_batch_ends_for_lack_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_slice, "TIME_SLICE_S", 60.0)
+    monkeypatch.setattr(decode, "TIME_SLICE_S", 60.0)
 
 
 class Gets:
@@ -146,14 +146,14 @@ async def test_a_get_waits_until_something_is_put() -> None:
 
 
 async def test_a_batch_ends_when_the_time_slice_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
-    monkeypatch.setattr(runs, "FIRST_RUN", 8)
+    monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
+    monkeypatch.setattr(decode, "FIRST_RUN", 8)
     buffers = Buffers(A, B)
     gets = Gets(buffers)
     buffers.put({A: batch(0, 100), B: batch(0, 100)})
     found: Rows = []
     while rows := await gets.rows():
-        assert len(rows) <= 8 * runs.ROWS_A_RECORD
+        assert len(rows) <= 8 * decode.ROWS_A_RECORD
         found += rows
     assert sorted(found) == of(A, *range(100)) + of(B, *range(100))
 
@@ -239,9 +239,9 @@ async def test_a_get_cancelled_at_any_await_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, *, in_thread: bool
 ) -> None:
     if in_thread:
-        monkeypatch.setattr(runs, "INFLATE_ON_LOOP_S", 0.0)
-    monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
-    monkeypatch.setattr(runs, "FIRST_RUN", 1)
+        monkeypatch.setattr(decode, "INFLATE_ON_LOOP_S", 0.0)
+    monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
+    monkeypatch.setattr(decode, "FIRST_RUN", 1)
     codec = "gzip" if in_thread else "none"
     for steps in range(8):
         buffers = Buffers(A, B)
@@ -270,8 +270,8 @@ async def test_gets_of_every_kind_mixed_and_cancelled_give_each_record_once(
 ) -> None:
     rng = random.Random(seed)
     if seed % 2:
-        monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
-    monkeypatch.setattr(runs, "INFLATE_ON_LOOP_S", rng.choice((0.0, 60.0)))
+        monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
+    monkeypatch.setattr(decode, "INFLATE_ON_LOOP_S", rng.choice((0.0, 60.0)))
     buffers = Buffers(A, B)
     gets = Gets(buffers)
     ends = {A: 0, B: 0}
@@ -319,9 +319,9 @@ async def test_gets_of_several_tasks_give_each_record_once(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(runs, "INFLATE_ON_LOOP_S", rng.choice((0.0, 60.0)))
+    monkeypatch.setattr(decode, "INFLATE_ON_LOOP_S", rng.choice((0.0, 60.0)))
     if seed % 2:
-        monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
+        monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
     buffers = Buffers(A, B)
     gets = Gets(buffers)
     found: Rows = []
@@ -405,7 +405,7 @@ async def test_a_paused_partition_keeps_its_rows_and_does_not_block_others() -> 
 async def test_what_happens_to_a_partition_during_the_pause_takes_effect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runs, "INFLATE_ON_LOOP_S", 0.0)
+    monkeypatch.setattr(decode, "INFLATE_ON_LOOP_S", 0.0)
     for change in ("seek", "pause", "revoke", "hold"):
         buffers = Buffers(A, B)
         gets = Gets(buffers)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from aiokafka_lite.consumer.delivery.fetched import Record
+from aiokafka_lite.consumer.buffer.chunk import Record
 from tests.consumer.buffers import A, Buffers, batch
 from tests.consumer.iterations import (
     Iteration,

@@ -12,7 +12,7 @@ from aiokafka_lite import records
 from aiokafka_lite.bad_records import BadRecord, OnBadRecord, RawRecord, Verdict
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.delivery.deserialising import AnyDeserializer
+from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
 from aiokafka_lite.deserializers import AsyncDeserializer, Serialized
 from aiokafka_lite.errors import (
     CorruptRecordException,

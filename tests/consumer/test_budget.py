@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from aiokafka_lite.consumer.fetching.budget import ByteBudget
+from aiokafka_lite.consumer.buffer.budget import ByteBudget
 
 
 def test_what_is_left_is_granted_up_to_what_is_wanted() -> None:

@@ -107,7 +107,7 @@ import io, pickle, sys
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.records import build_batch
-import aiokafka_lite.consumer.assignors, aiokafka_lite.consumer.delivery.deserialising, ssl
+import aiokafka_lite.consumer.assignors, aiokafka_lite.consumer.buffer.deserialising, ssl
 
 TEXTS = ("canary_module:Class", "canary_module.Class", "${file:/etc/passwd}", "${env:HOME}",
          "com.sun.security.auth.module.JndiLoginModule required user.provider.url=x;")

@@ -9,7 +9,7 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.delivery.deserialising import AnyDeserializer
+from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
 from aiokafka_lite.deserializers import (
     AsyncDeserializer,
     BatchDeserializer,

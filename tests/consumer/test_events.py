@@ -11,7 +11,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.monitoring.event_stream import LOG_INTERVAL_S, Events, EventSubscription
+from aiokafka_lite.consumer.events.stream import LOG_INTERVAL_S, Events, EventSubscription
 from aiokafka_lite.errors import CommitFailedError, KafkaError, UnknownMemberIdError
 from aiokafka_lite.events import (
     EVENT_CLASSES,

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.consumer.delivery import runs, time_slice
+from aiokafka_lite.consumer.buffer import decode
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     CorruptRecordException,
@@ -298,7 +298,7 @@ async def test_a_stopped_consumer_wakes_its_gets() -> None:
 async def test_large_compressed_batches_leave_the_loop_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runs, "INFLATE_ON_LOOP_S", 0.0)
+    monkeypatch.setattr(decode, "INFLATE_ON_LOOP_S", 0.0)
     buffers = Buffers()
     buffers.put({A: batch(0, 50, codec="gzip") + batch(50, 50, codec="gzip")})
     assert await buffers.poll() == {A: list(range(100))}
@@ -310,9 +310,9 @@ async def test_a_get_cancelled_at_any_await_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, *, in_thread: bool
 ) -> None:
     if in_thread:
-        monkeypatch.setattr(runs, "INFLATE_ON_LOOP_S", 0.0)
-    monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
-    monkeypatch.setattr(runs, "FIRST_RUN", 2)
+        monkeypatch.setattr(decode, "INFLATE_ON_LOOP_S", 0.0)
+    monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
+    monkeypatch.setattr(decode, "FIRST_RUN", 2)
     for steps in range(12):
         buffers = Buffers(A, B)
         codec = "gzip" if in_thread else "none"

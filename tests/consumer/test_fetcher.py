@@ -8,7 +8,8 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.partition import EARLIEST_TIMESTAMP, FetchState
+from aiokafka_lite.consumer.assignment.partition import FetchState
+from aiokafka_lite.consumer.reset_policy import EARLIEST_TIMESTAMP
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CorruptRecordException,

@@ -12,7 +12,7 @@ import pytest
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.delivery import runs
+from aiokafka_lite.consumer.buffer import decode as runs
 from aiokafka_lite.errors import (
     CorruptRecordException,
     DecompressionLimitError,

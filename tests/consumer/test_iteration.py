@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.consumer.delivery import runs, time_slice
+from aiokafka_lite.consumer.buffer import decode
 from aiokafka_lite.errors import KafkaError
 from tests.consumer.buffers import A, B, Buffers, batch
 from tests.consumer.iterations import (
@@ -97,8 +97,8 @@ async def test_cancelled_at_any_await_no_record_is_lost_or_comes_twice(
     iteration: Iteration, monkeypatch: pytest.MonkeyPatch, *, in_thread: bool
 ) -> None:
     if in_thread:
-        monkeypatch.setattr(runs, "INFLATE_ON_LOOP_S", 0.0)
-    monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
+        monkeypatch.setattr(decode, "INFLATE_ON_LOOP_S", 0.0)
+    monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
     for turns in range(12):
         buffers = Buffers(A, B)
         reader = iteration.read(buffers)
@@ -151,7 +151,7 @@ async def test_what_is_cancelled_whenever_it_lets_others_run_gets_on(
     iteration: Iteration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a timeout of nothing does: uvloop makes one of 0.4 ms."""
-    monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
+    monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
     buffers = Buffers()
     reader = iteration.read(buffers)
     buffers.put({A: batch(0, 5)})
@@ -172,7 +172,7 @@ async def test_several_tasks_share_the_records(
 ) -> None:
     if beside == "with poll_arrow":
         pytest.importorskip("pyarrow", reason="rows are for pyarrow: pip install pyarrow")
-    monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
+    monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
     buffers = Buffers(A, B)
     reader = iteration.read(buffers)
     found: dict[int, list[int]] = {A.partition: [], B.partition: []}
@@ -229,7 +229,7 @@ async def test_several_tasks_share_the_records(
 async def test_two_gets_that_wait_for_one_share_take_its_records_once(
     iteration: Iteration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time_slice, "TIME_SLICE_S", 0.0)
+    monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
     buffers = Buffers()
     reader = iteration.read(buffers)
     buffers.put({A: batch(0, 1)})

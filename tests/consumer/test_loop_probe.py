@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.monitoring.loop_probe import BLOCKED_S, INTERVAL_S, LoopProbe
-from aiokafka_lite.consumer.state import SubscriptionState
 from aiokafka_lite.events import ConsumerEvent, LoopBlocked
 from tests.consumer.buffers import A, Buffers, batch
 from tests.consumer.test_consumer import reading, rows

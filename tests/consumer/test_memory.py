@@ -12,7 +12,7 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.fetching.budget import ByteBudget
+from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.errors import NotLeaderForPartitionError
 from aiokafka_lite.records import scratch
 from aiokafka_lite.structs import TopicPartition

@@ -10,10 +10,10 @@ import pytest
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import ClientConfig, Cluster
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.topics import watch_topics
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.no_group import NoGroup
-from aiokafka_lite.consumer.state import SubscriptionState
-from aiokafka_lite.consumer.topics import watch_topics
+from aiokafka_lite.consumer.membership.none import NoGroup
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.scripted import ScriptedBroker
 from tests.consumer.group.worker import tps, until

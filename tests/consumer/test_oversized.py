@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.consumer import AIOKafkaConsumer, running
+from aiokafka_lite.consumer import AIOKafkaConsumer, parts
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.running import client_config
+from aiokafka_lite.consumer.parts import client_config
 from aiokafka_lite.errors import RecordTooLargeError
 from aiokafka_lite.structs import TopicPartition
 
@@ -19,8 +19,8 @@ MIB = 1 << 20
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have connections accept 1.5 MiB only, more if the application fetches more at once."""
-    monkeypatch.setattr(running, "DEFAULT_MAX_FRAME_BYTES", 3 * MIB // 2)
-    monkeypatch.setattr(running, "FRAME_OVERHEAD_BYTES", 4096)
+    monkeypatch.setattr(parts, "DEFAULT_MAX_FRAME_BYTES", 3 * MIB // 2)
+    monkeypatch.setattr(parts, "FRAME_OVERHEAD_BYTES", 4096)
 
 
 def consumer_of(broker: Broker, **settings: object) -> AIOKafkaConsumer:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite import records
+from aiokafka_lite.consumer.buffer.chunk import Record
 from aiokafka_lite.consumer.delivery._iteration_py import LONGEST_STRIDE, RecordCursor
-from aiokafka_lite.consumer.delivery.fetched import Record
 from tests.consumer.buffers import batch
 from tests.consumer.iterations import ITERATIONS, Iteration
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from aiokafka_lite.consumer.assignment.partition import FetchState, PartitionState, PreferredReplica
 from aiokafka_lite.consumer.fetching.replicas import LEADERS_ONLY_S
-from aiokafka_lite.consumer.partition import EARLIEST_TIMESTAMP, FetchState, PreferredReplica
-from aiokafka_lite.consumer.state import PartitionState
+from aiokafka_lite.consumer.reset_policy import EARLIEST_TIMESTAMP
 from aiokafka_lite.errors import (
     BrokerResponseError,
     FencedLeaderEpochError,

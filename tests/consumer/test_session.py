@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from aiokafka_lite.consumer.assignment.partition import PartitionState
 from aiokafka_lite.consumer.fetching.session import (
     FINAL_EPOCH,
     LAST_EPOCH,
@@ -7,7 +8,6 @@ from aiokafka_lite.consumer.fetching.session import (
     FetchTarget,
     SessionRequest,
 )
-from aiokafka_lite.consumer.partition import PartitionState
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 

@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from aiokafka_lite.consumer.state import (
-    LATEST_TIMESTAMP,
+from aiokafka_lite.consumer.assignment.partition import (
     LEGAL_TRANSITIONS,
     FetchState,
     PartitionState,
-    SubscriptionState,
 )
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.reset_policy import LATEST_TIMESTAMP
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 

@@ -18,13 +18,13 @@ from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.exchange import Exchange
 from aiokafka_lite.client.frames import FrameReader
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.commits.commits import Commits
+from aiokafka_lite.consumer.fetching.answer import Settling
 from aiokafka_lite.consumer.fetching.node_fetcher import NodeFetcher
-from aiokafka_lite.consumer.fetching.settling import Settling
-from aiokafka_lite.consumer.group.callbacks import ListenerCalls
-from aiokafka_lite.consumer.group.commits import Commits
-from aiokafka_lite.consumer.group.heartbeat import Heartbeat
-from aiokafka_lite.consumer.group.membership import GroupMembership
-from aiokafka_lite.consumer.group.rebalance import Rebalance
+from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
+from aiokafka_lite.consumer.membership.classic.membership import GroupMembership
+from aiokafka_lite.consumer.membership.classic.rebalance import Rebalance
+from aiokafka_lite.consumer.membership.listener import ListenerCalls
 from aiokafka_lite.consumer.positions.resolver import PositionResolver
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaConnectionError
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest

@@ -12,13 +12,13 @@ import pytest
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.monitoring.event_stream import EventSubscription
-from aiokafka_lite.consumer.monitoring.events import (
+from aiokafka_lite.consumer.events.kinds import (
     OffsetReset,
     PartitionsAdded,
     TopicDeleted,
     TopicRecreated,
 )
+from aiokafka_lite.consumer.events.stream import EventSubscription
 from aiokafka_lite.errors import (
     LeaderNotAvailableError,
     OffsetOutOfRangeError,

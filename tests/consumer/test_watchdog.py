@@ -11,13 +11,13 @@ import pytest
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.events.kinds import FetchStalled
+from aiokafka_lite.consumer.events.stream import EventSubscription
 from aiokafka_lite.consumer.fetching import watchdog
 from aiokafka_lite.consumer.fetching.fetcher import Fetcher
 from aiokafka_lite.consumer.fetching.node_fetcher import NodeFetcher
 from aiokafka_lite.consumer.monitoring import health
-from aiokafka_lite.consumer.monitoring.event_stream import EventSubscription
-from aiokafka_lite.consumer.monitoring.events import FetchStalled
-from aiokafka_lite.consumer.state import PartitionState
 from aiokafka_lite.errors import LeaderNotAvailableError, NotLeaderForPartitionError
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.test_consumer import reading, rows

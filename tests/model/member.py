@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.monitoring import events
-from aiokafka_lite.consumer.monitoring.event_stream import EventSubscription
+from aiokafka_lite.consumer.events import kinds as events
+from aiokafka_lite.consumer.events.stream import EventSubscription
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     FencedInstanceIdError,

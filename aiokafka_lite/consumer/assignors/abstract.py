@@ -10,6 +10,7 @@ import abc
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from aiokafka_lite.client import ClusterView
 from aiokafka_lite.structs import TopicPartition
 
 __all__ = [
@@ -40,7 +41,7 @@ class ConsumerProtocolMemberMetadata(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the bytes that members send: Kafka's ConsumerProtocolSubscription."""
-        from aiokafka_lite.consumer.group.blobs import encode_subscription
+        from aiokafka_lite.consumer.assignors.blobs import encode_subscription
 
         return encode_subscription(self)
 
@@ -66,7 +67,7 @@ class ConsumerProtocolMemberAssignment(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the bytes that leaders send: Kafka's ConsumerProtocolAssignment."""
-        from aiokafka_lite.consumer.group.blobs import encode_assignments
+        from aiokafka_lite.consumer.assignors.blobs import encode_assignments
 
         return encode_assignments({"": self})[""]
 
@@ -171,3 +172,18 @@ def members_in_order(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> l
         return (instance_id is None, instance_id or "", member_id)
 
     return sorted(members, key=rank)
+
+
+class TopicsOfCluster:
+    """The topics of a view of the cluster."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+
+    def topics(self) -> set[str]:
+        """Return the topics that have partitions, of those that somebody wanted to know of."""
+        return {name for name, topic in self._view.topics.items() if topic.partitions}
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Return the partition numbers of a topic; None when it is not in the metadata."""
+        return self._view.partitions_for_topic(topic)

@@ -1,1 +1,1 @@
-"""The way of a record from an answer to the application."""
+"""How the application takes records: in lists, in columns, one by one."""

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import Self
-from aiokafka_lite.consumer.delivery.fetch_queue import FetchQueue
-from aiokafka_lite.consumer.delivery.fetched import FetchedPartition, Record
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.buffer.chunk import FetchedPartition, Record
+from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
-from aiokafka_lite.consumer.state import SubscriptionState
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaError
 from aiokafka_lite.records.arrow import DEFAULT_SCHEMA, ArrowColumns
 

@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from aiokafka_lite.consumer.delivery.fetch_queue import FetchQueue
-from aiokafka_lite.consumer.delivery.fetched import Record
-from aiokafka_lite.consumer.delivery.line import Wanted
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.buffer.chunk import Record
+from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
+from aiokafka_lite.consumer.buffer.line import Wanted
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
-from aiokafka_lite.consumer.state import SubscriptionState
 from aiokafka_lite.structs import TopicPartition
 
 # Records made in one go that are still in the caches when the application reads them: with

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from aiokafka_lite.consumer.delivery.fetched import FetchedPartition, Record
+from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.buffer.chunk import FetchedPartition, Record
+from aiokafka_lite.consumer.buffer.decode import TIME_SLICE_S
+from aiokafka_lite.consumer.buffer.line import Wanted
 from aiokafka_lite.consumer.delivery.iteration import RecordCursor
-from aiokafka_lite.consumer.delivery.line import Wanted
-from aiokafka_lite.consumer.delivery.time_slice import TIME_SLICE_S
-from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
 
 
 class ReadyRecords:

@@ -16,16 +16,16 @@ from typing import NamedTuple
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView, Lane
+from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.buffer.budget import ByteBudget
+from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.delivery.fetch_queue import FetchQueue
-from aiokafka_lite.consumer.fetching.budget import ByteBudget
+from aiokafka_lite.consumer.fetching.answer import NodeCounts, Settling
 from aiokafka_lite.consumer.fetching.leader_search import LeaderSearch
-from aiokafka_lite.consumer.fetching.node_counts import NodeCounts
 from aiokafka_lite.consumer.fetching.node_fetcher import NodeFetcher
 from aiokafka_lite.consumer.fetching.replicas import ReplicaChoice
 from aiokafka_lite.consumer.fetching.session import FetchTarget
-from aiokafka_lite.consumer.fetching.settling import Settling
-from aiokafka_lite.consumer.state import PartitionState, SubscriptionState
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.fetch_template import FetchTemplate
 from aiokafka_lite.protocol.schema import ZERO_UUID

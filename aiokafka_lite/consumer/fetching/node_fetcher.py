@@ -14,7 +14,7 @@ as it may be sent, called by whoever made it possible: the answer that a get was
 get that takes a response. The task (`run`) does all that has to wait: it connects, backs off,
 settles large answers a slice at a time, and ends when nothing is left to fetch.
 
-What is asked for is said by node_targets.py, what becomes of an answer by answers.py.
+What is asked for is said by node_targets.py, what becomes of an answer by answer.py.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._event import Event
 from aiokafka_lite.client import Connection, Exchange, Lane
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.consumer.fetching.answers import Answers
-from aiokafka_lite.consumer.fetching.budget import Reservation
-from aiokafka_lite.consumer.fetching.node_counts import NodeCounts
+from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.buffer.budget import Reservation
+from aiokafka_lite.consumer.fetching.answer import Answers, NodeCounts
 from aiokafka_lite.consumer.fetching.node_targets import NodeTargets
 from aiokafka_lite.consumer.fetching.session import FULL_EPOCH, FetchSession
-from aiokafka_lite.consumer.state import PartitionState
 from aiokafka_lite.errors import (
     BrokerResponseError,
     FetchSessionIdNotFound,
@@ -401,7 +400,7 @@ class NodeFetcher:
 
     def _note_throttle(self, throttle_s: float) -> None:
         """Tell once that the broker holds this client back (KIP-219), until it does not."""
-        from aiokafka_lite.consumer.monitoring.events import Throttled
+        from aiokafka_lite.consumer.events.kinds import Throttled
 
         self._is_throttled = throttle_s > 0
         if self._is_throttled:

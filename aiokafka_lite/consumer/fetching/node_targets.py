@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+from aiokafka_lite.consumer.assignment.partition import PartitionState
 from aiokafka_lite.consumer.fetching.session import FetchSession
-from aiokafka_lite.consumer.state import PartitionState
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.fetching.fetcher import Fetcher

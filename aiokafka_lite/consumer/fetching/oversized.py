@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from aiokafka_lite.consumer.partition import PartitionState
+from aiokafka_lite.consumer.assignment.partition import PartitionState
 from aiokafka_lite.errors import RecordTooLargeError
 
 

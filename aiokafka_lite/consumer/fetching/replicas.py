@@ -24,8 +24,8 @@ from typing import Final
 
 from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.view import PartitionView
+from aiokafka_lite.consumer.assignment.partition import PartitionState, PreferredReplica
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.state import PartitionState, PreferredReplica
 
 # About what Kafka takes to notice that a broker has died (broker.session.timeout.ms: 9 s).
 LEADERS_ONLY_S: Final = 10.0

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from aiokafka_lite.consumer.state import PartitionState
+from aiokafka_lite.consumer.assignment.partition import PartitionState
 from aiokafka_lite.protocol.fetch_template import PartitionToFetch, TopicToFetch, TopicToForget
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.schema import ZERO_UUID

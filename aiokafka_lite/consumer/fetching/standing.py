@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from aiokafka_lite.consumer.assignment.partition import PartitionState
     from aiokafka_lite.consumer.fetching.fetcher import Fetcher
     from aiokafka_lite.consumer.fetching.node_fetcher import NodeFetcher
-    from aiokafka_lite.consumer.partition import PartitionState
 
 # How much later than its deadline a request in flight may be before nobody looks after it.
 LATE_S: Final = 1.0

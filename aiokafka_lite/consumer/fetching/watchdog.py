@@ -18,9 +18,10 @@ from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite._compat import Never
+from aiokafka_lite.consumer.assignment.partition import FetchState, PartitionState
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.fetching.fetcher import Fetcher
 from aiokafka_lite.consumer.fetching.standing import standing_of
-from aiokafka_lite.consumer.state import FetchState, PartitionState, SubscriptionState
 
 TICK_S: Final = 5.0
 # Some 2 us each; then others run.
@@ -110,7 +111,7 @@ class Watchdog:
 
     def _heal(self, partition: PartitionState, stalled_s: float, explanation: str) -> None:
         """Have the partition fetched as if it had just been assigned at its position."""
-        from aiokafka_lite.consumer.monitoring.events import FetchStalled
+        from aiokafka_lite.consumer.events.kinds import FetchStalled
 
         self.stall_count += 1
         self._state.events.publish(FetchStalled(partition.tp, stalled_s, explanation))

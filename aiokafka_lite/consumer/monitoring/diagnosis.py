@@ -20,22 +20,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import StrEnum
 from aiokafka_lite.client import Lane
+from aiokafka_lite.consumer.assignment.partition import FetchState, PartitionState
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.fetching.node_fetcher import NodeFetcher
-from aiokafka_lite.consumer.running import Running
-from aiokafka_lite.consumer.state import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    FetchState,
-    PartitionState,
-    SubscriptionMode,
-    SubscriptionState,
-)
+from aiokafka_lite.consumer.parts import Running
+from aiokafka_lite.consumer.reset_policy import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.group.membership import Standing
+    from aiokafka_lite.consumer.membership.classic.membership import Standing
 
 
 class Cause(StrEnum):

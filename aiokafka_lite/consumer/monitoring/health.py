@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from aiokafka_lite.consumer.assignment.partition import FetchState, PartitionState
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.monitoring.diagnosis import (
     TROUBLES,
@@ -28,9 +30,8 @@ from aiokafka_lite.consumer.monitoring.diagnosis import (
     starting_text,
     stopped_text,
 )
-from aiokafka_lite.consumer.running import Running
-from aiokafka_lite.consumer.state import FetchState, PartitionState, SubscriptionMode
-from aiokafka_lite.consumer.topic_lives import is_gone
+from aiokafka_lite.consumer.parts import Running
+from aiokafka_lite.consumer.positions.topic_changes import is_gone
 from aiokafka_lite.structs import TopicPartition
 
 Verdict = Literal["ok", "degraded", "dead"]

@@ -21,8 +21,8 @@ import weakref
 from types import FrameType
 from typing import Final
 
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.delivery.iteration import RecordIterator
-from aiokafka_lite.consumer.state import SubscriptionState
 
 INTERVAL_S: Final = 0.1
 # A lag that is worth an event. A block of this and an interval is never missed, and is measured to
@@ -155,7 +155,7 @@ class LoopProbe:
         self._hand_out_count = hand_out_count
 
     def _tell(self, now: float, blocked_s: float, *, has_handed_out: bool) -> None:
-        from aiokafka_lite.consumer.monitoring.events import LoopBlocked
+        from aiokafka_lite.consumer.events.kinds import LoopBlocked
 
         self.blocked_s, self.blocked_at = blocked_s, now
         self._state.events.publish(

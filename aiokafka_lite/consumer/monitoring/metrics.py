@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from aiokafka_lite.client import Lane
+from aiokafka_lite.consumer.assignment.partition import PartitionState
 from aiokafka_lite.consumer.engine import Engine
-from aiokafka_lite.consumer.fetching.node_counts import NodeCounts
+from aiokafka_lite.consumer.fetching.answer import NodeCounts
 from aiokafka_lite.consumer.monitoring.diagnosis import diagnose
 from aiokafka_lite.consumer.monitoring.health import (
     lag_of,
@@ -14,8 +15,7 @@ from aiokafka_lite.consumer.monitoring.health import (
     last_heartbeat_s,
     total_lag,
 )
-from aiokafka_lite.consumer.partition import PartitionState
-from aiokafka_lite.consumer.running import Running
+from aiokafka_lite.consumer.parts import Running
 from aiokafka_lite.records.decoders import COMPILED
 
 Number = int | float | None

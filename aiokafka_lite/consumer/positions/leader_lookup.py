@@ -1,17 +1,39 @@
 """Asking leaders about partitions: one request to a node, and its answer.
 
+    OffsetLookup      offsets by time (ListOffsets)
+    EpochEndLookup    where leader epochs ended (OffsetForLeaderEpoch, KIP-320)
+
 Who is asked, and when again, is said by leader_questions.py.
 """
 
 from __future__ import annotations
 
+import asyncio
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
+from aiokafka_lite._compat import timeout_at
+from aiokafka_lite._event import Event
+from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.errors import KafkaError, KafkaTimeoutError
+from aiokafka_lite.consumer.positions.leader_questions import LeaderQuestions, until_set
+from aiokafka_lite.errors import KafkaError, KafkaTimeoutError, for_code
+from aiokafka_lite.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 
@@ -76,3 +98,172 @@ class LeaderLookup(ABC, Generic[QuestionT, AnswerT, ResponseT]):
         for tp in asked:
             if tp not in found and tp not in failures:
                 failures[tp] = KafkaTimeoutError(f"the leader of {tp} left it out").at(tp)
+
+
+UNDEFINED: Final = -1
+
+
+class EpochEnd(NamedTuple):
+    """The largest epoch not above the one asked for, and the offset behind its last record."""
+
+    leader_epoch: int
+    end_offset: int
+
+    @property
+    def is_defined(self) -> bool:
+        """The leader knows of an epoch so old; its log may begin behind it."""
+        return self.leader_epoch != UNDEFINED and self.end_offset != UNDEFINED
+
+
+class EpochEndLookup(LeaderLookup[int, EpochEnd, OffsetForLeaderEpochResponse]):
+    """Asks leaders where an epoch ended."""
+
+    def _request(self, questions: Mapping[TopicPartition, int]) -> OffsetForLeaderEpochRequest:
+        topics: dict[str, OffsetForLeaderTopic] = {}
+        for tp, epoch in questions.items():
+            topic = topics.setdefault(tp.topic, OffsetForLeaderTopic(topic=tp.topic))
+            topic.partitions.append(
+                OffsetForLeaderPartition(
+                    partition=tp.partition,
+                    current_leader_epoch=self._leader_epoch(tp),
+                    leader_epoch=epoch,
+                )
+            )
+        return OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.values()))
+
+    def _answers(
+        self, response: OffsetForLeaderEpochResponse, questions: Mapping[TopicPartition, int]
+    ) -> Iterator[tuple[TopicPartition, EpochEnd | KafkaError]]:
+        for topic in response.topics:
+            for answer in topic.partitions:
+                tp = TopicPartition(topic.topic, answer.partition)
+                if answer.error_code:
+                    error = for_code(answer.error_code)(f"the position in {tp} cannot be checked")
+                    yield tp, error
+                else:
+                    yield tp, EpochEnd(answer.leader_epoch, answer.end_offset)
+
+
+class FoundOffset(NamedTuple):
+    """The first offset at or after a time; offset and timestamp are -1 when there is none."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+def _raise_what_does_not_pass(
+    failures: Mapping[TopicPartition, KafkaError], missing: Mapping[TopicPartition, int]
+) -> None:
+    for tp, error in failures.items():
+        if tp in missing and not (error.retriable or error.invalid_metadata):
+            raise error
+
+
+class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
+    """Asks leaders for offsets by time; -2 means the first offset, -1 the last."""
+
+    def __init__(
+        self, config: ConsumerConfig, cluster: Cluster, scope: TaskScope, rng: random.Random
+    ) -> None:
+        super().__init__(config, cluster)
+        self._scope = scope
+        self._rng = rng
+
+    async def find(
+        self, timestamps: Mapping[TopicPartition, int], deadline: float
+    ) -> dict[TopicPartition, FoundOffset]:
+        """Look all of them up, trying again until the deadline.
+
+        Each leader is asked in a task of its own. Cancelling it asks nothing more.
+
+        Raises:
+            KafkaTimeoutError: Not all were found by the deadline; names the others, and what kept
+                each.
+            KafkaError: A broker refused for a reason that does not pass.
+        """
+        found: dict[TopicPartition, FoundOffset] = {}
+        failures: dict[TopicPartition, KafkaError] = {}
+        wake = Event()
+        questions: LeaderQuestions[TopicPartition, int, FoundOffset] = LeaderQuestions(
+            self._cluster,
+            self._scope,
+            self._rng,
+            name="look offsets up at",
+            first_delay_s=self._config.retry_backoff_s,
+            ask=self.ask,
+            on_answer=lambda tp, offset, _: found.__setitem__(tp, offset),
+            on_failure=failures.__setitem__,
+            on_end=wake.set,
+        )
+
+        def view_changed(_: ClusterView) -> None:
+            wake.set()
+
+        self._cluster.add_listener(view_changed)
+        try:
+            async with timeout_at(deadline):
+                while missing := {tp: at for tp, at in timestamps.items() if tp not in found}:
+                    _raise_what_does_not_pass(failures, missing)
+                    self._scope.raise_if_failed()
+                    self._cluster.raise_if_closed()
+                    wake.clear()
+                    retry_at = questions.advance({tp: (tp, at) for tp, at in missing.items()})
+                    await until_set(wake, retry_at)
+        except asyncio.TimeoutError:
+            raise self._not_found(missing, failures, questions.pending_nodes) from None
+        finally:
+            questions.cancel()
+            self._cluster.remove_listener(view_changed)
+        return found
+
+    def _not_found(
+        self,
+        missing: Mapping[TopicPartition, int],
+        failures: Mapping[TopicPartition, KafkaError],
+        silent: frozenset[int],
+    ) -> KafkaTimeoutError:
+        reasons = []
+        for tp in sorted(missing):
+            leader = self._cluster.view.leader(tp)
+            if leader is not None and leader.leader in silent:
+                why = f"node {leader.leader}, which leads it, has not answered"
+            else:
+                why = str(failures.get(tp, "it has not been asked about"))
+            reasons.append(f"{tp.topic}/{tp.partition}: {why}")
+        return KafkaTimeoutError(
+            f"offsets of {len(missing)} partitions were not found in time ({'; '.join(reasons)})"
+        )
+
+    def _request(self, questions: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
+        topics: dict[str, ListOffsetsTopic] = {}
+        for tp, timestamp in questions.items():
+            topic = topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic))
+            topic.partitions.append(
+                ListOffsetsPartition(
+                    partition_index=tp.partition,
+                    current_leader_epoch=self._leader_epoch(tp),
+                    timestamp=timestamp,
+                )
+            )
+        return ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=self._config.isolation_level_code,
+            topics=list(topics.values()),
+            timeout_ms=self._config.request_timeout_ms,
+        )
+
+    def _answers(
+        self, response: ListOffsetsResponse, questions: Mapping[TopicPartition, int]
+    ) -> Iterator[tuple[TopicPartition, FoundOffset | KafkaError]]:
+        for topic in response.topics:
+            for answer in topic.partitions:
+                tp = TopicPartition(topic.name, answer.partition_index)
+                if answer.error_code:
+                    error = for_code(answer.error_code)
+                    yield tp, error(f"offsets of partition {tp} cannot be looked up")
+                elif answer.offset < 0 and questions.get(tp, 0) < 0:
+                    text = f"the leader of {tp} gave no offset for timestamp {questions[tp]}"
+                    yield tp, KafkaTimeoutError(text)
+                else:
+                    yield tp, FoundOffset(answer.offset, answer.timestamp, answer.leader_epoch)

@@ -27,24 +27,27 @@ from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.consumer.assignment.partition import (
+    NO_EPOCH,
+    CommittedPosition,
+    FetchState,
+    PartitionState,
+)
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.delivery.fetch_queue import FetchQueue
-from aiokafka_lite.consumer.partition import CommittedPosition
-from aiokafka_lite.consumer.positions.epoch_ends import EpochEnd, EpochEndLookup
+from aiokafka_lite.consumer.positions.leader_lookup import (
+    EpochEnd,
+    EpochEndLookup,
+    FoundOffset,
+    OffsetLookup,
+)
 from aiokafka_lite.consumer.positions.leader_questions import (
     LAST_BACKOFF_S,
     LeaderQuestions,
     until_set,
 )
-from aiokafka_lite.consumer.positions.offsets import FoundOffset, OffsetLookup
-from aiokafka_lite.consumer.state import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    NO_EPOCH,
-    FetchState,
-    PartitionState,
-    SubscriptionState,
-)
+from aiokafka_lite.consumer.reset_policy import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from aiokafka_lite.errors import (
     FencedLeaderEpochError,
     KafkaError,
@@ -353,7 +356,7 @@ class PositionResolver:
 
         Without `log_start` the log begins at the new position, or where that is not known.
         """
-        from aiokafka_lite.consumer.monitoring.events import OffsetRange, OffsetReset
+        from aiokafka_lite.consumer.events.kinds import OffsetRange, OffsetReset
 
         events = self._state.events
         lost = skipped = None

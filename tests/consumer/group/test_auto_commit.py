@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.delivery.fetched import Record
+from aiokafka_lite.consumer.buffer.chunk import Record
 from aiokafka_lite.errors import CoordinatorLoadInProgressError
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.structs import TopicPartition

@@ -10,7 +10,7 @@ from aiokafka_lite.consumer.assignors import (
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
 )
-from aiokafka_lite.consumer.group.blobs import (
+from aiokafka_lite.consumer.assignors.blobs import (
     decode_assignment,
     decode_subscriptions,
     encode_assignments,

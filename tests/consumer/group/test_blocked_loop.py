@@ -16,7 +16,7 @@ from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.monitoring.events import LoopBlocked, Lost
+from aiokafka_lite.consumer.events.kinds import LoopBlocked, Lost
 from aiokafka_lite.errors import CommitFailedError
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.test_listeners import Losing, listening

@@ -11,7 +11,7 @@ import pytest
 from aiokafka_lite import errors
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.monitoring.events import CommitFailed, CoordinatorChanged
+from aiokafka_lite.consumer.events.kinds import CommitFailed, CoordinatorChanged
 from aiokafka_lite.errors import (
     CommitFailedError,
     FencedInstanceIdError,

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite.consumer.group import MemberState
-from aiokafka_lite.consumer.no_group import NoCommits
+from aiokafka_lite.consumer.membership.classic.member import MemberState
+from aiokafka_lite.consumer.membership.none import NoCommits
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CommitFailedError,

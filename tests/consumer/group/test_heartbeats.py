@@ -12,8 +12,8 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.config import parse_address
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.monitoring import event_stream
-from aiokafka_lite.consumer.monitoring.events import Lost
+from aiokafka_lite.consumer.events import stream as event_stream
+from aiokafka_lite.consumer.events.kinds import Lost
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.test_listeners import Acting, beat_count, listening
 from tests.consumer.group.test_membership import throw_out

@@ -13,8 +13,8 @@ from aiokafka_lite.consumer.assignors import (
     RangePartitionAssignor,
     RoundRobinPartitionAssignor,
 )
+from aiokafka_lite.consumer.assignors.blobs import decode_assignment, encode_subscription
 from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
-from aiokafka_lite.consumer.group.blobs import decode_assignment, encode_subscription
 from aiokafka_lite.errors import MemberIdRequired
 from aiokafka_lite.protocol.codec import encode
 from aiokafka_lite.protocol.messages.join_group import (

@@ -10,14 +10,14 @@ import pytest
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.monitoring.event_stream import EventSubscription
-from aiokafka_lite.consumer.monitoring.events import (
+from aiokafka_lite.consumer.events.kinds import (
     Assigned,
     ConsumerEvent,
     ListenerFailed,
     Lost,
     Revoked,
 )
+from aiokafka_lite.consumer.events.stream import EventSubscription
 from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.test_membership import throw_out

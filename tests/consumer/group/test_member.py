@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite.consumer.group.member import (
+from aiokafka_lite.consumer.membership.classic.member import (
     LEGAL_TRANSITIONS,
     Identity,
     Interruption,

@@ -9,7 +9,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
-from aiokafka_lite.consumer.group import MemberState
+from aiokafka_lite.consumer.membership.classic.member import MemberState
 from aiokafka_lite.errors import CommitFailedError, FencedInstanceIdError
 from aiokafka_lite.protocol.messages.describe_groups import DescribeGroupsRequest
 from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity

@@ -16,7 +16,7 @@ from aiokafka_lite.consumer.assignors import (
     RangePartitionAssignor,
     RoundRobinPartitionAssignor,
 )
-from aiokafka_lite.consumer.group import MemberState
+from aiokafka_lite.consumer.membership.classic.member import MemberState
 from aiokafka_lite.errors import (
     BrokerResponseError,
     FencedInstanceIdError,

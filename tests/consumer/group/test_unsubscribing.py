@@ -9,7 +9,7 @@ import pytest
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.monitoring.events import CommitFailed, Revoked
+from aiokafka_lite.consumer.events.kinds import CommitFailed, Revoked
 from aiokafka_lite.errors import CoordinatorLoadInProgressError, GroupAuthorizationFailedError
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition

@@ -12,12 +12,14 @@ from aiokafka_lite._compat import Self, timeout
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client import ClientConfig, Cluster
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.topics import watch_topics
 from aiokafka_lite.consumer.assignors import RoundRobinPartitionAssignor
+from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.group import Coordinator, GroupMembership, Member
-from aiokafka_lite.consumer.group.commits import Commits
-from aiokafka_lite.consumer.state import SubscriptionState
-from aiokafka_lite.consumer.topics import watch_topics
+from aiokafka_lite.consumer.membership.classic.member import Member
+from aiokafka_lite.consumer.membership.classic.membership import GroupMembership
+from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 

@@ -1,0 +1,124 @@
+"""Who hears of changes of a consumer's subscription, assignment and partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+
+class Departure(NamedTuple):
+    """Partitions that the application gives up: by `unsubscribe`, or of those that it assigned."""
+
+    partitions: frozenset[TopicPartition]
+    # What auto-commit may commit of them.
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    # That of the subscription; None: nobody is to be told.
+    listener: ConsumerRebalanceListener | None
+
+
+class Observers:
+    """Callables by what they want to hear of, called in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._subscription: list[Callable[[], None]] = []
+        self._assignment: list[Callable[[], None]] = []
+        self._partition: list[Callable[[PartitionState], None]] = []
+        self._discard: list[Callable[[PartitionState], None]] = []
+        self._hold: list[Callable[[], None]] = []
+        self._get: list[Callable[[], None]] = []
+        self._departure: list[Callable[[Departure], None]] = []
+        self._marks = [0] * len(self._lists())
+
+    def on_subscription_change(self, observer: Callable[[], None]) -> None:
+        """Call `observer` after each change of topics, pattern or mode."""
+        self._subscription.append(observer)
+
+    def add_listener(self, observer: Callable[[], None]) -> None:
+        """Call `observer` after each change of the subscription, and when a get begins."""
+        self._subscription.append(observer)
+        self._get.append(observer)
+
+    def on_assignment_change(self, observer: Callable[[], None]) -> None:
+        """Call `observer` after partitions were given or taken."""
+        self._assignment.append(observer)
+
+    def on_partition_change(self, observer: Callable[[PartitionState], None]) -> None:
+        """Call `observer` after a partition was paused, resumed, moved or sent back."""
+        self._partition.append(observer)
+
+    def on_hold(self, observer: Callable[[], None]) -> None:
+        """Call `observer` when hand-outs begin or cease to be held back."""
+        self._hold.append(observer)
+
+    def on_discard(self, observer: Callable[[PartitionState], None]) -> None:
+        """Call `observer` when what is buffered of a partition must not be handed out."""
+        self._discard.append(observer)
+
+    def on_departure(self, observer: Callable[[Departure], None]) -> None:
+        """Call `observer` before the application gives up partitions."""
+        self._departure.append(observer)
+
+    def mark(self) -> None:
+        """Have `forget_new` keep those that are there now."""
+        self._marks = [len(observers) for observers in self._lists()]
+
+    def forget_new(self) -> None:
+        """Forget the observers added since `mark`: what they belonged to is stopped."""
+        for observers, mark in zip(self._lists(), self._marks, strict=True):
+            del observers[mark:]
+
+    def _lists(self) -> tuple[list[Callable[..., None]], ...]:
+        return (
+            self._subscription,
+            self._assignment,
+            self._partition,
+            self._discard,
+            self._hold,
+            self._get,
+            self._departure,
+        )
+
+    # --- What has happened ----------------------------------------------------------------
+    def subscription_changed(self) -> None:
+        """Tell that topics, pattern or mode have changed."""
+        for observer in self._subscription:
+            observer()
+
+    def assignment_changed(self) -> None:
+        """Tell that partitions were given or taken."""
+        for observer in self._assignment:
+            observer()
+
+    def partition_changed(self, partition: PartitionState) -> None:
+        """Tell that a partition was paused, resumed, moved or sent back."""
+        for observer in self._partition:
+            observer(partition)
+
+    def discarded(self, partition: PartitionState) -> None:
+        """Tell that what is buffered of a partition must not be handed out."""
+        for observer in self._discard:
+            observer(partition)
+
+    def held(self) -> None:
+        """Tell that hand-outs begin or cease to be held back."""
+        for observer in self._hold:
+            observer()
+
+    def get_began(self) -> None:
+        """Tell that the application asks for records."""
+        for observer in self._get:
+            observer()
+
+    @property
+    def hear_of_departures(self) -> bool:
+        """Whether anybody wants to know."""
+        return bool(self._departure)
+
+    def departed(self, departure: Departure) -> None:
+        """Tell that the application is about to give up partitions."""
+        for observer in self._departure:
+            observer(departure)

@@ -1,0 +1,588 @@
+"""What a consumer is subscribed to, what it is assigned, and what it was handed.
+
+Plain data changed synchronously on the event loop; nothing waits. Others ask for changes by the
+methods here, and hear of them as observers (observers.py). Who writes which field of a partition is
+said in partition.py.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+
+from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.consumer import reentry
+from aiokafka_lite.consumer.assignment.observers import Departure, Observers
+from aiokafka_lite.consumer.assignment.partition import (
+    NO_EPOCH,
+    FetchState,
+    PartitionState,
+    Range,
+    joined,
+)
+from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.errors import IllegalStateError
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+
+class SubscriptionMode(enum.Enum):
+    """How the assignment comes about; one consumer uses only one way until it unsubscribes."""
+
+    NONE = enum.auto()
+    TOPICS = enum.auto()  # subscribe(topics)
+    PATTERN = enum.auto()  # subscribe(pattern=...)
+    ASSIGNED = enum.auto()  # assign(partitions)
+
+
+def _nothing() -> None:
+    """Stand in for a hook that nobody has set."""
+
+
+class SubscriptionState:
+    """Subscription and assignment of one consumer; see the module's docstring for who writes."""
+
+    def __init__(self) -> None:
+        self.mode = SubscriptionMode.NONE
+        self.pattern: re.Pattern[str] | None = None
+        self.listener: ConsumerRebalanceListener | None = None
+        # Goes up with every change of the subscription: membership compares it to rejoin.
+        self.subscription_version = 0
+        # What it was after the last `unsubscribe`.
+        self.unsubscribed_version = -1
+        self._topics: frozenset[str] | None = None
+        self._assignment: dict[TopicPartition, PartitionState] = {}
+        # What was assigned and is not any more, though the application has not said so.
+        self._taken: set[TopicPartition] = set()
+        # What was handed out of partitions before another member may have had them.
+        self._handed_out_earlier: dict[TopicPartition, Range] = {}
+        # For max_poll_interval, which counts only the time between gets.
+        self._gets_in_progress = 0
+        self._idle_since = 0.0
+        self._hand_out_count = 0
+        self._seen_hand_out_count = 0
+        self._latest_hand_out: PartitionState | None = None
+        # What a get raised last, and how much had been handed out by then.
+        self._raised: tuple[str, int] = ("", -1)
+        # Records and rows handed out since the consumer was made; the gets count them.
+        self.record_count = 0
+        # Between revocation and assignment, while the listener's callbacks run.
+        self.is_held = False
+        # What the latest get handed out from; everything else handed out has been processed.
+        self._latest: list[PartitionState] = []
+        self._settle: Callable[[], None] = _nothing
+        self.observers = Observers()
+        # Where the consumer's parts tell what happens.
+        self.events = Events()
+
+    def set_settler(self, settle: Callable[[], None]) -> None:
+        """Set what brings positions up to date before they are read.
+
+        The per-message path keeps no books: how far it got is worked out when somebody asks.
+        """
+        self._settle = settle
+
+    def _subscription_changed(self) -> None:
+        self.subscription_version += 1
+        self.observers.subscription_changed()
+
+    def _discard(self, partition: PartitionState) -> None:
+        partition.tag += 1
+        self.observers.discarded(partition)
+
+    # --- Subscription ---------------------------------------------------------------------
+    @property
+    def subscription(self) -> frozenset[str] | None:
+        """Topics subscribed to (for a pattern: those it matched so far); None if none are."""
+        return self._topics
+
+    def _require_mode(self, mode: SubscriptionMode) -> None:
+        if self.mode not in (SubscriptionMode.NONE, mode):
+            raise IllegalStateError(
+                "subscribe(topics), subscribe(pattern=...) and assign() exclude each other: "
+                "call unsubscribe() first"
+            )
+
+    def subscribe(
+        self, topics: Iterable[str], listener: ConsumerRebalanceListener | None = None
+    ) -> None:
+        """Subscribe to topics, in place of those subscribed before.
+
+        Nothing more is handed out of the others, as by Java's client.
+
+        Raises:
+            IllegalStateError: A pattern or a manual assignment is in use.
+        """
+        self._require_mode(SubscriptionMode.TOPICS)
+        self.mode = SubscriptionMode.TOPICS
+        self.listener = listener
+        self._topics = wanted = frozenset(topics)
+        self._begin_revocation(p for tp, p in self._assignment.items() if tp.topic not in wanted)
+        self._subscription_changed()
+
+    def subscribe_pattern(
+        self, pattern: re.Pattern[str], listener: ConsumerRebalanceListener | None = None
+    ) -> None:
+        """Subscribe to every topic whose name the pattern matches.
+
+        Nothing more is handed out of the others.
+
+        Raises:
+            IllegalStateError: Topics or a manual assignment are in use.
+        """
+        self._require_mode(SubscriptionMode.PATTERN)
+        self.mode = SubscriptionMode.PATTERN
+        self.listener = listener
+        self.pattern = pattern
+        self._topics = frozenset()
+        self._begin_revocation(
+            p for tp, p in self._assignment.items() if not pattern.match(tp.topic)
+        )
+        self._subscription_changed()
+
+    def set_matched_topics(self, topics: Iterable[str]) -> bool:
+        """Set the topics that the pattern matches now; return whether they have changed."""
+        matched = frozenset(topics)
+        if self.mode is not SubscriptionMode.PATTERN or matched == self._topics:
+            return False
+        self._topics = matched
+        self._subscription_changed()
+        return True
+
+    def unsubscribe(self) -> None:
+        """Forget topics, pattern, listener and assignment.
+
+        As by a clean stop all that was handed out is to be committed.
+        """
+        self._depart(frozenset(self._assignment), self.handed_out_offsets)
+        self.mode = SubscriptionMode.NONE
+        self.pattern = None
+        self.listener = None
+        self._topics = None
+        self._replace_assignment(frozenset())
+        self._taken.clear()
+        self._subscription_changed()
+        self.unsubscribed_version = self.subscription_version
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics that are subscribed or assigned."""
+        return {*(self._topics or ()), *(tp.topic for tp in self._assignment)}
+
+    # --- Assignment -----------------------------------------------------------------------
+    @property
+    def assignment(self) -> Mapping[TopicPartition, PartitionState]:
+        """The partitions assigned, by topic and number."""
+        return self._assignment
+
+    def partition(self, tp: TopicPartition) -> PartitionState:
+        """Return the state of an assigned partition.
+
+        Raises:
+            IllegalStateError: It is not assigned to this consumer.
+        """
+        try:
+            return self._assignment[tp]
+        except KeyError:
+            since = " any more: a rebalance took it away" if tp in self._taken else ""
+            raise IllegalStateError(
+                f"Partition {tp} is not assigned to this consumer{since}"
+            ) from None
+
+    def require_known(self, tp: TopicPartition) -> None:
+        """Check that a partition is assigned, or was so until a rebalance took it away.
+
+        Raises:
+            IllegalStateError: It never was, or the application has given it up.
+        """
+        if tp not in self._taken:
+            self.partition(tp)
+
+    def has_any(self, wanted: Collection[TopicPartition]) -> bool:
+        """Whether one of these partitions is assigned; none named stands for all there may be."""
+        return not wanted or any(tp in self._assignment for tp in wanted)
+
+    def assign_from_user(self, partitions: Iterable[TopicPartition]) -> None:
+        """Assign exactly these partitions; those assigned already keep their position.
+
+        Raises:
+            IllegalStateError: Topics or a pattern are subscribed.
+        """
+        self._require_mode(SubscriptionMode.ASSIGNED)
+        self.mode = SubscriptionMode.ASSIGNED
+        wanted = frozenset(partitions)
+        self._depart(self._assignment.keys() - wanted, self.processed_offsets)
+        self._replace_assignment(wanted)
+        self._taken.clear()
+        self._subscription_changed()
+
+    def add_from_user(self, partitions: Iterable[TopicPartition]) -> None:
+        """Assign these partitions too; those assigned already are left as they are.
+
+        Raises:
+            IllegalStateError: Topics or a pattern are subscribed.
+        """
+        self.assign_from_user(self._assignment.keys() | frozenset(partitions))
+
+    def remove_from_user(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take these partitions out of the assignment; the others are left as they are.
+
+        Raises:
+            IllegalStateError: Topics or a pattern are subscribed, or one is not assigned.
+        """
+        self._require_mode(SubscriptionMode.ASSIGNED)
+        gone = frozenset(partitions)
+        for tp in gone:
+            self.partition(tp)
+        self.assign_from_user(self._assignment.keys() - gone)
+
+    def _depart(
+        self,
+        gone: Set[TopicPartition],
+        get_offsets: Callable[[], Mapping[TopicPartition, OffsetAndMetadata]],
+    ) -> None:
+        if gone and self.observers.hear_of_departures:
+            offsets = {tp: offset for tp, offset in get_offsets().items() if tp in gone}
+            self.observers.departed(Departure(frozenset(gone), offsets, self.listener))
+
+    def begin_rebalance(self) -> None:
+        """Stop handing out: gets wait, what is buffered is dropped, until the assignment comes.
+
+        The assignment stays readable, with its positions, for commits and callbacks meanwhile.
+        """
+        self._begin_revocation(self._assignment.values())
+
+    def _begin_revocation(self, partitions: Iterable[PartitionState]) -> None:
+        for partition in partitions:
+            if not partition.is_revoking:
+                partition.is_revoking = True
+                # What is still being looked up for the application is news when it is found.
+                partition.keeps_position = partition.is_asked_to_reset
+                partition.keeps_pause = False
+            self.refetch(partition)
+
+    def assign_from_group(
+        self, partitions: Iterable[TopicPartition], *, is_unbroken: bool = False
+    ) -> None:
+        """Assign exactly these partitions.
+
+        Those assigned already keep their state, unless their revocation has begun since they were
+        assigned: then they start afresh from their committed offsets, or from where the application
+        has moved them to since then.
+
+        Args:
+            partitions: In place of those assigned before.
+            is_unbroken: Nobody else can have had, in between, what was assigned before.
+        """
+        self._replace_assignment(frozenset(partitions), is_unbroken=is_unbroken)
+
+    def revoke(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take partitions away; what is buffered of them is dropped."""
+        self._replace_assignment(self._assignment.keys() - frozenset(partitions))
+
+    def _replace_assignment(
+        self,
+        wanted: frozenset[TopicPartition] | set[TopicPartition],
+        *,
+        is_unbroken: bool = False,
+    ) -> None:
+        self._settle()
+        earlier, kept = self._handed_out_earlier, dict[TopicPartition, Range]()
+        gone: dict[TopicPartition, PartitionState] = {}
+        for tp, partition in tuple(self._assignment.items()):
+            if tp not in wanted or partition.is_revoking:
+                gone[tp] = self._assignment.pop(tp)
+                partition.is_assigned = False
+                self._discard(partition)
+                if (handed_out := partition.handed_out) is None:
+                    continue
+                if is_unbroken and tp in wanted:
+                    kept[tp] = handed_out
+                else:
+                    earlier[tp] = joined(earlier.get(tp), handed_out) or handed_out
+        for tp in sorted(wanted - self._assignment.keys()):
+            partition = self._assignment[tp] = PartitionState(tp)
+            partition.reach = kept.get(tp)
+            if tp in gone:
+                self._carry_over(gone[tp], partition)
+        self._taken = (self._taken | gone.keys()) - wanted
+        self._latest = [partition for partition in self._latest if partition.is_assigned]
+        self.observers.assignment_changed()
+
+    def _carry_over(self, old: PartitionState, new: PartitionState) -> None:
+        """Give a partition that comes back what the application asked for in the meantime."""
+        new.is_paused = old.keeps_pause
+        if not old.keeps_position:
+            return
+        if old.position is not None:
+            self.start_at(new, old.position)
+        elif old.reset_timestamp is not None:
+            self.request_reset(new, old.reset_timestamp)
+        if old in self._latest:
+            # What was handed out before is still in work: nothing is processed until the next get.
+            new.processed = None
+            self._latest.append(new)
+
+    # --- Positions ------------------------------------------------------------------------
+    def seek(self, partition: PartitionState, offset: int) -> None:
+        """Move the position, as the application asks; what is buffered or on its way is dropped.
+
+        What the latest get handed out stays unprocessed: the next one tells that it is done.
+        """
+        self.start_at(partition, offset)
+        partition.keeps_position = partition.is_revoking
+
+    def start_at(
+        self, partition: PartitionState, offset: int, leader_epoch: int = NO_EPOCH
+    ) -> None:
+        """Set a position that was asked for or looked up; otherwise as `seek`."""
+        self._settle()
+        partition.transition(FetchState.FETCHING)
+        self._discard(partition)
+        if partition in self._latest:
+            partition.go_back_to(offset)
+        else:
+            partition.processed = offset
+        partition.move_to(offset)
+        partition.fetched = offset
+        partition.leader_epoch = leader_epoch
+        partition.validated_epoch = NO_EPOCH
+        partition.reset_timestamp = None
+        partition.retry_at = 0.0
+        self.observers.partition_changed(partition)
+
+    def request_reset(self, partition: PartitionState, timestamp: int, *, reason: str = "") -> None:
+        """Give up the position and have it looked up by ListOffsets with `timestamp`.
+
+        An event will tell of it, unless `reason` is empty because the application asked for it.
+        """
+        self._settle()
+        partition.transition(FetchState.AWAIT_RESET)
+        self._discard(partition)
+        partition.reset_from, partition.reset_reason = partition.position, reason
+        partition.move_to(None)
+        if reason:
+            partition.processed = None
+        partition.leader_epoch = NO_EPOCH
+        partition.reset_timestamp = timestamp
+        partition.keeps_position = partition.is_revoking and not reason
+        partition.retry_at = 0.0
+        self.observers.partition_changed(partition)
+
+    def replace_log(self, partition: PartitionState) -> None:
+        """Forget all that is known of a partition's log: there is another in its place.
+
+        Its position is unknown then, until one is asked for by `request_reset` or `seek`.
+        """
+        self._settle()
+        self._discard(partition)
+        partition.committed = None
+        partition.high_watermark = partition.last_stable_offset = None
+        partition.log_start_offset = None
+        partition.reach = partition.run_start = partition.reset_from = None
+        self._handed_out_earlier.pop(partition.tp, None)
+        partition.leader_epoch = partition.validated_epoch = NO_EPOCH
+        partition.keeps_position = False
+        if partition.fetch_state is not FetchState.INITIALIZING:
+            partition.transition(FetchState.AWAIT_RESET)
+            partition.position = partition.processed = partition.reset_timestamp = None
+        self.observers.partition_changed(partition)
+
+    def request_validation(self, partition: PartitionState) -> None:
+        """Fetch nothing more until the position was compared with the leader's log (KIP-320).
+
+        What is buffered is dropped: it may be of a log that is no more.
+        """
+        partition.transition(FetchState.AWAIT_VALIDATION)
+        self.refetch(partition)
+
+    def validated(self, partition: PartitionState, leader_epoch: int) -> None:
+        """Go on from the position: the log of that leader epoch has what was read before."""
+        partition.transition(FetchState.FETCHING)
+        partition.validated_epoch = leader_epoch
+        partition.retry_at = 0.0
+        self.observers.partition_changed(partition)
+
+    def keep(self, partition: PartitionState) -> None:
+        """Fetch and hand out a partition that is not given back after all."""
+        partition.is_revoking = False
+        self.observers.partition_changed(partition)
+
+    def refetch(self, partition: PartitionState) -> None:
+        """Drop what is buffered and on its way, and fetch from the position again."""
+        self._settle()
+        self._discard(partition)
+        if partition.position is not None:
+            partition.fetched = partition.position
+        self.observers.partition_changed(partition)
+
+    def pause(self, partition: PartitionState) -> None:
+        """Stop fetching and handing out; what is buffered stays for `resume`."""
+        self._settle()
+        partition.is_paused = True
+        partition.keeps_pause = partition.is_revoking
+        self.observers.partition_changed(partition)
+
+    def resume(self, partition: PartitionState) -> None:
+        """Fetch and hand out again."""
+        partition.is_paused = partition.keeps_pause = False
+        self.observers.partition_changed(partition)
+
+    # --- Gets -------------------------------------------------------------------------------
+    def hold_hand_outs(self) -> None:
+        """Have the gets hand out nothing until `release_hand_outs`; idempotent."""
+        self._set_held(True)
+
+    def release_hand_outs(self) -> None:
+        """Let the gets hand out again; idempotent."""
+        self._set_held(False)
+
+    def _set_held(self, is_held: bool) -> None:
+        if self.is_held != is_held:
+            self.is_held = is_held
+            self.observers.held()
+
+    @property
+    def hand_out_count(self) -> int:
+        """How many times something was handed out: a list of records, or some one by one."""
+        self._settle()
+        return self._hand_out_count
+
+    @property
+    def latest_hand_out(self) -> PartitionState | None:
+        """A partition of which the latest records were handed out, if it is still assigned."""
+        partition = self._latest_hand_out
+        return partition if partition is not None and partition.is_assigned else None
+
+    def note_raised(self, error: BaseException) -> None:
+        """Note what a get is about to raise; its text, as the error holds whoever has asked."""
+        self._raised = str(error), self.hand_out_count
+
+    @property
+    def latest_raised(self) -> str:
+        """What a get has raised, unless something was handed out since."""
+        text, hand_out_count = self._raised
+        return text if hand_out_count == self.hand_out_count else ""
+
+    def enter_get(self) -> None:
+        """Note that the application waits for records; every call is matched by `leave_get`."""
+        if not reentry.is_in_callback():  # from which the application is not back for more
+            self.begin_get()
+        self.resume_get()
+
+    def resume_get(self) -> None:
+        """Note that a get goes on that was left for the application's own work."""
+        self._gets_in_progress += 1
+        self.observers.get_began()
+
+    @property
+    def is_in_get(self) -> bool:
+        """Whether the application waits for records, or a get is on its way."""
+        return self._gets_in_progress > 0
+
+    def leave_get(self, now: float) -> None:
+        """Note that the get ended, with or without records, at loop time `now`."""
+        self._gets_in_progress -= 1
+        if not reentry.is_in_callback():
+            self._idle_since = now
+
+    def idle_s(self, now: float) -> float:
+        """Return how long the application has not asked for records; 0 inside a get.
+
+        Records handed out message by message are noticed only here, so the answer may be too
+        small by the time since it was last asked, never too large.
+        """
+        self._settle()
+        if self._gets_in_progress:
+            return 0.0
+        if self._hand_out_count != self._seen_hand_out_count:
+            self._seen_hand_out_count = self._hand_out_count
+            self._idle_since = now
+        return now - self._idle_since
+
+    def restart_idle(self, now: float) -> None:
+        """Start counting idle time anew, as when the first assignment comes."""
+        self._idle_since = now
+
+    # --- What was handed out --------------------------------------------------------------
+    def begin_get(self) -> None:
+        """Note that the application is back for more: all it was handed so far is processed."""
+        for partition in self._latest:
+            partition.processed = partition.handed_out_to
+        self._latest.clear()
+
+    def hand_out(
+        self, partition: PartitionState, first_offset: int, next_position: int, leader_epoch: int
+    ) -> None:
+        """Note that the get in progress hands out the records of [first, next)."""
+        if partition not in self._latest:  # one or few: a get's partitions
+            self._latest.append(partition)
+            partition.processed = first_offset
+        partition.position = next_position
+        self._hand_out_count += 1
+        self._latest_hand_out = partition
+        if leader_epoch != NO_EPOCH:
+            partition.leader_epoch = leader_epoch
+
+    def pass_over(self, partition: PartitionState, next_position: int) -> None:
+        """Move the position over what is never handed out: control batches, gaps, aborted."""
+        if partition not in self._latest:
+            partition.processed = next_position
+        partition.position = next_position
+
+    def settle(self) -> None:
+        """Bring the positions up to date with what was handed out message by message."""
+        self._settle()
+
+    def being_processed(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the offsets [first, next) that the latest get handed out, by partition."""
+        self._settle()
+        return {
+            partition.tp: (partition.processed, partition.position)
+            for partition in self._latest
+            if partition.processed is not None and partition.position is not None
+        }
+
+    def processed_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what auto-commit may commit: all handed out before the latest get."""
+        self._settle()
+        return {
+            tp: OffsetAndMetadata(partition.processed, "")
+            for tp, partition in self._assignment.items()
+            if partition.processed is not None
+        }
+
+    def handed_out_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the positions: what commit() and a clean stop commit."""
+        self._settle()
+        return {
+            tp: OffsetAndMetadata(partition.position, "")
+            for tp, partition in self._assignment.items()
+            if partition.position is not None
+        }
+
+    def note_finished(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Count as processed what the application itself commits, whatever comes of that commit."""
+        self._settle()
+        for tp, offset in offsets.items():
+            partition = self._assignment[tp]
+            done, position = partition.processed, partition.position
+            if done is not None and position is not None and done < offset.offset <= position:
+                partition.processed = offset.offset
+
+    def is_of_earlier_assignment(self, tp: TopicPartition, offset: int) -> bool:
+        """Whether an offset can only mean records that another member may have had since.
+
+        That is one behind a record handed out before somebody else may have had the partition,
+        which this assignment has neither handed out nor gone to.
+        """
+        if self.mode is SubscriptionMode.ASSIGNED:
+            return False  # partitions are nobody's: the group only keeps the offsets
+        earlier, partition = self._handed_out_earlier.get(tp), self._assignment.get(tp)
+        if earlier is None or not earlier.first < offset <= earlier.end:
+            return False
+        self._settle()
+        if partition is None or partition.position == offset:
+            return partition is None
+        present = partition.handed_out
+        return present is None or not present.first <= offset <= present.end

@@ -1,0 +1,1 @@
+"""What brokers have sent and the application has not taken: kept, decoded, deserialised."""

@@ -1,0 +1,1 @@
+"""Committed offsets: writing them, reading them, committing by the clock."""

@@ -1,0 +1,570 @@
+"""Committed offsets of the group: the only sender of OffsetCommit and OffsetFetch.
+
+What makes commits hard is that they overlap with each other and with rebalances.
+
+- Overlap with each other: one is sent at a time, and a commit that is tried again leaves out
+  what a later one has committed meanwhile. So a committed offset goes back only when the
+  application says so by a later call.
+- Overlap with a topic's end: what no broker knows any more drops out of the commits that the
+  consumer makes of its positions, lest they wait for it until their deadline.
+- Overlap with a rebalance: a commit is made as whom the partitions were assigned to, which is of
+  the generation before while a rebalance goes on (`Member.assigned_as`). While the coordinator
+  waits for the new assignment it takes no commits (REBALANCE_IN_PROGRESS). Such a commit waits,
+  and is sent once for the generation right after, if the partitions came back: then nobody else
+  has had them in between. Whatever else outlives its assignment ends with CommitFailedError.
+- `committed` waits for commits that wait: the positions of a new assignment must not start
+  behind them.
+
+Nothing here waits beyond a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from aiokafka_lite._compat import timeout_at
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client import Cluster
+from aiokafka_lite.consumer.arguments import check_offsets
+from aiokafka_lite.consumer.assignment.partition import NO_EPOCH, PartitionState
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.commits.auto_commit import AutoCommit, Departed
+from aiokafka_lite.consumer.commits.committed import CommittedReader, pause
+from aiokafka_lite.consumer.commits.requests import (
+    LAST_COMMIT_BY_NAME,
+    OffsetToCommit,
+    TopicIds,
+    commit_error_code,
+    commit_request,
+    commit_results,
+)
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.events.kinds import CommitFailed
+from aiokafka_lite.consumer.membership.classic.member import (
+    INTERRUPTION_BY_RECOVERY,
+    LOSSES,
+    REBALANCING,
+    Identity,
+    Interruption,
+    Member,
+    MemberState,
+    Recovery,
+    recovery_for,
+)
+from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.consumer.positions.topic_changes import is_gone
+from aiokafka_lite.consumer.reentry import is_in_callback
+from aiokafka_lite.errors import (
+    CommitFailedError,
+    KafkaError,
+    KafkaTimeoutError,
+    MaxPollIntervalError,
+    TopicAuthorizationFailedError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class PendingCommit:
+    """A commit on its way.
+
+    One that the application asked for waits for rebalances, and says what it says. Those that
+    the consumer makes by itself do not wait, and give way to what the application committed.
+    """
+
+    def __init__(
+        self,
+        sequence: int,
+        offsets: Offsets,
+        made_as: Identity | None,
+        *,
+        is_asked_for: bool,
+        names_partitions: bool = False,
+        is_departed: bool = False,
+    ) -> None:
+        self.sequence = sequence
+        self.left = dict(offsets)
+        # As whom the partitions were held at the call, and later; None: they were lost already.
+        self.made_as = made_as
+        self.is_asked_for = is_asked_for
+        # By the application: then each of them is committed, or the commit fails.
+        self.names_partitions = names_partitions
+        # The application has given the partitions up since.
+        self.is_departed = is_departed
+        # The coordinator is in the middle of a rebalance that this member may not know of yet.
+        self.was_put_off = False
+        # The broker may have it: perhaps only the answer was lost.
+        self.was_sent = False
+
+
+log = logging.getLogger(__name__)
+
+
+# What the coordinator says of a topic that was deleted, or that it has not heard of yet.
+GONE: Final = (UnknownTopicOrPartitionError, UnknownTopicIdError)
+
+
+class Commits(CommittedReader):
+    """Commits and reads offsets for one consumer.
+
+    Owns `PartitionState.committed`.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        state: SubscriptionState,
+        cluster: Cluster,
+        coordinator: Coordinator,
+        member: Member,
+        *,
+        rng: random.Random,
+        on_error: Callable[[KafkaError], None],
+    ) -> None:
+        super().__init__(config, state, cluster, coordinator, member, rng)
+        self._on_error = on_error
+        self._sending = asyncio.Lock()
+        self._sequence = 0
+        # Commits that came through, and whether the latest one did not.
+        self.commit_count = 0
+        self.failed_at: float | None = None
+        # The latest commit that succeeded, by partition.
+        self._latest: dict[TopicPartition, int] = {}
+        self._auto_commit = AutoCommit(config, state, member, self)
+        # Where an answer was lost the broker has what it says: nothing may go back behind it.
+        self._pending: set[PendingCommit] = set()
+        # Commits that waited for the end of a rebalance, until they are done.
+        self._waiting: set[PendingCommit] = set()
+
+    # --- Committing -----------------------------------------------------------------------
+    async def commit(self, offsets: object = None, *, timeout_s: float | None = None) -> None:
+        """Commit offsets, or the positions of all assigned partitions.
+
+        When it is cancelled the offsets may or may not have been committed. For auto-commit they
+        count as processed in either case, so that it does not go back behind them.
+
+        Args:
+            offsets: ``{TopicPartition: offset | (offset, metadata) | OffsetAndMetadata}``; None
+                for the positions: everything handed out so far in the present assignment.
+            timeout_s: How long to try, with all that is tried again meanwhile, as Java's
+                default.api.timeout.ms does; request_timeout_ms by default.
+
+        Raises:
+            ValueError: The argument has the wrong shape.
+            TypeError: A key is no TopicPartition, or metadata is no string.
+            IllegalStateError: A partition is not assigned to this consumer.
+            CommitFailedError: The group rebalanced: the partitions may have another owner, or
+                have had one since the records were handed out that an offset means.
+            FencedInstanceIdError: Another consumer has taken this one's group_instance_id.
+            KafkaTimeoutError: It could not be done in time.
+            UnknownTopicOrPartitionError: A topic is gone, and what was of it was not committed.
+            KafkaError: The coordinator refuses.
+        """
+        wanted = self._state.handed_out_offsets() if offsets is None else check_offsets(offsets)
+        if wanted:
+            if self.is_between_assignments and self.assigned_as is None:
+                raise self._lost()
+            for tp, offset in wanted.items():
+                self._state.partition(tp)
+                if self._state.is_of_earlier_assignment(tp, offset.offset):
+                    raise CommitFailedError(
+                        f"offset {offset.offset} of {tp} is of records of an earlier assignment: "
+                        "another member may have had the partition since. To commit it all the "
+                        "same, seek there first"
+                    )
+            self._state.note_finished(wanted)
+            commit = PendingCommit(
+                self._next(),
+                wanted,
+                self.assigned_as,
+                is_asked_for=True,
+                names_partitions=offsets is not None,
+            )
+            await self._commit(commit, self._deadline(timeout_s))
+
+    async def commit_last(
+        self, offsets: Offsets, *, deadline: float
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Commit before partitions are given up, as far as that can be done; raises nothing.
+
+        Returns:
+            What could not be committed.
+        """
+        left = self.not_committed_yet(offsets)
+        return self.not_committed_yet(await self._try_to_commit(left, deadline))
+
+    async def commit_at_the_end(
+        self, offsets: Offsets, *, deadline: float
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Do so with `offsets` and with what was given up before; `stop_auto_commit` comes first.
+
+        Returns:
+            What could not be committed, now or when it was given up.
+        """
+        for departed in tuple(self._auto_commit.departed):
+            left = await self._try_to_commit(departed.offsets, deadline, departed)
+            self._auto_commit.settle(departed, left)
+        uncommitted = await self.commit_last(offsets, deadline=deadline)
+        return {**self._auto_commit.forgone, **uncommitted}
+
+    async def _try_to_commit(
+        self, offsets: Offsets, deadline: float, departed: Departed | None = None
+    ) -> Offsets:
+        if not offsets:
+            return {}
+        commit = self._make(offsets, departed)
+        try:
+            await self._commit(commit, deadline)
+        except KafkaError as error:
+            log.warning("group %s: %s not committed: %s", self._member.group_id, offsets, error)
+        return commit.left
+
+    async def settle_departed(self, deadline: float) -> None:
+        """Wait until what was given up is committed, or cannot be; after the deadline it cannot."""
+        try:
+            async with timeout_at(deadline):
+                while self._auto_commit.departed:
+                    await self._member.wait_for_change()
+        except asyncio.TimeoutError:
+            for departed in tuple(self._auto_commit.departed):
+                log.warning(
+                    "group %s: %s not committed in time", self._member.group_id, departed.offsets
+                )
+                self._auto_commit.settle(departed, departed.offsets)
+
+    @property
+    def has_departed(self) -> bool:
+        """Whether something that was given up is still to be committed."""
+        return bool(self._auto_commit.departed)
+
+    def left_to_commit(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what is to be committed at last and is not yet: of `offsets`, and of what went."""
+        left = dict(self._auto_commit.forgone)
+        for departed in self._auto_commit.departed:
+            left.update(departed.offsets)
+        return self.not_committed_yet({**left, **offsets})
+
+    def start_auto_commit(self, scope: TaskScope) -> None:
+        """Start to commit what was handed out before the latest get, time and again."""
+        if self._config.enable_auto_commit:
+            self._auto_commit.start(scope)
+
+    async def stop_auto_commit(self) -> None:
+        """Stop that, so that what is committed last stays; idempotent."""
+        await self._auto_commit.stop()
+
+    async def commit_by_itself(self, offsets: Offsets, departed: Departed | None = None) -> Offsets:
+        """Commit what nobody asked to commit; the next get raises what would fail again.
+
+        Returns:
+            What could not be committed.
+
+        Raises:
+            asyncio.CancelledError: It may or may not have been committed.
+        """
+        commit = self._make(offsets, departed)
+        try:
+            await self._commit(commit, self._deadline(None))
+        except (CommitFailedError, KafkaTimeoutError) as error:
+            log.warning("group %s: auto-commit failed: %s", self._member.group_id, error)
+        except KafkaError as error:
+            self._on_error(error)
+        return commit.left
+
+    @property
+    def is_between_assignments(self) -> bool:
+        """Whether the group is in the middle of a rebalance."""
+        return self._member.state in REBALANCING
+
+    @property
+    def assigned_as(self) -> Identity | None:
+        """As whom the present assignment is held; None when it is lost, or there was none."""
+        if self._state.mode is SubscriptionMode.ASSIGNED:
+            return Identity()  # the group only keeps the offsets
+        return self._member.assigned_as
+
+    def not_committed_yet(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return those that there is something to be gained by committing."""
+        return {
+            tp: offset
+            for tp, offset in offsets.items()
+            if not self._is_committed(self._state.assignment.get(tp), offset.offset)
+        }
+
+    @staticmethod
+    def _is_committed(partition: PartitionState | None, offset: int) -> bool:
+        committed = None if partition is None else partition.committed
+        return committed is not None and committed.offset == offset
+
+    def _next(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def _make(self, offsets: Offsets, departed: Departed | None) -> PendingCommit:
+        """Make a commit that nobody asked for."""
+        return PendingCommit(
+            self._next(),
+            offsets,
+            self.assigned_as if departed is None else departed.assigned_as,
+            is_asked_for=False,
+            is_departed=departed is not None,
+        )
+
+    async def _commit(self, commit: PendingCommit, deadline: float) -> None:
+        self._pending.add(commit)
+        try:
+            await self._carry_through(commit, deadline)
+        except KafkaError as error:
+            failed = CommitFailed(dict(commit.left), error, is_auto=not commit.is_asked_for)
+            self.failed_at = failed.at_s
+            self._state.events.publish(failed)
+            raise
+        else:
+            self.commit_count += 1
+            self.failed_at = None
+        finally:
+            self._pending.discard(commit)
+            if commit in self._waiting:
+                self._waiting.discard(commit)
+                self._member.notify()
+
+    @property
+    def is_settling(self) -> bool:
+        return bool(self._waiting or self._auto_commit.departed)
+
+    async def _carry_through(self, commit: PendingCommit, deadline: float) -> None:
+        """Try until all is committed, or overtaken by later commits, or the deadline."""
+        backoff = self._backoff()
+        last_error: KafkaError | None = None
+        while True:
+            try:
+                async with timeout_at(deadline):
+                    if commit.is_asked_for:
+                        await self._wait_until_taken(commit)
+                    async with self._sending:
+                        await self._attempt(commit, deadline)
+            except asyncio.TimeoutError:
+                break
+            except KafkaError as error:
+                last_error = error
+                if not self._is_worth_another_try(commit, error):
+                    raise
+                if isinstance(error, GONE) and await self._is_all_gone(commit, deadline):
+                    return
+            else:
+                return
+            if not await pause(backoff, deadline):
+                break
+        raise KafkaTimeoutError(
+            f"offsets of {len(commit.left)} partitions were not committed in time"
+        ) from last_error
+
+    async def _attempt(self, commit: PendingCommit, deadline: float) -> None:
+        """Send what is left of a commit once.
+
+        Raises:
+            KafkaError: Some or all of it was refused; the rest is no longer in `commit.left`.
+        """
+        for tp in [tp for tp in commit.left if self._latest.get(tp, 0) > commit.sequence]:
+            del commit.left[tp]
+        if commit.is_asked_for:
+            self._catch_up_with_later_ones(commit)
+        else:
+            commit.left = self.not_committed_yet(commit.left)
+            for tp in [tp for tp in commit.left if is_gone(self._cluster.view, tp.topic)]:
+                del commit.left[tp]
+            if not commit.is_departed and commit.made_as == self.assigned_as:
+                self._keep_in_step(commit)
+            self._say_what_was_asked_for(commit)
+        if not commit.left:
+            return
+        identity = self._identity_for(commit)
+        ids = TopicIds(self._cluster.view, {tp.topic for tp in commit.left})
+        entries = {
+            tp: OffsetToCommit(*offset, self._leader_epoch(tp, offset.offset))
+            for tp, offset in commit.left.items()
+        }
+        commit.was_sent = True
+        try:
+            response = await self._coordinator.request(
+                commit_request(self._member, identity, entries, ids),
+                error_code=commit_error_code,
+                deadline=deadline,
+                max_version=None if ids.are_known else LAST_COMMIT_BY_NAME,
+            )
+        except KafkaError as error:
+            self._note_interruption(identity, error)
+            raise
+        codes = commit_results(response, ids)
+        for tp in entries:
+            if codes.get(tp) == 0:
+                self._note_committed(commit, tp)
+        self._raise_refusals(commit, codes)
+
+    def _catch_up_with_later_ones(self, commit: PendingCommit) -> None:
+        """Say what later commits said that are not done but may have arrived: never go back."""
+        later = [c for c in self._pending if c.sequence > commit.sequence and c.was_sent]
+        for other in sorted(later, key=lambda other: other.sequence):
+            commit.left |= {tp: other.left[tp] for tp in commit.left if tp in other.left}
+
+    def _keep_in_step(self, commit: PendingCommit) -> None:
+        """Say what the application has finished by now, and nothing where it has sought back.
+
+        This is for as long as the assignment lasts: in another one a lower position is no seek.
+        """
+        now = self._state.processed_offsets()
+        for tp, offset in tuple(commit.left.items()):
+            partition = self._state.assignment.get(tp)
+            if partition is None or partition.position is None:
+                continue
+            if partition.position < offset.offset:
+                del commit.left[tp]
+            elif tp in now and now[tp].offset > offset.offset:
+                commit.left[tp] = now[tp]
+
+    def _say_what_was_asked_for(self, commit: PendingCommit) -> None:
+        """Take over the metadata of a commit of the same offset, which this one overtakes."""
+        for asked in self._pending:
+            if asked.is_asked_for:
+                for tp in commit.left.keys() & asked.left.keys():
+                    if commit.left[tp].offset == asked.left[tp].offset:
+                        commit.left[tp] = asked.left[tp]
+
+    def _identity_for(self, commit: PendingCommit) -> Identity:
+        """Return in whose name to commit.
+
+        Raises:
+            CommitFailedError: The partitions may have got another owner since.
+        """
+        holder, made_as = self.assigned_as, commit.made_as
+        if commit.is_departed:
+            if made_as is None or made_as not in (Identity(), self._member.identity):
+                raise self._lost()
+            return made_as
+        if holder is None or made_as is None or holder.member_id != made_as.member_id:
+            raise self._lost()
+        if holder == Identity():
+            return holder
+        # Only a commit that waited may go over to the next generation: reads wait for it, and
+        # nobody else has had the partitions in between.
+        if holder.generation > made_as.generation + (commit in self._waiting):
+            raise self._lost()
+        if holder != self._member.identity:
+            raise self._lost()  # a newer generation shares the partitions out at this moment
+        commit.made_as = holder
+        if gone := sorted(commit.left.keys() - self._state.assignment.keys()):
+            raise CommitFailedError(f"the group rebalanced and took away {gone}")
+        return holder
+
+    def _lost(self) -> CommitFailedError:
+        because = self._member.lost_because
+        if self._member.lost_by is Interruption.POLL_INTERVAL_EXCEEDED:
+            text = f"{because}: the partitions were given back; {MaxPollIntervalError.remedy}"
+            return MaxPollIntervalError(text)
+        if because:
+            return CommitFailedError(f"{because}: move what takes so long into a thread")
+        return CommitFailedError()
+
+    def _leader_epoch(self, tp: TopicPartition, offset: int) -> int:
+        """Return the leader epoch of the record before an offset, where it is still known."""
+        partition = self._state.assignment.get(tp)
+        if partition is None or partition.position != offset:
+            return NO_EPOCH
+        return partition.leader_epoch
+
+    def _note_committed(self, commit: PendingCommit, tp: TopicPartition) -> None:
+        self._latest[tp] = commit.sequence
+        offset = commit.left.pop(tp)
+        if (partition := self._state.assignment.get(tp)) is not None:
+            partition.committed = offset
+
+    def _note_interruption(self, identity: Identity, error: KafkaError) -> None:
+        member = self._member
+        interruption = INTERRUPTION_BY_RECOVERY.get(recovery_for(error))
+        if interruption is None:
+            return
+        if (
+            interruption in LOSSES
+            and identity == member.identity
+            and member.state is MemberState.STABLE
+        ):
+            self._state.hold_hand_outs()  # until the group task has dropped what is lost
+        member.interrupt(identity, interruption)
+
+    @staticmethod
+    def _raise_refusals(commit: PendingCommit, codes: Mapping[TopicPartition, int]) -> None:
+        """Raise the gravest of the partitions' errors; one left out is a request that failed."""
+        refused = {
+            tp: for_code(codes[tp]) if tp in codes else KafkaTimeoutError
+            for tp in sorted(commit.left)
+        }
+        if not refused:
+            return
+        unauthorized = {
+            tp.topic for tp, kind in refused.items() if kind is TopicAuthorizationFailedError
+        }
+        if unauthorized:
+            raise TopicAuthorizationFailedError(unauthorized)
+        tp, kind = min(refused.items(), key=lambda item: item[1].retriable)
+        raise kind(f"commit of {tp}").at(tp, commit.left[tp].offset)
+
+    def _is_worth_another_try(self, commit: PendingCommit, error: KafkaError) -> bool:
+        recovery = recovery_for(error)
+        if recovery is Recovery.REJOIN and commit.is_asked_for and not is_in_callback():
+            commit.was_put_off = True
+            self._waiting.add(commit)
+            return True
+        if recovery is Recovery.FENCED:  # not to be mended by reading the records again
+            return False
+        if recovery in INTERRUPTION_BY_RECOVERY:
+            raise CommitFailedError from error
+        if error.invalid_metadata:
+            self._cluster.invalidate()
+            if error.tp is not None and is_gone(self._cluster.view, error.tp.topic):
+                return False
+        return recovery is not Recovery.SURFACE
+
+    async def _is_all_gone(self, commit: PendingCommit, deadline: float) -> bool:
+        """Drop the partitions that brokers and coordinator alike do not know; whether all go."""
+        if commit.names_partitions:
+            return False
+        try:
+            async with timeout_at(deadline):
+                view = await self._cluster.refresh()
+        except (asyncio.TimeoutError, KafkaError):
+            return False
+        gone = {tp for tp in commit.left if is_gone(view, tp.topic)}
+        if gone:
+            log.warning(
+                "group %s: not committed, the topics are gone: %s",
+                self._member.group_id,
+                {tp: commit.left.pop(tp).offset for tp in sorted(gone)},
+            )
+        return not commit.left
+
+    async def _wait_until_taken(self, commit: PendingCommit) -> None:
+        """Wait for the end of a rebalance in which the commit would be refused (again)."""
+        if is_in_callback():  # the rebalance waits for the callback
+            return
+        while self._is_refused_now(commit):
+            self._waiting.add(commit)
+            await self._member.wait_for_change()
+            self._cluster.raise_if_closed()
+
+    def _is_refused_now(self, commit: PendingCommit) -> bool:
+        member = self._member
+        if member.state in REBALANCING:
+            return True
+        if not commit.was_put_off:
+            return False
+        return member.state is MemberState.PREPARING or (
+            member.state is MemberState.STABLE and member.interruption is not None
+        )

@@ -1,0 +1,181 @@
+"""Reading what a group has committed: OffsetFetch, tried until all of it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+
+from aiokafka_lite._compat import timeout_at
+from aiokafka_lite.client import Cluster
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.consumer.assignment.partition import CommittedPosition
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.commits.requests import (
+    LAST_FETCH_BY_NAME,
+    FetchedOffset,
+    TopicIds,
+    fetch_error_code,
+    fetch_request,
+    fetch_results,
+)
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.membership.classic.member import Member, Recovery, recovery_for
+from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
+from aiokafka_lite.errors import (
+    KafkaError,
+    KafkaTimeoutError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+
+class CommittedReader(ABC):
+    """The reading half of `Commits`."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        state: SubscriptionState,
+        cluster: Cluster,
+        coordinator: Coordinator,
+        member: Member,
+        rng: random.Random,
+    ) -> None:
+        self._config = config
+        self._state = state
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._member = member
+        self._rng = rng
+
+    @property
+    @abstractmethod
+    def is_settling(self) -> bool:
+        """Commits are still to be made: what is committed is about to change."""
+
+    def _deadline(self, timeout_s: float | None) -> float:
+        if timeout_s is None:
+            timeout_s = self._config.request_timeout_s
+        return asyncio.get_running_loop().time() + timeout_s
+
+    def _backoff(self) -> Backoff:
+        return Backoff(self._config.retry_backoff_s, RETRY_BACKOFF_MAX_S, self._rng)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return what is committed for partitions, in one round trip; None where nothing is.
+
+        Waits for transactions that are about to commit offsets (KIP-447). Cancelling it leaves
+        nothing behind.
+
+        Args:
+            partitions: They need not be assigned to this consumer.
+            timeout_s: How long to try; request_timeout_ms by default.
+
+        Raises:
+            KafkaTimeoutError: No complete answer came in time.
+            KafkaError: The coordinator refuses.
+        """
+        found = await self._read(partitions, timeout_s)
+        return {
+            tp: None if answer is None else OffsetAndMetadata(answer.offset, answer.metadata)
+            for tp, answer in found.items()
+        }
+
+    async def positions(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedPosition | None]:
+        """Return where to go on in partitions; see `committed`."""
+        found = await self._read(partitions, None)
+        return {
+            tp: None if answer is None else CommittedPosition(answer.offset, answer.leader_epoch)
+            for tp, answer in found.items()
+        }
+
+    async def _read(
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None
+    ) -> dict[TopicPartition, FetchedOffset | None]:
+        deadline = self._deadline(timeout_s)
+        left = set(partitions)
+        found: dict[TopicPartition, FetchedOffset | None] = {}
+        backoff = self._backoff()
+        last_error: KafkaError | None = None
+        while left:
+            try:
+                async with timeout_at(deadline):
+                    while self.is_settling:
+                        await self._member.wait_for_change()
+                        self._cluster.raise_if_closed()
+                    answers = await self._fetch(left, deadline)
+            except asyncio.TimeoutError:
+                break
+            except KafkaError as error:
+                if recovery_for(error) not in (Recovery.RETRY, Recovery.REDISCOVER):
+                    raise
+                last_error = error
+            else:
+                last_error = self._take_answers(answers, left, found)
+            if left and not await pause(backoff, deadline):
+                break
+        if left:
+            raise KafkaTimeoutError(
+                f"committed offsets of {sorted(left)} could not be read in time"
+            ) from last_error
+        return found
+
+    async def _fetch(
+        self, partitions: set[TopicPartition], deadline: float
+    ) -> dict[TopicPartition, FetchedOffset]:
+        ids = TopicIds(self._cluster.view, {tp.topic for tp in partitions})
+        response = await self._coordinator.request(
+            fetch_request(self._member, partitions, ids),
+            error_code=fetch_error_code,
+            deadline=deadline,
+            max_version=None if ids.are_known else LAST_FETCH_BY_NAME,
+        )
+        return fetch_results(response, ids)
+
+    def _take_answers(
+        self,
+        answers: Mapping[TopicPartition, FetchedOffset],
+        left: set[TopicPartition],
+        found: dict[TopicPartition, FetchedOffset | None],
+    ) -> KafkaError | None:
+        """Move what was answered from `left` to `found`; return why something is left.
+
+        What the answer leaves out stays left: it must not be taken for "nothing committed".
+        """
+        why_left: KafkaError | None = None
+        for tp in sorted(left):
+            if (answer := answers.get(tp)) is None:
+                continue
+            if answer.error_code:
+                error = for_code(answer.error_code)(f"committed offset of {tp}").at(tp)
+                if isinstance(error, TopicAuthorizationFailedError):
+                    raise TopicAuthorizationFailedError({tp.topic})
+                if not error.retriable:
+                    raise error
+                if error.invalid_metadata:
+                    self._cluster.invalidate()
+                why_left = error
+                continue
+            left.discard(tp)
+            is_committed = answer.offset >= 0
+            found[tp] = answer if is_committed else None
+            if (partition := self._state.assignment.get(tp)) is not None:
+                offset = OffsetAndMetadata(answer.offset, answer.metadata)
+                partition.committed = offset if is_committed else None
+        return why_left
+
+
+async def pause(backoff: Backoff, deadline: float) -> bool:
+    """Pause before another attempt; False, at the deadline, when there is no time for one."""
+    loop = asyncio.get_running_loop()
+    delay_s = backoff.next_delay_s()
+    remaining_s = deadline - loop.time()
+    await asyncio.sleep(max(0.0, min(delay_s, remaining_s)))
+    return delay_s < remaining_s

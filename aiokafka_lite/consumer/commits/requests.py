@@ -1,0 +1,189 @@
+"""OffsetCommit and OffsetFetch: what is asked, and what the answer says of each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from aiokafka_lite.client import ClusterView
+from aiokafka_lite.consumer.membership.classic.member import RECOVERIES, Identity, Member
+from aiokafka_lite.errors import GroupAuthorizationFailedError, for_code
+from aiokafka_lite.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from aiokafka_lite.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.structs import TopicPartition
+
+# The last versions that name topics; the newer ones give ids.
+LAST_COMMIT_BY_NAME: Final = 9
+LAST_FETCH_BY_NAME: Final = 9
+
+
+class OffsetToCommit(NamedTuple):
+    """One partition's part of a commit."""
+
+    offset: int
+    metadata: str
+    leader_epoch: int
+
+
+class FetchedOffset(NamedTuple):
+    """One partition's part of the answer to OffsetFetch."""
+
+    offset: int
+    metadata: str
+    leader_epoch: int
+    error_code: int
+
+
+class TopicIds:
+    """Ids of the topics a request names, and the names of the ids an answer gives."""
+
+    def __init__(self, view: ClusterView, topics: Iterable[str]) -> None:
+        self._ids = {
+            name: view.topics[name].topic_id if name in view.topics else ZERO_UUID
+            for name in topics
+        }
+        self._names = {topic_id: name for name, topic_id in self._ids.items()}
+
+    @property
+    def are_known(self) -> bool:
+        """Whether a version that gives ids in place of names can say what is to be said."""
+        return ZERO_UUID not in self._names
+
+    def id_of(self, name: str) -> bytes:
+        """Return a topic's id, ZERO_UUID when it is not known."""
+        return self._ids[name]
+
+    def name_of(self, name: str, topic_id: bytes) -> str:
+        """Return the name of a topic that an answer gives by one or by the other."""
+        return name or self._names.get(topic_id, "")
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Group partition numbers by topic, both in order."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        topics.setdefault(topic, []).append(number)
+    return topics
+
+
+def commit_request(
+    member: Member,
+    identity: Identity,
+    offsets: Mapping[TopicPartition, OffsetToCommit],
+    ids: TopicIds,
+) -> OffsetCommitRequest:
+    """Build the request that commits these offsets in the name of `identity`."""
+    return OffsetCommitRequest(
+        group_id=member.group_id,
+        generation_id_or_member_epoch=identity.generation,
+        member_id=identity.member_id,
+        group_instance_id=member.group_instance_id if identity.member_id else None,
+        topics=[
+            OffsetCommitRequestTopic(
+                name=topic,
+                topic_id=ids.id_of(topic),
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=number,
+                        committed_offset=entry.offset,
+                        committed_leader_epoch=entry.leader_epoch,
+                        committed_metadata=entry.metadata,
+                    )
+                    for number in numbers
+                    for entry in (offsets[TopicPartition(topic, number)],)
+                ],
+            )
+            for topic, numbers in by_topic(offsets).items()
+        ],
+    )
+
+
+def commit_results(response: OffsetCommitResponse, ids: TopicIds) -> dict[TopicPartition, int]:
+    """Return the error code of each partition that the answer mentions."""
+    return {
+        TopicPartition(ids.name_of(topic.name, topic.topic_id), result.partition_index): (
+            result.error_code
+        )
+        for topic in response.topics
+        for result in topic.partitions
+    }
+
+
+def is_about_the_group(error_code: int) -> bool:
+    """Whether a partition's error code says something about the whole request."""
+    kind = for_code(error_code)
+    return kind in RECOVERIES or kind is GroupAuthorizationFailedError
+
+
+def commit_error_code(response: OffsetCommitResponse) -> int:
+    """Return the code that concerns the commit as a whole: each partition repeats it."""
+    for topic in response.topics:
+        for result in topic.partitions:
+            if result.error_code and is_about_the_group(result.error_code):
+                return result.error_code
+    return 0
+
+
+def fetch_request(
+    member: Member, partitions: Iterable[TopicPartition], ids: TopicIds
+) -> OffsetFetchRequest:
+    """Build the request for committed offsets.
+
+    Offsets of transactions that are still open are not given (KIP-447).
+    """
+    return OffsetFetchRequest(
+        groups=[
+            OffsetFetchRequestGroup(
+                group_id=member.group_id,
+                topics=[
+                    OffsetFetchRequestTopics(
+                        name=topic, topic_id=ids.id_of(topic), partition_indexes=numbers
+                    )
+                    for topic, numbers in by_topic(partitions).items()
+                ],
+            )
+        ],
+        require_stable=True,
+    )
+
+
+def fetch_results(
+    response: OffsetFetchResponse, ids: TopicIds
+) -> dict[TopicPartition, FetchedOffset]:
+    """Return what the answer says of each partition that it mentions."""
+    return {
+        TopicPartition(ids.name_of(topic.name, topic.topic_id), found.partition_index): (
+            FetchedOffset(
+                found.committed_offset,
+                found.metadata or "",
+                found.committed_leader_epoch,
+                found.error_code,
+            )
+        )
+        for group in response.groups
+        for topic in group.topics
+        for found in topic.partitions
+    }
+
+
+def fetch_error_code(response: OffsetFetchResponse) -> int:
+    """Return the code that concerns the request as a whole."""
+    for group in response.groups:
+        if group.error_code:
+            return group.error_code
+        for topic in group.topics:  # the oldest version has no code but the partitions'
+            for found in topic.partitions:
+                if found.error_code and is_about_the_group(found.error_code):
+                    return found.error_code
+    return 0

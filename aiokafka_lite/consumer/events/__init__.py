@@ -1,0 +1,1 @@
+"""What a consumer tells while it runs: the events, and the streams by which they are read."""

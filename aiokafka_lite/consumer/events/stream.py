@@ -1,0 +1,166 @@
+"""Where events are published, and how subscribers get them.
+
+The parts of a consumer reach it as `state.events`. Publishing is synchronous and never fails; what
+a subscriber has not come for yet waits in a bounded buffer of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite._compat import Self
+from aiokafka_lite._event import Event
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from aiokafka_lite.consumer.events.kinds import ConsumerEvent
+
+log = logging.getLogger(__name__)
+
+DEFAULT_BUFFERED_EVENTS: Final = 1_000
+# Of events of one kind about one thing, the log tells one in this time.
+LOG_INTERVAL_S: Final = 60.0
+MAX_LOG_SUBJECTS: Final = 1_000
+
+
+class LogLimit:
+    """Lets one line about the same thing into the log in a minute, and counts the others."""
+
+    def __init__(self) -> None:
+        # When a line was logged last, and how many were kept back since.
+        self._logged: dict[object, tuple[float, int]] = {}
+
+    def let_in(self, subject: object, now: float) -> str | None:
+        """Return what a line ends with that is logged at loop time `now`; None: it is not."""
+        logged_at, kept_back = self._logged.get(subject, (-LOG_INTERVAL_S, 0))
+        if now - logged_at < LOG_INTERVAL_S:
+            self._logged[subject] = logged_at, kept_back + 1
+            return None
+        if len(self._logged) >= MAX_LOG_SUBJECTS:
+            self._logged.clear()
+        self._logged[subject] = now, 0
+        return f" ({kept_back} like it before)" if kept_back else ""
+
+
+class Events:
+    """The events of one consumer: counts them, logs them, and hands them to the subscribers."""
+
+    def __init__(self) -> None:
+        # By name, since the consumer was made.
+        self.counts: dict[str, int] = {}
+        # Offsets lost by resets, and how many of them the brokers still had.
+        self.lost_offsets = (0, 0)
+        # A subscription that nobody holds any more is gone, whatever its task ended by.
+        self._subscriptions: weakref.WeakSet[EventSubscription] = weakref.WeakSet()
+        self._log_limit = LogLimit()
+        self._is_closed = False
+
+    def publish(self, event: ConsumerEvent, *, level: int | None = None) -> None:
+        """Tell the subscribers, and the log; to be called at a change, not while it lasts.
+
+        `level` is that of the log's line; by default the one of the event's class.
+        """
+        self.counts[event.name] = self.counts.get(event.name, 0) + 1
+        level = event.level if level is None else level
+        if level is not None:
+            subject = event.name, level, event.subject
+            if (ending := self._log_limit.let_in(subject, event.at_s)) is not None:
+                log.log(level, "%s%s", event, ending)
+        for subscription in self._subscriptions:
+            subscription.put(event)
+
+    def count_lost(self, lost: int, skipped: int) -> None:
+        """Count the offsets that a reset passed over."""
+        self.lost_offsets = self.lost_offsets[0] + lost, self.lost_offsets[1] + skipped
+
+    def subscribe(self, max_buffered: int = DEFAULT_BUFFERED_EVENTS) -> EventSubscription:
+        """Return a subscription to all that is published from now on."""
+        subscription = EventSubscription(self, max_buffered)
+        if self._is_closed:
+            subscription.close()
+        else:
+            self._subscriptions.add(subscription)
+        return subscription
+
+    @property
+    def subscriber_count(self) -> int:
+        return len(self._subscriptions)
+
+    def unsubscribe(self, subscription: EventSubscription) -> None:
+        """Publish nothing more to a subscription; nothing happens when it is not there."""
+        self._subscriptions.discard(subscription)
+
+    def close(self) -> None:
+        """End every subscription after what it has buffered; the consumer is stopped."""
+        self._is_closed = True
+        for subscription in tuple(self._subscriptions):
+            subscription.end()
+
+
+class EventSubscription:
+    """An asynchronous iterator over a consumer's events, also a context manager.
+
+    Waiting for the next event may be cancelled, as by a timeout: no event is lost. The iteration
+    ends after `close`, and when the consumer is stopped, after what is buffered.
+    """
+
+    def __init__(self, events: Events, max_buffered: int) -> None:
+        if max_buffered < 1:
+            raise ValueError(f"max_buffered is a positive int, not {max_buffered!r}")
+        self._events = events
+        self._buffer: deque[ConsumerEvent] = deque()
+        self._max_buffered = max_buffered
+        self._dropped_count = 0
+        self._has_ended = False
+        self._wake = Event()
+
+    def put(self, event: ConsumerEvent) -> None:
+        """Buffer an event; the oldest goes when there is no room."""
+        if len(self._buffer) >= self._max_buffered:
+            self._buffer.popleft()
+            self._dropped_count += 1
+        self._buffer.append(event)
+        self._wake.set()
+
+    def end(self) -> None:
+        """End the iteration after what is buffered."""
+        self._has_ended = True
+        self._events.unsubscribe(self)
+        self._wake.set()
+
+    def close(self) -> None:
+        """Unsubscribe: whatever is buffered is dropped, and the iteration ends. Idempotent."""
+        self._buffer.clear()
+        self._dropped_count = 0
+        self.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerEvent:
+        while not self._buffer:
+            if self._has_ended:
+                raise StopAsyncIteration
+            self._wake.clear()
+            await self._wake.wait()
+        if self._dropped_count:
+            from aiokafka_lite.consumer.events.kinds import EventsDropped
+
+            count, self._dropped_count = self._dropped_count, 0
+            return EventsDropped(count)
+        return self._buffer.popleft()

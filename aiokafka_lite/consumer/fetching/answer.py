@@ -1,0 +1,398 @@
+"""What becomes of one broker's answers to Fetch: each partition is settled once.
+
+A wide answer is settled a slice at a time, and the loop runs in between. What an answer says of a
+partition is records, an error, or nothing new. Errors:
+
+    leader moved, epoch fenced, topic unknown     refresh metadata, back off, ask again
+    other retriable errors                        back off, ask again
+    offset out of range, says a follower          back off, ask the leader
+    offset out of range, says the leader          reset by policy; without one: raised, sticky
+    everything else, unknown codes included       raised once per backoff, position unchanged
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+from aiokafka_lite.client import Node
+from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.buffer.budget import Reservation
+from aiokafka_lite.consumer.buffer.chunk import FetchedPartition, FetchedResponse
+from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.fetching.node_targets import NodeTargets
+from aiokafka_lite.consumer.fetching.session import FetchSession, FetchTarget
+from aiokafka_lite.errors import (
+    CorruptRecordException,
+    FencedLeaderEpochError,
+    InconsistentTopicIdError,
+    KafkaError,
+    OffsetOutOfRangeError,
+    ReplicaNotAvailableError,
+    UnknownError,
+    UnknownLeaderEpochError,
+    UnknownTopicIdError,
+    for_code,
+)
+from aiokafka_lite.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+from aiokafka_lite.protocol.schema import Struct
+from aiokafka_lite.records import RecordSet, end_offset
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.fetching.fetcher import Fetcher
+
+log = logging.getLogger(__name__)
+
+LAST_BACKOFF_S: Final = 1.0
+OUT_OF_RANGE: Final = "out of range"
+# They say that metadata is out of date, whatever their class says.
+STALE_METADATA: Final = (
+    FencedLeaderEpochError,
+    UnknownLeaderEpochError,
+    UnknownTopicIdError,
+    InconsistentTopicIdError,
+)
+
+
+class NodeCounts:
+    """What is counted of one node's answers since the start; its fetch task writes it.
+
+    Per answer, never per record.
+    """
+
+    __slots__ = (
+        "failure_count",
+        "fetch_count",
+        "last_answer_at",
+        "latency_max_s",
+        "latency_s",
+        "latency_sum_s",
+        "received_bytes",
+    )
+
+    def __init__(self) -> None:
+        self.fetch_count = 0
+        self.failure_count = 0
+        # Bytes of record batches that were buffered, as they came: compressed.
+        self.received_bytes = 0
+        # From the request to its answer, which the broker holds back while there is nothing new.
+        self.latency_s = 0.0
+        self.latency_sum_s = 0.0
+        self.latency_max_s = 0.0
+        # Loop time; None before the first.
+        self.last_answer_at: float | None = None
+
+    def answered(self, now: float, sent_at: float) -> None:
+        """Count an answer that came at loop time `now`."""
+        self.fetch_count += 1
+        self.last_answer_at = now
+        self.latency_s = latency_s = now - sent_at
+        self.latency_sum_s += latency_s
+        if latency_s > self.latency_max_s:
+            self.latency_max_s = latency_s
+
+
+class Settling:
+    """Turns partitions' answers into buffered shares, backoffs and errors."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        state: SubscriptionState,
+        queue: FetchQueue,
+        rng: random.Random,
+    ) -> None:
+        self._config = config
+        self._state = state
+        self._queue = queue
+        self._rng = rng
+        self._check_crcs = config.check_crcs
+        self._is_read_committed = config.is_read_committed
+        # Set when an answer shows that the metadata is out of date; whoever acts on it resets it.
+        self.is_metadata_stale = False
+
+    def backoff_s(self, failure_count: int) -> float:
+        """Return the delay after so many failures in a row: doubling up to 1 s, with jitter."""
+        delay_s = min(self._config.retry_backoff_s * 2.0 ** min(failure_count, 10), LAST_BACKOFF_S)
+        return delay_s * self._rng.uniform(1.0, 1.2)
+
+    def back_off(
+        self, partition: PartitionState, error_class: type[KafkaError], now: float
+    ) -> None:
+        """Have nothing asked of a partition for a while, longer with each failure in a row."""
+        partition.retry_at = now + self.backoff_s(partition.failure_count)
+        partition.retry_reason = error_class.__name__
+        partition.failure_count += 1
+
+    def settle(
+        self, target: FetchTarget, answer: PartitionData, response: FetchedResponse, now: float
+    ) -> FetchedPartition | None:
+        """Settle an answer that is not stale; return the share to buffer, if it has records."""
+        partition = target.partition
+        partition.last_fetch_at = now
+        if answer.error_code:
+            self._settle_error(partition, for_code(answer.error_code), answer.error_code, now)
+            return None
+        partition.failure_count = 0
+        partition.retry_reason = ""
+        partition.high_watermark = answer.high_watermark
+        is_stable_known = answer.last_stable_offset >= 0  # not by old brokers
+        partition.last_stable_offset = answer.last_stable_offset if is_stable_known else None
+        partition.log_start_offset = answer.log_start_offset
+        if not answer.records:
+            return None
+        view = memoryview(answer.records)
+        return FetchedPartition(
+            partition,
+            self._queue.delivery,
+            response=response,
+            records=RecordSet(
+                partition.tp.topic,
+                partition.tp.partition,
+                view,
+                fetch_offset=target.offset,
+                check_crcs=self._check_crcs,
+                aborted=aborted_transactions(answer) if self._is_read_committed else None,
+            ),
+            end_offset=end_offset(view),
+        )
+
+    def _settle_error(
+        self, partition: PartitionState, error_class: type[KafkaError], code: int, now: float
+    ) -> None:
+        if partition.failure_count == 0:  # one line per change of state
+            log.warning(
+                "fetching %s/%s at offset %s: %s",
+                *partition.tp,
+                partition.fetched,
+                error_class.__name__,
+            )
+        self.back_off(partition, error_class, now)
+        if error_class is OffsetOutOfRangeError:
+            # A follower may lag, or have deleted more: only the leader can say it for certain.
+            if partition.preferred_replica is None:
+                self._settle_out_of_range(partition)
+            return
+        if error_class.invalid_metadata or error_class in STALE_METADATA:
+            self.is_metadata_stale = True
+        is_passing = error_class.retriable or error_class.invalid_metadata
+        if code == UnknownError.errno or (is_passing and error_class is not CorruptRecordException):
+            return
+        if error_class is UnknownError:
+            text = f"the broker answered with error code {code}, which this version does not know"
+        else:
+            text = "the broker cannot serve it"
+        topic, number = partition.tp
+        text = f"partition {number} of topic {topic} at offset {partition.fetched}: {text}"
+        self._queue.put_error(partition, error_class(text).at(partition.tp, partition.fetched))
+
+    def _settle_out_of_range(self, partition: PartitionState) -> None:
+        offset = partition.fetched
+        if offset != partition.position:
+            return  # records ahead of it are still to be handed out: asked again after them
+        timestamp = self._config.reset_timestamp
+        if timestamp is not None:
+            log.warning(
+                "offset %s of %s/%s is out of range: reset to the %s offset",
+                offset,
+                *partition.tp,
+                self._config.auto_offset_reset,
+            )
+            self._state.request_reset(partition, timestamp, reason=OUT_OF_RANGE)
+            return
+        error = OffsetOutOfRangeError({partition.tp: offset}).at(partition.tp, offset)
+        self._queue.put_error(partition, error, is_sticky=True)
+
+
+def aborted_transactions(answer: PartitionData) -> list[tuple[int, int]]:
+    """Return producer id and first offset of the transactions to leave out of a record set."""
+    return [
+        (aborted.producer_id, aborted.first_offset) for aborted in answer.aborted_transactions or ()
+    ]
+
+
+# Partitions of one answer that are settled in one go: some 5 us each.
+SETTLED_AT_ONCE: Final = 100
+
+
+class Answers:
+    """Settles the answers of one node, and buffers what they brought."""
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        node_id: int,
+        counts: NodeCounts,
+        session: FetchSession,
+        targets: NodeTargets,
+    ) -> None:
+        self._fetcher = fetcher
+        self._node_id = node_id
+        self._counts = counts
+        self._session = session
+        self._targets = targets
+        self._loop = asyncio.get_running_loop()
+        # What is left of an answer that is being settled.
+        self._slices: Iterator[None] | None = None
+        # What bytes were claimed for last.
+        self._claimed_last: PartitionState | None = None
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether an answer is not settled yet."""
+        return self._slices is not None
+
+    def begin(
+        self, response: FetchResponse, topics: Iterable[Struct], reservation: Reservation
+    ) -> bool:
+        """Settle an answer, or its first slice; whether all of it is settled.
+
+        Args:
+            response: The answer, of which all but the topics may have been decoded.
+            topics: What it says of topics, perhaps decoded meanwhile, some partitions at a time.
+            reservation: What was reserved for it.
+
+        Raises:
+            KafkaProtocolError: The answer is malformed.
+        """
+        self._slices = self._settle(response, topics, reservation)
+        return self.go_on()
+
+    def go_on(self) -> bool:
+        """Settle the next slice; whether all of the answer is settled then.
+
+        Raises:
+            KafkaProtocolError: The answer is malformed; the rest of it is given up.
+        """
+        slices, self._slices = self._slices, None
+        for _ in slices or ():
+            self._slices = slices
+            return False
+        return True
+
+    def give_up(self) -> None:
+        """Leave the rest of an answer as it is."""
+        self._slices = None
+
+    def _settle(
+        self, response: FetchResponse, topics: Iterable[Struct], reservation: Reservation
+    ) -> Iterator[None]:
+        """Settle each partition of an answer once, and buffer what it brought.
+
+        Yields when a slice is done and there is more.
+        """
+        now = self._loop.time()
+        settling = self._fetcher.settling
+        fetched = FetchedResponse(self._node_id, reservation)
+        parts: dict[PartitionState, FetchedPartition] = {}
+        size_bytes = 0
+        left_in_slice = SETTLED_AT_ONCE
+        hints: list[tuple[PartitionState, LeaderIdAndEpoch]] = []
+        for topic in cast("Iterable[FetchableTopicResponse]", topics):
+            left_in_slice -= 1  # there may be very many without partitions, too
+            for answer in topic.partitions:
+                if left_in_slice <= 0:
+                    left_in_slice = SETTLED_AT_ONCE
+                    yield
+                left_in_slice -= 1
+                target = self._session.target(topic.topic, topic.topic_id, answer.partition_index)
+                if target is None:
+                    continue
+                partition = target.partition
+                if partition.tag != target.tag or partition.fetched != target.offset:
+                    continue  # moved, taken away, or answered by another broker meanwhile
+                if partition in parts:
+                    continue  # a broker named it twice
+                is_ours = partition in self._targets.partitions
+                if answer.error_code and not is_ours:
+                    continue  # read from another broker by now
+                part = settling.settle(target, answer, fetched, now)
+                if part is not None:
+                    parts[partition] = part
+                    size_bytes += len(answer.records or b"")
+                self._targets.touch(partition)
+                if is_ours and (answer.error_code or answer.preferred_read_replica >= 0):
+                    self._choose_replica(partition, answer, now)
+                # Only errors bring one (KIP-951): without one, asking would make it.
+                if answer.error_code and answer.current_leader.leader_id >= 0:
+                    hints.append((partition, answer.current_leader))
+            if left_in_slice <= 0:
+                left_in_slice = SETTLED_AT_ONCE
+                yield
+        for partition, leader in hints:  # whose endpoints come last in an answer
+            self._follow_hint(partition, leader, response)
+        if settling.is_metadata_stale:
+            settling.is_metadata_stale = False
+            self._fetcher.cluster.invalidate()
+        current = []
+        for part in parts.values():
+            if part.is_current:
+                current.append(part)
+            else:
+                part.close()  # moved while the rest was settled
+        if not current:
+            return
+        if self._fetcher.budget.can_keep(reservation, size_bytes):
+            reservation.keep(size_bytes)
+            self._counts.received_bytes += size_bytes
+            self._fetcher.queue.put(fetched, current)
+            return
+        for part in current:
+            part.close()
+        self._targets.claim_bytes(self._choose_claimed(current), size_bytes)
+
+    def _choose_claimed(self, parts: Sequence[FetchedPartition]) -> PartitionState:
+        """Choose what is asked for alone when there is no room for an answer.
+
+        What gets wait for comes first, in turns: else what is brought for others would be dropped
+        for their sake, again and again.
+        """
+        partitions = [part.partition for part in parts]
+        awaited = [
+            partition
+            for tp in self._fetcher.queue.awaited()
+            if (partition := self._fetcher.assigned(tp)) is not None
+            and self._fetcher.is_behind(partition)
+            and self._targets.can_be_asked(partition)
+        ]
+        came = [partition for partition in awaited if partition in partitions]
+        choice = came or awaited or partitions
+        last = self._claimed_last
+        index = choice.index(last) + 1 if last in choice else 0
+        self._claimed_last = choice[index % len(choice)]
+        return self._claimed_last
+
+    def _choose_replica(self, partition: PartitionState, answer: PartitionData, now: float) -> None:
+        """Go to the follower that a leader names, or back to the leader from one that failed."""
+        if answer.error_code:
+            if partition.preferred_replica is not None:
+                self._fetcher.give_back(partition, now)
+        elif answer.preferred_read_replica != self._node_id and not self._fetcher.prefer(
+            partition, answer.preferred_read_replica, now
+        ):
+            self._fetcher.settling.back_off(partition, ReplicaNotAvailableError, now)
+
+    def _follow_hint(
+        self, partition: PartitionState, leader: LeaderIdAndEpoch, response: FetchResponse
+    ) -> None:
+        """Go to the leader that an error answer names, without waiting for metadata (KIP-951)."""
+        endpoints = [
+            Node(endpoint.node_id, endpoint.host, endpoint.port, endpoint.rack)
+            for endpoint in response.node_endpoints
+        ]
+        is_newer = self._fetcher.cluster.apply_leader_hint(
+            partition.tp, leader.leader_id, leader.leader_epoch, endpoints
+        )
+        if is_newer:
+            partition.retry_at = 0.0
+            self._fetcher.touch(partition)

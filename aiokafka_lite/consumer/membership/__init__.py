@@ -1,0 +1,1 @@
+"""Who reads which partition: a group, or nobody but this consumer."""

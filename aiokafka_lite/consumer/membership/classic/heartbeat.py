@@ -1,0 +1,282 @@
+"""Heartbeats: tell the coordinator that the member lives, and hear from it what has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.events.stream import LogLimit
+from aiokafka_lite.consumer.membership.classic.member import (
+    INTERRUPTION_BY_RECOVERY,
+    LOSSES,
+    Identity,
+    Interruption,
+    Member,
+    MemberState,
+    Recovery,
+    recovery_for,
+)
+from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
+
+log = logging.getLogger(__name__)
+
+# How late a beat may be, as a part of the session, without the loop having been blocked.
+BLOCKED_SHARE: Final = 0.1
+# How much of a session may pass before it counts as over: two clocks do not agree to the last
+# millisecond, and those of brokers (and of uvloop) have no smaller unit.
+LEASE_SHARE: Final = 0.99
+
+
+class Heartbeat:
+    """The timer of one member, kept across generations: joining and syncing are beats as well.
+
+    The task "heartbeat" runs `beat` while there is a membership: `start` for a stable member,
+    `kept_alive` around whatever else has to be done. It changes nothing of the member but
+    returns why the membership has to be looked after.
+
+    A membership is a lease: a session timeout after the coordinator heard of the member, it gives
+    the partitions to others. Where the event loop was blocked for so long, this side is the last
+    to know. So each get looks at the clock first (`hold_if_expired`), and nothing buffered is
+    handed out until a beat was answered. A coordinator that does not answer, while the loop runs,
+    is no reason to hold anything: the next one counts from anew.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        member: Member,
+        coordinator: Coordinator,
+        state: SubscriptionState,
+        backoff: Backoff,
+        *,
+        scope: TaskScope,
+        on_error: Callable[[KafkaError], None],
+    ) -> None:
+        self._config = config
+        self._member = member
+        self._coordinator = coordinator
+        self._state = state
+        self._backoff = backoff
+        self._scope = scope
+        self._on_error = on_error
+        # Also asked when the application changes its subscription while the loop stands still.
+        self._loop = asyncio.get_running_loop()
+        self._lease_s = config.session_timeout_s * LEASE_SHARE
+        # Loop times. The coordinator heard of this member last, and will hear next.
+        self._last_contact = 0.0
+        self._next_beat = 0.0
+        # Loop time at which the lease is over, if the loop turns out to have been blocked until
+        # then. In the past only until a beat is answered.
+        self._expires_at = math.inf
+        self._alarm: asyncio.TimerHandle | None = None
+        self._log_limit = LogLimit()
+        self.beat_count = 0
+        self.failure_count = 0
+        # How long the event loop was blocked since then, if that was long.
+        self._blocked_s = 0.0
+
+    @property
+    def why_silent(self) -> str:
+        """Why the coordinator did not hear of the member in time, as far as that is known."""
+        if not self._blocked_s:
+            return ""
+        return (
+            f"the event loop was blocked for {self._blocked_s:.1f} s, and heartbeats are sent from "
+            f"it: after session_timeout_ms={self._config.session_timeout_ms} without one, the "
+            "group drops a member"
+        )
+
+    def note_contact(self, asked_at: float) -> None:
+        """Note that the coordinator has answered a request that begins a session anew.
+
+        All that is known is that it heard of the member after this loop time, when the request was
+        sent: the answer may have waited here for a loop that was blocked.
+        """
+        self._last_contact = max(self._last_contact, asked_at)
+        over_at = self._last_contact + self._lease_s
+        if self._loop.time() < over_at:
+            self._blocked_s = 0.0
+            self._expires_at = math.inf
+        else:
+            self._expires_at = min(self._expires_at, over_at)
+        self._next_beat = self._last_contact + self._config.heartbeat_interval_s
+        self._backoff.reset()
+
+    def hold_if_expired(self) -> bool:
+        """Have nothing handed out once the loop was blocked for too long; whether it was.
+
+        Others may have the partitions by now. The next answer to a beat ends it.
+        """
+        is_expired = self._loop.time() > self._expires_at
+        if is_expired and self._member.state is MemberState.STABLE:
+            self._state.hold_hand_outs()
+        return is_expired
+
+    def _expect_to_run(self, by: float) -> None:
+        """Take it for a blocked loop if there is no outcome within a lease, and soon after `by`."""
+        loop = self._loop
+        if loop.time() > self._expires_at:
+            return
+        late_s = self._config.session_timeout_s * BLOCKED_SHARE
+        self._expires_at = max(self._last_contact + self._lease_s, by + late_s)
+        self._silence_alarm()
+        # It runs ahead of every task that a blocked loop has kept waiting.
+        self._alarm = loop.call_at(self._expires_at, self.hold_if_expired)
+
+    def _silence_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def start(self) -> asyncio.Task[Interruption]:
+        """Send heartbeats for a stable member, until the task returned is cancelled or done."""
+        task = self._begin(is_rebalancing=False)
+        task.add_done_callback(lambda _: self._member.notify())
+        return task
+
+    def _begin(self, *, is_rebalancing: bool) -> asyncio.Task[Interruption]:
+        # From now on, not from the task's first turn: whoever has a turn before may block the loop.
+        self._expect_to_run(max(self._next_beat, self._loop.time()))
+        return self._scope.supervise(
+            lambda: self.beat(is_rebalancing=is_rebalancing), name="heartbeat"
+        )
+
+    @contextlib.asynccontextmanager
+    async def kept_alive(self) -> AsyncIterator[None]:
+        """Send heartbeats while something else is done; a loss of the membership is posted."""
+        member = self._member
+        if not member.is_member or self._scope.failure is not None:
+            yield
+            return
+        identity = member.identity
+
+        def post(task: asyncio.Task[Interruption]) -> None:
+            if not task.cancelled() and task.exception() is None:
+                member.interrupt(identity, task.result())
+
+        task = self._begin(is_rebalancing=True)
+        task.add_done_callback(post)
+        try:
+            yield
+        finally:
+            await self.stop(task)
+
+    async def stop(self, task: asyncio.Task[Interruption]) -> None:
+        """End what `start` began, and wait for that; also of a task that had no turn yet."""
+        try:
+            if not task.done():
+                self._scope.cancel(task)
+                await asyncio.wait({task})
+        finally:
+            self._silence_alarm()
+
+    async def beat(self, *, is_rebalancing: bool) -> Interruption:
+        """Send heartbeats until something interrupts the membership.
+
+        Args:
+            is_rebalancing: A rebalance has been noticed, and the member is busy preparing for
+                it: only the loss of the membership is news.
+        """
+        identity = self._member.identity
+        while True:
+            if not is_rebalancing and self._poll_time_left_s() <= 0:
+                return Interruption.POLL_INTERVAL_EXCEEDED
+            if not await self._sleep_until_due(is_rebalancing):
+                continue
+            sent_at = self._loop.time()
+            try:
+                await self._send(identity)
+            except KafkaError as error:
+                self.failure_count += 1
+                interruption = self._judge(error)
+                if interruption is None:
+                    if self._loop.time() <= self._expires_at:  # nobody answers, but the loop ran
+                        self._expires_at = math.inf
+                    self._next_beat = self._loop.time() + self._backoff.next_delay_s()
+                elif interruption is Interruption.GROUP_REBALANCES and is_rebalancing:
+                    self.note_contact(sent_at)
+                else:
+                    if interruption in LOSSES and not is_rebalancing:
+                        self._state.hold_hand_outs()  # until the group task has dropped it all
+                    return interruption
+            else:
+                self.beat_count += 1
+                self.note_contact(sent_at)
+            if not is_rebalancing and not self.hold_if_expired():
+                self._state.release_hand_outs()
+
+    @property
+    def last_contact_at(self) -> float | None:
+        """Loop time at which the coordinator last answered this member; None: not yet."""
+        return self._last_contact or None
+
+    def _poll_time_left_s(self) -> float:
+        now = self._loop.time()
+        return self._config.max_poll_interval_s - self._state.idle_s(now)
+
+    async def _sleep_until_due(self, is_rebalancing: bool) -> bool:
+        """Sleep to the next beat or to the end of the poll interval; return whether to beat."""
+        loop = self._loop
+        wake_at = self._next_beat
+        if not is_rebalancing:
+            wake_at = min(wake_at, loop.time() + self._poll_time_left_s())
+        wake_at = max(wake_at, loop.time())
+        self._expect_to_run(wake_at)
+        await asyncio.sleep(wake_at - loop.time())
+        late_s = loop.time() - wake_at
+        if late_s > self._config.session_timeout_s / 2:
+            self._blocked_s = late_s
+        return loop.time() >= self._next_beat
+
+    async def _send(self, identity: Identity) -> None:
+        """Send one beat, and wait for its answer."""
+        request = HeartbeatRequest(
+            group_id=self._member.group_id,
+            generation_id=identity.generation,
+            member_id=identity.member_id,
+            group_instance_id=self._member.group_instance_id,
+        )
+        # Half the session: a silent coordinator has to be left while there is time to find out
+        # that it has moved.
+        answer_s = min(self._config.request_timeout_s, self._config.session_timeout_s / 2)
+        loop = self._loop
+        sent_at = loop.time()
+        self._expect_to_run(sent_at + answer_s)
+        try:
+            await self._coordinator.request(
+                request,
+                error_code=lambda response: response.error_code,
+                deadline=sent_at + answer_s,
+                answer_s=answer_s,
+            )
+        finally:
+            took_s = loop.time() - sent_at
+            if took_s - answer_s > self._config.session_timeout_s * BLOCKED_SHARE:
+                self._blocked_s = took_s  # the deadline's timer did not fire: nothing ran
+
+    def _judge(self, error: KafkaError) -> Interruption | None:
+        """Return what the error interrupts; None when the next beat may well succeed."""
+        recovery = recovery_for(error)
+        if (interruption := INTERRUPTION_BY_RECOVERY.get(recovery)) is not None:
+            return interruption
+        if recovery is Recovery.SURFACE:
+            self._on_error(error)
+        now = self._loop.time()
+        if (ending := self._log_limit.let_in("failed", now)) is not None:
+            log.warning(
+                "group %s: heartbeat failed, %.1f s since the last contact: %s%s",
+                self._member.group_id,
+                now - self._last_contact,
+                error,
+                ending,
+            )
+        return None

@@ -1,0 +1,563 @@
+"""The group task: joins, holds the assignment, gives it back, and so on until the consumer stops.
+
+What the states mean and which follows which is told in `member`; what each request says is in
+`rebalance`. This module is the loop around them, and what surrounds a rebalance: the commit
+before it, the application's listener, heartbeats meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiokafka_lite._compat import Never
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.client import Cluster, ClusterView
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.consumer.assignment.observers import Departure
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.assignment.topics import have_changed, is_subscribed, match_pattern
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.events.kinds import Assigned, ListenerFailed, Lost, Revoked
+from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
+from aiokafka_lite.consumer.membership.classic.member import (
+    LOSSES,
+    Interruption,
+    Member,
+    MemberState,
+    Recovery,
+    recovery_for,
+)
+from aiokafka_lite.consumer.membership.classic.rebalance import Rebalance, Share
+from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
+from aiokafka_lite.consumer.membership.listener import ListenerCalls
+from aiokafka_lite.errors import ConsumerStoppedError, FencedInstanceIdError, KafkaError
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.commits.commits import Commits
+
+log = logging.getLogger(__name__)
+
+# Of the time to stop: the part kept for LeaveGroup, and the part in which to return.
+LEAVE_SHARE: Final = 0.25
+RETURN_SHARE: Final = 0.02
+# LeaveGroup spares the others the session timeout. It is not worth more than a short wait: a
+# coordinator that cannot be reached will not miss this member either.
+LEAVE_MAX_S: Final = 2.0
+
+
+class Standing(NamedTuple):
+    """How a member stands with its group at one moment."""
+
+    group_id: str
+    # The name of its MemberState.
+    state: str
+    # Loop time since when it waits for JoinGroup's answer; None: it does not.
+    joining_since: float | None
+    # It has left, because the application asked for no records for too long.
+    sits_out: bool
+    # The assignment answers to the subscription, and the listener knows of it.
+    is_settled: bool
+    coordinator_id: int | None
+    # Loop time of the coordinator's last sign of life.
+    last_contact_at: float | None
+    heartbeat_count: int
+    heartbeat_failure_count: int
+
+
+class GroupMembership:
+    """One consumer's place in its group.
+
+    Owns the member (id, generation, state) and the assignment in `state`; everybody else reads
+    them. Tasks: "group" runs `_run`; "heartbeat" beside it while there is a membership;
+    "listener" for each call of the application's listener.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        state: SubscriptionState,
+        cluster: Cluster,
+        coordinator: Coordinator,
+        member: Member,
+        commits: Commits,
+        *,
+        scope: TaskScope,
+        rng: random.Random,
+        on_error: Callable[[KafkaError], None],
+        on_listener_error: Callable[[Exception], None],
+    ) -> None:
+        self._config = config
+        self._state = state
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._member = member
+        self._commits = commits
+        self._scope = scope
+        self._on_error = on_error
+        self._on_listener_error = on_listener_error
+        self._rng = rng
+        self._heartbeat = Heartbeat(
+            config,
+            member,
+            coordinator,
+            state,
+            Backoff(config.retry_backoff_s, RETRY_BACKOFF_MAX_S, rng),
+            scope=scope,
+            on_error=self._surface,
+        )
+        self._rebalance = Rebalance(config, cluster, coordinator, member, self._heartbeat)
+        self._listener_calls = ListenerCalls(scope, self._listener_failed)
+        self._task: asyncio.Task[Never] | None = None
+        # The subscription that the last rebalance answers to, and that for which the listener
+        # has been told as well; -1: there is no assignment.
+        self._joined_version = -1
+        self._assigned_version = -1
+        # What was subscribed when it joined last, and at which version.
+        self._joined_topics: frozenset[str] | None = None
+        self._joined_last = -1
+        # What the leader shared out: topics and their numbers of partitions then.
+        self._shared_out: Mapping[str, int] = {}
+        self._noticed_version = -1
+        # What unsubscribe() has left behind, until the listener is told of it.
+        self._left: Departure | None = None
+        self._sits_out = False
+        self._is_halted = False
+        self._error: KafkaError | None = None
+
+    # --- For the consumer -----------------------------------------------------------------
+    @property
+    def member_id(self) -> str:
+        """The id that the coordinator gave; empty while there is none."""
+        return self._member.identity.member_id
+
+    @property
+    def generation(self) -> int:
+        """The generation of the group that the assignment is of; -1 while there is none."""
+        return self._member.identity.generation
+
+    @property
+    def coordinator_id(self) -> int | None:
+        """The node that coordinates the group, as far as known."""
+        return self._coordinator.node_id
+
+    @property
+    def standing(self) -> Standing:
+        """How the member stands with its group, for whoever has to tell."""
+        heartbeat, member = self._heartbeat, self._member
+        return Standing(
+            member.group_id,
+            member.state.name,
+            self._rebalance.joining_since,
+            sits_out=self._sits_out,
+            is_settled=self.is_stable,
+            coordinator_id=self._coordinator.node_id,
+            last_contact_at=heartbeat.last_contact_at,
+            heartbeat_count=heartbeat.beat_count,
+            heartbeat_failure_count=heartbeat.failure_count,
+        )
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether the assignment answers to the present subscription, and the listener knows."""
+        return self._assigned_version == self._state.subscription_version
+
+    def wake_waiters(self) -> None:
+        """Have those who wait for the member look again, as when there is nothing to wait for."""
+        self._member.notify()
+
+    def is_called_by_listener(self) -> bool:
+        """Whether it is the listener's callback that asks."""
+        return self._listener_calls.is_calling()
+
+    async def start(self) -> None:
+        """Start taking part; awaits nothing of the network."""
+        self._state.observers.add_listener(self._application_acted)
+        self._state.observers.on_departure(self._note_departure)
+        self._cluster.add_listener(self._metadata_changed)
+        self._task = self._scope.supervise(self._run, name="group")
+        self._task.add_done_callback(lambda _: self._member.notify())
+
+    def halt(self) -> None:
+        """Take part in no further rebalance: from here on the assignment stays as it is."""
+        if self._task is not None and not self._is_halted:
+            self._is_halted = True
+            self._scope.cancel(self._task)
+
+    async def wait_assigned(self) -> None:
+        """Wait until the present subscription has got an assignment, which may be empty.
+
+        Raises:
+            KafkaError: What keeps the member from joining and will not pass by itself.
+            ConsumerStoppedError: The consumer was stopped meanwhile.
+        """
+        while is_subscribed(self._state) and not self.is_stable:
+            self._scope.raise_if_failed()
+            if self._error is not None:
+                raise self._error
+            task = self._task
+            if task is None or task.done():
+                # It may have died just now, and its scope not have heard of it yet.
+                if task is not None and not task.cancelled() and (died := task.exception()):
+                    raise died
+                raise ConsumerStoppedError("the consumer was stopped before it had an assignment")
+            await self._member.wait_for_change()
+        self._scope.raise_if_failed()
+
+    async def leave(
+        self, *, deadline: float, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Stop taking part: commit, and tell the coordinator so that it need not find out.
+
+        A static member does not say that it leaves: its place is kept for its next start.
+        No listener is called, but for what was unsubscribed just before. Returns at the deadline
+        at the latest.
+
+        Args:
+            deadline: Loop time by which to be done.
+            offsets: What to commit last; empty for nothing.
+
+        Returns:
+            What could not be committed.
+        """
+        member = self._member
+        loop = asyncio.get_running_loop()
+        self._cluster.remove_listener(self._metadata_changed)
+        self.halt()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+        await self._commits.stop_auto_commit()
+        now = loop.time()
+        await self._listener_calls.finish(deadline=now + max(0.0, deadline - now) / 2)
+        if member.state in (MemberState.LEAVING, MemberState.LEFT):
+            return dict(offsets)
+        member.settle_interruption()
+        member.enter(MemberState.LEAVING)
+        left_s = max(0.0, deadline - loop.time())
+        leave_by = deadline - left_s * RETURN_SHARE
+        commit_by = leave_by - min(LEAVE_MAX_S, left_s * LEAVE_SHARE)
+        async with self._heartbeat.kept_alive():
+            uncommitted = await self._commits.commit_at_the_end(offsets, deadline=commit_by)
+            if not self.is_called_by_listener():
+                await self._tell_of_what_was_left("the consumer unsubscribed", commit_by)
+            if member.identity.member_id and not member.is_static:
+                leave_by = min(leave_by, loop.time() + LEAVE_MAX_S)
+                await self._rebalance.leave("the consumer stops", deadline=leave_by)
+        member.lose_membership()
+        member.enter(MemberState.LEFT)
+        return uncommitted
+
+    def leave_nowait(self, reason: str) -> None:
+        """Tell the coordinator that the member goes, if that costs no waiting; commit nothing."""
+        if self._member.identity.member_id and not self._member.is_static:
+            self._rebalance.leave_nowait(reason)
+
+    # --- The group task -------------------------------------------------------------------
+    async def _run(self) -> Never:
+        member = self._member
+        reason = "the consumer starts"
+        self._sits_out = False
+        while True:
+            if not is_subscribed(self._state):
+                if member.state is not MemberState.UNJOINED:
+                    await self._settle_departed()
+                    await self._withdraw("the consumer unsubscribed")
+                    self._rebalance.watch_for_the_group(())
+                    if member.is_static:  # its place is kept for it
+                        member.lose_generation()
+                    else:
+                        member.lose_membership()
+                    member.enter(MemberState.UNJOINED)
+                else:
+                    await member.wait_for_change()
+                continue
+            # Stable: this task died of something that passes, and was restarted.
+            if member.state in (MemberState.UNJOINED, MemberState.STABLE):
+                await self._give_back(reason)
+            share = await self._join(reason)
+            if share is None:
+                continue
+            reason = await self._hold(share)
+            overdue = self._overdue()
+            await self._give_back(reason)
+            if reason is Interruption.FENCED:
+                self._give_up(FencedInstanceIdError(str(reason)))
+            if reason is Interruption.POLL_INTERVAL_EXCEEDED:
+                await self._sit_out(overdue)
+
+    async def _give_back(self, reason: str) -> None:
+        """Commit what was processed and tell the listener; nothing is handed out any more.
+
+        Where the group does not count this member in any more the partitions are lost: nothing
+        is committed, and the listener is told that. Which partitions these were stays readable
+        until there is a new assignment.
+        """
+        member, state = self._member, self._state
+        self._settle_interruption()
+        member.enter(MemberState.PREPARING)
+        self._joined_version = self._assigned_version = -1
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._config.rebalance_timeout_s
+        # Half of the time: the listener may want to commit or flush something, too.
+        commit_by = (loop.time() + deadline) / 2
+        if is_subscribed(state):
+            state.begin_rebalance()
+        state.release_hand_outs()  # a loss may have held them; now there are none
+        async with self._heartbeat.kept_alive():
+            await self._commits.settle_departed(commit_by)
+            await self._tell_of_what_was_left(reason, deadline)
+            gone, listener = frozenset(state.assignment), state.listener
+            if not is_subscribed(state):
+                return
+            if member.is_member and self._config.enable_auto_commit:
+                await self._commits.commit_last(state.processed_offsets(), deadline=commit_by)
+            await self._tell_of_the_end(gone, listener, reason, deadline)
+
+    async def _settle_departed(self) -> None:
+        """Wait until what unsubscribe() left behind is committed, or cannot be."""
+        if self._commits.has_departed:
+            deadline = asyncio.get_running_loop().time() + self._config.rebalance_timeout_s / 2
+            async with self._heartbeat.kept_alive():
+                await self._commits.settle_departed(deadline)
+
+    def _settle_interruption(self) -> None:
+        was_member = self._member.is_member
+        self._member.settle_interruption()
+        if was_member and not self._member.is_member:
+            self._member.lost_because = self._heartbeat.why_silent
+
+    async def _tell_of_what_was_left(self, reason: str, deadline: float) -> None:
+        """Tell the listener of then of the partitions that unsubscribe() left behind."""
+        left, self._left = self._left, None
+        if left is not None:
+            await self._tell_of_the_end(left.partitions, left.listener, reason, deadline)
+
+    async def _tell_of_the_end(
+        self,
+        gone: frozenset[TopicPartition],
+        listener: ConsumerRebalanceListener | None,
+        reason: str,
+        deadline: float,
+    ) -> None:
+        """Tell the listener, and all who want to know, that the assignment is over."""
+        member, state, call = self._member, self._state, self._listener_calls.call
+        self._settle_interruption()  # the commit may have been told that it is lost
+        is_lost = bool(gone) and not member.is_member
+        if is_lost:
+            reason = member.lost_because or member.lost_by or reason
+            log.warning("group %s: lost %s: %s", member.group_id, sorted(gone), reason)
+            state.events.publish(Lost(gone, reason))
+        else:
+            log.info("group %s: giving back %s", member.group_id, sorted(gone))
+            if gone:
+                state.events.publish(Revoked(gone, reason))
+        if listener is None:
+            return
+        name = "on_partitions_lost" if is_lost else "on_partitions_revoked"
+        method = listener.on_partitions_lost if is_lost else listener.on_partitions_revoked
+        await call(name, method, set(gone), deadline=deadline)
+
+    async def _join(self, reason: str) -> Share | None:
+        """Join and sync until it succeeds; None when nothing is subscribed any more."""
+        member, state = self._member, self._state
+        backoff = Backoff(self._config.retry_backoff_s, RETRY_BACKOFF_MAX_S, self._rng)
+        self._error = None
+        is_first = True
+        while True:
+            if Interruption.FENCED in (member.interruption, member.lost_by):
+                self._give_up(FencedInstanceIdError(Interruption.FENCED.value))
+            member.settle_interruption()
+            await self._settle_departed()
+            if not is_subscribed(state):
+                return None
+            try:
+                if state.mode is SubscriptionMode.PATTERN:
+                    await self._look_for_topics()
+                if is_first and self._only_comes_back():
+                    member.lose_membership()
+                is_first = False
+                version, topics = state.subscription_version, state.subscription or frozenset()
+                share = await self._rebalance.join_and_sync(topics, reason=reason)
+            except KafkaError as error:
+                await self._recover(error, backoff)
+                continue
+            if version == state.subscription_version:
+                self._joined_version = self._joined_last = version
+                self._joined_topics = topics
+                self._shared_out = share.shared_out
+                self._error = None
+                return share
+            log.info("group %s: the subscription changed meanwhile", member.group_id)
+
+    def _only_comes_back(self) -> bool:
+        """Whether a static member has unsubscribed, and subscribes to the same again.
+
+        It joins without its member id then, as after a restart, and is given what it had: others
+        hear nothing of it (KIP-345), even if it leads (KIP-814). With other topics it must not:
+        the coordinator would not look at them.
+        """
+        return (
+            self._member.is_static
+            and self._state.unsubscribed_version > self._joined_last
+            and self._state.subscription == self._joined_topics
+        )
+
+    async def _look_for_topics(self) -> None:
+        """Match the pattern before joining, so as not to join for nothing and then again."""
+        self._metadata_changed(self._cluster.view)
+        if not self._state.subscription:
+            self._metadata_changed(await self._cluster.refresh())
+
+    async def _recover(self, error: KafkaError, backoff: Backoff) -> None:
+        """Do what a failed attempt to join asks for, and pause."""
+        member = self._member
+        recovery = recovery_for(error)
+        if recovery is Recovery.FENCED:
+            self._give_up(error)
+        if recovery is Recovery.LOST_GENERATION:
+            member.lose_generation(Interruption.LOST_GENERATION)
+        elif recovery is Recovery.LOST_MEMBERSHIP:
+            member.lose_membership(Interruption.LOST_MEMBERSHIP)
+        elif recovery is Recovery.SURFACE:
+            self._surface(error)
+        log.info("group %s: joining failed, trying again: %s", member.group_id, error)
+        delay_s = backoff.next_delay_s()
+        await asyncio.sleep(RETRY_BACKOFF_MAX_S if recovery is Recovery.SURFACE else delay_s)
+
+    async def _hold(self, share: Share) -> Interruption:
+        """Be stable: have the partitions fetched, heartbeat, and return what ends it."""
+        member, state = self._member, self._state
+        loop = asyncio.get_running_loop()
+        state.hold_hand_outs()
+        state.assign_from_group(share.partitions, is_unbroken=member.is_of_the_next_generation)
+        state.restart_idle(loop.time())
+        member.take_assignment()
+        state.events.publish(Assigned(share.partitions, member.identity.generation))
+        log.info(
+            "group %s: generation %d has %s",
+            member.group_id,
+            member.identity.generation,
+            sorted(share.partitions),
+        )
+        if (listener := state.listener) is not None:
+            async with self._heartbeat.kept_alive():
+                await self._listener_calls.call(
+                    "on_partitions_assigned",
+                    listener.on_partitions_assigned,
+                    set(share.partitions),
+                    deadline=loop.time() + self._config.rebalance_timeout_s,
+                )
+        if member.interruption not in LOSSES and not self._heartbeat.hold_if_expired():
+            state.release_hand_outs()  # otherwise at the next beat's outcome
+        self._assigned_version = self._joined_version
+        member.notify()
+        heartbeat = self._heartbeat.start()
+        try:
+            while (interruption := self._interruption(heartbeat)) is None:
+                await member.wait_for_change()
+        finally:
+            await self._heartbeat.stop(heartbeat)
+        log.info("group %s: rebalance: %s", member.group_id, interruption)
+        return interruption
+
+    def _interruption(self, heartbeat: asyncio.Task[Interruption]) -> Interruption | None:
+        member = self._member
+        if heartbeat.done() and not heartbeat.cancelled():
+            told = heartbeat.result()
+            if told is Interruption.POLL_INTERVAL_EXCEEDED:
+                return told
+            member.interrupt(member.identity, told)
+        if member.interruption is not None:
+            return member.interruption
+        if self._joined_version != self._state.subscription_version:
+            return Interruption.SUBSCRIPTION_CHANGED
+        if member.is_leader and have_changed(self._shared_out, self._cluster.view):
+            return Interruption.PARTITIONS_CHANGED
+        return None
+
+    async def _withdraw(self, reason: str) -> None:
+        """Leave the group without stopping."""
+        member = self._member
+        if member.identity.member_id and not member.is_static:
+            now = asyncio.get_running_loop().time()
+            await self._rebalance.leave(reason, deadline=now + self._config.request_timeout_s)
+
+    def _overdue(self) -> str:
+        """Say how long no record was asked for, and what the application is busy with."""
+        idle_s = self._state.idle_s(asyncio.get_running_loop().time())
+        busy_with = ", ".join(
+            f"{tp.topic}-{tp.partition} offset {first}"
+            + (f" to {end - 1}" if end - first > 1 else "")
+            for tp, (first, end) in sorted(self._state.being_processed().items())
+        )
+        return (
+            f"no record was asked for in {idle_s:.1f} s, longer than max_poll_interval_ms="
+            f"{self._config.max_poll_interval_ms}"
+            + (f"; handed out last: {busy_with}" if busy_with else "")
+        )
+
+    async def _sit_out(self, overdue: str) -> None:
+        """Leave while the application is busy with something else, until its next get."""
+        state = self._state
+        log.warning(
+            "group %s: leaving: %s; the consumer joins again when the application is back for "
+            "records",
+            self._member.group_id,
+            overdue,
+        )
+        # Before the coordinator hears of it: from now on a commit is one too late.
+        self._member.lose_generation(Interruption.POLL_INTERVAL_EXCEEDED, overdue)
+        await self._withdraw(Interruption.POLL_INTERVAL_EXCEEDED)
+        self._member.lose_membership(Interruption.POLL_INTERVAL_EXCEEDED, overdue)
+        loop = asyncio.get_running_loop()
+        self._sits_out = True
+        while (
+            is_subscribed(state) and state.idle_s(loop.time()) >= self._config.max_poll_interval_s
+        ):
+            await self._member.wait_for_change()
+        self._sits_out = False
+
+    # --- What happens to it ---------------------------------------------------------------
+    def _note_departure(self, departure: Departure) -> None:
+        """Note what unsubscribe() leaves behind, unless its end is being told of already."""
+        if is_subscribed(self._state) and self._member.state is MemberState.STABLE:
+            self._left = departure
+
+    def _application_acted(self) -> None:
+        """Wake the group task for a new subscription, or for a get that it sits out for.
+
+        A get after the loop was blocked is served only if the partitions are still this member's.
+        """
+        self._heartbeat.hold_if_expired()
+        version = self._state.subscription_version
+        if self._sits_out or self._noticed_version != version:
+            self._noticed_version = version
+            self._member.notify()
+
+    def _metadata_changed(self, view: ClusterView) -> None:
+        match_pattern(
+            self._state, view, exclude_internal_topics=self._config.exclude_internal_topics
+        )
+        self._member.notify()
+
+    def _listener_failed(self, callback: str, error: Exception | None) -> None:
+        self._state.events.publish(ListenerFailed(callback, error))
+        if error is not None:
+            self._on_listener_error(error)
+
+    def _surface(self, error: KafkaError) -> None:
+        self._error = error
+        self._on_error(error)
+        self._member.notify()
+
+    def _give_up(self, error: KafkaError) -> None:
+        """End the group task for good: the consumer raises the error from every get."""
+        self._state.revoke(set(self._state.assignment))
+        self._member.lose_membership(Interruption.FENCED)
+        self._member.enter(MemberState.FENCED)
+        raise error

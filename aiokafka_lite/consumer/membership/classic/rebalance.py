@@ -1,0 +1,274 @@
+"""The requests of one rebalance: JoinGroup, the leader's share-out, SyncGroup; and LeaveGroup."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from inspect import isabstract
+from typing import Final, NamedTuple, cast
+
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.client import Cluster, ClusterView, Lane
+from aiokafka_lite.consumer.assignment.topics import partition_counts
+from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, Assignor, LearnsGeneration
+from aiokafka_lite.consumer.assignors.abstract import TopicsOfCluster
+from aiokafka_lite.consumer.assignors.blobs import (
+    PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscriptions,
+    encode_assignments,
+    encode_subscription,
+)
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
+from aiokafka_lite.consumer.membership.classic.member import Identity, Member, MemberState
+from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.errors import InconsistentGroupProtocolError, KafkaError, MemberIdRequired
+from aiokafka_lite.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+)
+from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from aiokafka_lite.protocol.messages.sync_group import (
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from aiokafka_lite.structs import TopicPartition
+
+log = logging.getLogger(__name__)
+
+# Who watches the topics of all members, for the one that shares them out.
+LEADER: Final = "group leader"
+# Over the time for which the coordinator may hold JoinGroup and SyncGroup (as Kafka's client).
+ANSWER_MARGIN_S: Final = 5.0
+
+
+class Share(NamedTuple):
+    """What a rebalance gave to this member."""
+
+    partitions: frozenset[TopicPartition]
+    # For the leader: the group's topics with the numbers of partitions that were shared out.
+    shared_out: Mapping[str, int]
+
+
+class Rebalance:
+    """Speaks the group protocol for one member; errors go up as they are.
+
+    JoinGroup and SyncGroup are held by the coordinator until all members are there, and it reads
+    nothing else from their connection meanwhile: they have a connection to themselves.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        cluster: Cluster,
+        coordinator: Coordinator,
+        member: Member,
+        heartbeat: Heartbeat,
+    ) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._member = member
+        self._heartbeat = heartbeat
+        self._assignors = own_assignors(config.partition_assignment_strategy)
+        # Loop time since when JoinGroup's answer is waited for.
+        self.joining_since: float | None = None
+
+    async def join_and_sync(self, topics: frozenset[str], *, reason: str) -> Share:
+        """Take part in a rebalance and return what it gave.
+
+        Raises:
+            KafkaError: The rebalance failed for this member.
+        """
+        member = self._member
+        member.enter(MemberState.JOINING)
+        try:
+            joined = await self._join(topics, reason)
+        finally:
+            self.joining_since = None
+        member.take_generation(
+            Identity(joined.member_id, joined.generation_id),
+            protocol_name=joined.protocol_name,
+            leader_id=joined.leader,
+        )
+        log.info(
+            "group %s: joined generation %d as %s%s",
+            member.group_id,
+            joined.generation_id,
+            joined.member_id,
+            " (leader)" if member.is_leader else "",
+        )
+        assignor = self._assignor(joined)
+        if not member.is_leader:
+            self.watch_for_the_group(())
+        async with self._heartbeat.kept_alive():
+            assignments: Mapping[str, bytes] = {}
+            shared_out: Mapping[str, int] = {}
+            if member.is_leader:
+                assignments, shared_out = await self._share_out(assignor, joined)
+            # No contact: of a member that asks after the leader has, it begins no new session.
+            blob = await self._sync(joined, assignments)
+        assignment = decode_assignment(blob, topics)
+        assignor.on_assignment(assignment)
+        if isinstance(assignor, LearnsGeneration):
+            assignor.on_generation_assignment(joined.generation_id)
+        return Share(frozenset(assignment.partitions()), shared_out)
+
+    def watch_for_the_group(self, topics: Iterable[str]) -> None:
+        """Make metadata cover what all members want, as the leader has to; none: as others."""
+        self._cluster.watch(LEADER, topics)
+
+    async def leave(self, reason: str, *, deadline: float) -> None:
+        """Tell the coordinator that the member goes; when it cannot be told, it finds out."""
+        member = self._member
+        request = self._leave_request(reason)
+        try:
+            response = await self._coordinator.request(
+                request, error_code=lambda response: response.error_code, deadline=deadline
+            )
+        except KafkaError as error:
+            log.warning("group %s: leaving without a word: %s", member.group_id, error)
+        else:
+            codes = [answer.error_code for answer in response.members if answer.error_code]
+            log.info("group %s: left (%s)%s", member.group_id, reason, codes or "")
+
+    def leave_nowait(self, reason: str) -> None:
+        """Tell the coordinator that the member goes, if that costs no waiting."""
+        self._coordinator.send_nowait(self._leave_request(reason))
+
+    def _leave_request(self, reason: str) -> LeaveGroupRequest:
+        member_id = self._member.identity.member_id
+        return LeaveGroupRequest(
+            group_id=self._member.group_id,
+            members=[MemberIdentity(member_id=member_id, reason=reason)],
+        )
+
+    # --- Steps ----------------------------------------------------------------------------
+    @property
+    def _held_s(self) -> float:
+        """How long the coordinator may take for an answer that waits for other members."""
+        held_s = max(self._config.rebalance_timeout_s, self._config.session_timeout_s)
+        return held_s + ANSWER_MARGIN_S
+
+    def _answer_by(self) -> float:
+        # To find the coordinator takes time as well.
+        return asyncio.get_running_loop().time() + self._config.request_timeout_s + self._held_s
+
+    async def _join(self, topics: frozenset[str], reason: str) -> JoinGroupResponse:
+        """Join, in two rounds when the coordinator wants to have named the member first."""
+        while True:
+            self.joining_since = asked_at = asyncio.get_running_loop().time()
+            response = await self._coordinator.request(
+                self._join_request(topics, reason),
+                error_code=_join_error_code,
+                deadline=self._answer_by(),
+                answer_s=self._held_s,
+                lane=Lane.GROUP,
+            )
+            if response.error_code != MemberIdRequired.errno:
+                # Of a follower that joins again and brings nothing new, it begins no new session.
+                if response.generation_id != self._member.identity.generation:
+                    self._heartbeat.note_contact(asked_at)
+                return response
+            self._member.take_member_id(response.member_id)
+
+    def _join_request(self, topics: frozenset[str], reason: str) -> JoinGroupRequest:
+        member, config = self._member, self._config
+        return JoinGroupRequest(
+            group_id=member.group_id,
+            session_timeout_ms=round(config.session_timeout_s * 1000),
+            rebalance_timeout_ms=round(config.rebalance_timeout_s * 1000),
+            member_id=member.identity.member_id,
+            group_instance_id=member.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[
+                JoinGroupRequestProtocol(
+                    name=assignor.name,
+                    metadata=encode_subscription(assignor.metadata(sorted(topics))),
+                )
+                for assignor in self._assignors
+            ],
+            reason=reason,
+        )
+
+    def _assignor(self, joined: JoinGroupResponse) -> Assignor:
+        for assignor in self._assignors:
+            if assignor.name == joined.protocol_name:
+                return assignor
+        raise InconsistentGroupProtocolError(
+            f"group {self._member.group_id} uses the assignor {joined.protocol_name!r}, which "
+            f"is not among partition_assignment_strategy"
+        )
+
+    async def _share_out(
+        self, assignor: Assignor, joined: JoinGroupResponse
+    ) -> tuple[Mapping[str, bytes], Mapping[str, int]]:
+        """As the leader, give every member its partitions."""
+        members = decode_subscriptions(joined.members)
+        topics = {topic for metadata in members.values() for topic in metadata.subscription}
+        view = await self._view_of(topics)
+        shared_out = partition_counts(view, topics)
+        if joined.skip_assignment:
+            # A static leader came back: the members keep what they have (KIP-814).
+            return {}, shared_out
+        return encode_assignments(assignor.assign(TopicsOfCluster(view), members)), shared_out
+
+    async def _view_of(self, topics: set[str]) -> ClusterView:
+        """Return metadata of all topics of the group, also of those that only others want."""
+        self.watch_for_the_group(topics)
+        view = self._cluster.view
+        if all(view.partitions_for_topic(topic) is not None for topic in topics):
+            return view
+        try:
+            async with timeout(self._config.rebalance_timeout_s / 2):
+                return await self._cluster.refresh()
+        except (asyncio.TimeoutError, KafkaError) as error:
+            log.warning("group %s: sharing out by old metadata: %s", self._member.group_id, error)
+            return view
+
+    async def _sync(self, joined: JoinGroupResponse, assignments: Mapping[str, bytes]) -> bytes:
+        member = self._member
+        request = SyncGroupRequest(
+            group_id=member.group_id,
+            generation_id=member.identity.generation,
+            member_id=member.identity.member_id,
+            group_instance_id=member.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=joined.protocol_name,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=member_id, assignment=blob)
+                for member_id, blob in assignments.items()
+            ],
+        )
+        response = await self._coordinator.request(
+            request,
+            error_code=lambda response: response.error_code,
+            deadline=self._answer_by(),
+            answer_s=self._held_s,
+            lane=Lane.GROUP,
+        )
+        return response.assignment
+
+
+def _join_error_code(response: JoinGroupResponse) -> int:
+    """Return the error code, but not the one that asks for a second round."""
+    code = response.error_code
+    return 0 if code == MemberIdRequired.errno and response.member_id else code
+
+
+def own_assignors(strategy: Sequence[type[AbstractPartitionAssignor]]) -> list[Assignor]:
+    """Make this consumer's own assignors of the classes given.
+
+    Classes that leave abstract methods open work with aiokafka, which never makes an instance:
+    they are used as they are, and so are instances.
+    """
+    return [_own(assignor) for assignor in strategy]
+
+
+def _own(assignor: type[AbstractPartitionAssignor] | Assignor) -> Assignor:
+    if isinstance(assignor, type) and not isabstract(assignor):
+        return assignor()
+    return cast("Assignor", assignor)

@@ -1,0 +1,142 @@
+"""Where a group's coordinator is, and how requests get to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from aiokafka_lite._compat import timeout_at
+from aiokafka_lite.client import Cluster, Lane
+from aiokafka_lite.consumer.events.kinds import CoordinatorChanged
+from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.membership.classic.member import Recovery, recovery_for
+from aiokafka_lite.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, for_code
+from aiokafka_lite.protocol.schema import Request, Response
+
+log = logging.getLogger(__name__)
+
+# Longest pause before a request to the coordinator is tried again (retry.backoff.max.ms).
+RETRY_BACKOFF_MAX_S: Final = 1.0
+
+# A deadline that is that of the answer passes some loop rounds before the answer's would.
+ALMOST: Final = 0.9
+
+R = TypeVar("R", bound=Response)
+
+
+class Coordinator:
+    """Finds the coordinator of one group when it is needed, and forgets it when it has moved.
+
+    One writer: this object. It does not retry; whoever asks has its own deadline and pauses.
+    """
+
+    def __init__(self, cluster: Cluster, group_id: str, events: Events) -> None:
+        self._cluster = cluster
+        self._group_id = group_id
+        self._events = events
+        self._node_id: int | None = None
+        self._previous_node_id: int | None = None
+        self._finding = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def node_id(self) -> int | None:
+        """The node that is the coordinator as far as known; None while that has to be found."""
+        return self._node_id
+
+    def forget(self, node_id: int, reason: object) -> None:
+        """Find the coordinator anew at the next request, unless that has been done already."""
+        if node_id == self._node_id:
+            log.info("group %s: leaving coordinator %s: %s", self._group_id, node_id, reason)
+            self._previous_node_id, self._node_id = node_id, None
+
+    async def request(
+        self,
+        request: Request[R],
+        *,
+        error_code: Callable[[R], int],
+        deadline: float,
+        answer_s: float | None = None,
+        lane: Lane = Lane.GENERAL,
+        max_version: int | None = None,
+    ) -> R:
+        """Send a request to the coordinator, found first if need be.
+
+        Args:
+            request: What to send.
+            error_code: Takes the code out of the answer that concerns the request as a whole.
+            deadline: Loop time at which to give up.
+            answer_s: How long the coordinator may take for its answer before its connection is
+                given up; the client's request timeout by default.
+            lane: The connection to use.
+            max_version: The newest version that can say what is to be said.
+
+        Raises:
+            KafkaError: As the answer's error code says; or no answer came in time. When it means
+                that the coordinator may be another one, as it does where none came, the next
+                request looks for that.
+        """
+        node_id = None
+        asked_at = math.inf
+        try:
+            async with timeout_at(deadline):
+                node_id = await self._find()
+                asked_at = self._loop.time()
+                try:
+                    response = await self._cluster.request(
+                        node_id,
+                        request,
+                        lane=lane,
+                        timeout_s=answer_s,
+                        max_version=max_version,
+                    )
+                    if code := error_code(response):
+                        raise for_code(code)(
+                            f"{type(request).__name__} of group {self._group_id} to node {node_id}"
+                        )
+                except KafkaError as error:
+                    if recovery_for(error) is Recovery.REDISCOVER:
+                        self.forget(node_id, error)
+                    raise
+        except asyncio.TimeoutError:
+            cause = self._unreachable(node_id)
+            silence = KafkaTimeoutError(
+                f"the coordinator of group {self._group_id} did not answer "
+                f"{type(request).__name__} in time{'' if cause is None else f': {cause}'}"
+            )
+            if node_id is not None:
+                # It hangs, and others may have taken over. A deadline is often that of the answer,
+                # too, and passes first: then nobody else notices.
+                self.forget(node_id, silence)
+                if answer_s is not None and self._loop.time() - asked_at >= ALMOST * answer_s:
+                    # What went there before is not waited for either: answered late, by a broker
+                    # that does not know yet that it is the coordinator no more, it would be wrong.
+                    text = f"node {node_id} stopped answering: {silence.args[0]}"
+                    self._cluster.pool.give_up(node_id, lane, KafkaConnectionError(text))
+            raise silence from cause
+        return response
+
+    def _unreachable(self, node_id: int | None) -> KafkaError | None:
+        """Return why the coordinator, or whoever could name it, cannot be reached; None: it can."""
+        pool = self._cluster.pool
+        node_ids = pool.node_ids() if node_id is None else [node_id]
+        errors = [error for each in node_ids if (error := pool.last_error(each)) is not None]
+        return errors[0] if len(errors) == len(node_ids) and errors else None
+
+    def send_nowait(self, request: Request[Response]) -> None:
+        """Send a request whose answer nobody waits for, if a connection is open and idle."""
+        if self._node_id is not None:
+            self._cluster.pool.send_nowait(self._node_id, request)
+
+    async def _find(self) -> int:
+        async with self._finding:  # all who wait ask once
+            if self._node_id is None:
+                self._node_id = await self._cluster.find_coordinator(self._group_id)
+                log.info("group %s: coordinator is node %s", self._group_id, self._node_id)
+                if self._node_id != self._previous_node_id:
+                    changed = CoordinatorChanged(self._node_id, self._previous_node_id)
+                    self._events.publish(changed)
+            return self._node_id

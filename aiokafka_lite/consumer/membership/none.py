@@ -1,0 +1,146 @@
+"""What takes the place of a group when there is no group_id: every partition is ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client import Cluster, ClusterView
+from aiokafka_lite.consumer.assignment.partition import CommittedPosition
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.topics import is_subscribed, match_pattern
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.errors import IllegalOperation
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+
+class NoGroup:
+    """Assigns all partitions of the subscribed topics, and follows as they come and go.
+
+    Needs no task: it acts when the subscription or the metadata changes. As in aiokafka no
+    listener is called.
+    """
+
+    # As of a member that has not joined.
+    member_id: str = ""
+    generation: int = -1
+    coordinator_id: int | None = None
+    standing: None = None
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        state: SubscriptionState,
+        cluster: Cluster,
+        *,
+        scope: TaskScope,
+    ) -> None:
+        self._config = config
+        self._state = state
+        self._cluster = cluster
+        self._scope = scope
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether the assignment answers to the subscription; here it always does."""
+        return True
+
+    def wake_waiters(self) -> None:
+        """Wake nobody: nobody waits here."""
+
+    def is_called_by_listener(self) -> bool:
+        """Whether a rebalance listener is asking; none is called here."""
+        return False
+
+    async def start(self) -> None:
+        """Start following subscription and metadata."""
+        self._state.observers.on_subscription_change(self._follow)
+        self._cluster.add_listener(self._metadata_changed)
+        self._follow()
+
+    async def wait_assigned(self) -> None:
+        """Wait until metadata covers the present subscription.
+
+        Raises:
+            KafkaError: No metadata came in time.
+        """
+        view, topics = self._cluster.view, self._state.subscription
+        if topics is not None and not (
+            topics and all(view.partitions_for_topic(topic) for topic in topics)
+        ):
+            self._metadata_changed(await self._cluster.refresh())
+
+    def halt(self) -> None:
+        """Do nothing: no rebalance is on its way."""
+
+    def leave_nowait(self, reason: str) -> None:
+        """Tell nobody: there is no group."""
+
+    async def leave(
+        self, *, deadline: float, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Stop following: there is nobody to tell, and nothing was ever committed."""
+        self._cluster.remove_listener(self._metadata_changed)
+        return {}
+
+    def _metadata_changed(self, view: ClusterView) -> None:
+        match_pattern(
+            self._state, view, exclude_internal_topics=self._config.exclude_internal_topics
+        )
+        self._assign_all(view)
+
+    def _follow(self) -> None:
+        self._metadata_changed(self._cluster.view)
+
+    def _assign_all(self, view: ClusterView) -> None:
+        if not is_subscribed(self._state):
+            return
+        every = {
+            TopicPartition(topic, number)
+            for topic in self._state.subscription or ()
+            for number in view.partitions_for_topic(topic) or ()
+        }
+        if every != self._state.assignment.keys():
+            from aiokafka_lite.consumer.events.kinds import Assigned
+
+            self._state.assign_from_group(every)
+            # The application may have called this while the loop stands still.
+            self._state.events.publish(Assigned(frozenset(every), at_s=self._loop.time()))
+
+
+class NoCommits:
+    """Takes the place of Commits when there is no group: no offset is kept anywhere."""
+
+    commit_count: int = 0
+    failed_at: float | None = None
+
+    def start_auto_commit(self, scope: TaskScope) -> None:
+        """Start nothing, whatever enable_auto_commit says (as aiokafka)."""
+
+    async def commit(self, offsets: object = None, *, timeout_s: float | None = None) -> None:
+        """Refuse.
+
+        Raises:
+            IllegalOperation: Always.
+        """
+        raise IllegalOperation("committing needs a group_id")
+
+    def left_to_commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return nothing: nothing is to be committed."""
+        return {}
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return None for every partition: positions start by auto_offset_reset."""
+        return dict.fromkeys(partitions)
+
+    async def positions(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedPosition | None]:
+        """Return None for every partition, likewise."""
+        return dict.fromkeys(partitions)

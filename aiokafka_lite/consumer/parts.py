@@ -1,0 +1,277 @@
+"""The parts of a consumer between start and stop: what needs brokers, and the tasks.
+
+Imported by the first start. Tasks, each in the scope of its kind, so that they can be stopped in
+this order:
+
+    fetch        one per leader (fetching/)
+    positions    the position resolver (positions/)
+    group        group, heartbeat, listener, auto-commit (membership/, commits/)
+    cluster      metadata refresh, connections (client/)
+
+An orderly stop gives each step what is left of the time, and no step keeps the next ones from
+running. Whatever becomes of it, at its end every task is cancelled and every socket closed: that
+is done without an await, so no cancellation can come in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+# Whoever publishes an event imports its class: not for the first time in the middle of it.
+import aiokafka_lite.consumer.events.kinds  # noqa: F401
+from aiokafka_lite._compat import timeout_at
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, ClientConfig
+from aiokafka_lite.client.connection import Authenticate
+from aiokafka_lite.consumer.assignment.topics import watch_topics
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.fetching.fetcher import Fetcher
+from aiokafka_lite.consumer.fetching.watchdog import Watchdog
+from aiokafka_lite.consumer.membership.none import NoCommits, NoGroup
+from aiokafka_lite.consumer.positions.leader_lookup import OffsetLookup
+from aiokafka_lite.consumer.positions.resolver import PositionResolver
+from aiokafka_lite.consumer.positions.topic_changes import TopicLives
+from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.commits.commits import Commits
+    from aiokafka_lite.consumer.engine import Engine
+    from aiokafka_lite.consumer.membership.classic.membership import GroupMembership
+
+log = logging.getLogger(__name__)
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+SCOPE_NAMES: Final = ("fetch", "positions", "group", "cluster")
+# How long one address may take to connect, and its broker to say who it is (KIP-601).
+MAX_CONNECT_S: Final = 10.0
+# What an answer to Fetch has beside the records: some tens of bytes for each partition.
+FRAME_OVERHEAD_BYTES: Final = 1 << 20
+# Each step of a stop gets this even when the time is used up: most need no network.
+LEAST_STEP_S: Final = 0.05
+
+T = TypeVar("T")
+
+
+class Scopes(NamedTuple):
+    """The tasks of a consumer by their kind, in the order in which they are stopped."""
+
+    fetching: TaskScope
+    positions: TaskScope
+    grouping: TaskScope
+    connecting: TaskScope
+
+
+@cache
+def tell_of_plain_decoder() -> None:
+    """Log that records will be decoded slowly, if so: once in a process."""
+    if not COMPILED:
+        log.warning("%s", PLAIN_DECODER_NOTE)
+
+
+class Running:
+    """The parts between start and stop, with the scopes of their tasks."""
+
+    def __init__(self, engine: Engine, rng: random.Random) -> None:
+        tell_of_plain_decoder()
+        config, state = engine.config, engine.state
+        self._state = state
+        on_failure, on_restart = engine.on_failure, engine.on_restart
+        self.scopes = Scopes(
+            *(TaskScope(name, on_failure=on_failure, on_restart=on_restart) for name in SCOPE_NAMES)
+        )
+        client = client_config(config)
+        self.cluster = Cluster(
+            client,
+            scope=self.scopes.connecting,
+            rng=rng,
+            authenticate=authenticator(config, client),
+        )
+        self.cluster.pool.on_reachability = engine.on_reachability
+        self.lookup = OffsetLookup(config, self.cluster, self.scopes.connecting, rng)
+        self.lives = TopicLives(state, engine.queue)
+        self.cluster.add_listener(self.lives.view_changed)  # before those that its word matters to
+        self.commits: Commits | NoCommits
+        self.membership: GroupMembership | NoGroup
+        if config.group_id is None:
+            self.commits = NoCommits()
+            self.membership = NoGroup(config, state, self.cluster, scope=self.scopes.grouping)
+        else:
+            self.commits, self.membership = self._make_group(engine, config.group_id, rng)
+        self.fetcher = Fetcher(
+            config, state, self.cluster, engine.queue, engine.budget, self.scopes.fetching, rng
+        )
+        self.resolver = PositionResolver(
+            config,
+            state,
+            engine.queue,
+            self.cluster,
+            self.lookup,
+            self.commits.positions,
+            engine.on_error,
+            self.lives.is_young,
+            scope=self.scopes.positions,
+            rng=rng,
+        )
+        self.lives.reset_by_policy = self.resolver.reset_by_policy
+        self.watchdog = Watchdog(
+            state, self.fetcher, lambda: self.membership.is_stable, self.resolver.wake
+        )
+
+    def _make_group(
+        self, engine: Engine, group_id: str, rng: random.Random
+    ) -> tuple[Commits, GroupMembership]:
+        # Imported where there is a group: most of it is for nothing else.
+        from aiokafka_lite.consumer.commits.commits import Commits
+        from aiokafka_lite.consumer.membership.classic.member import Member
+        from aiokafka_lite.consumer.membership.classic.membership import GroupMembership
+        from aiokafka_lite.consumer.membership.coordinator import Coordinator
+
+        config, state = engine.config, engine.state
+        coordinator = Coordinator(self.cluster, group_id, state.events)
+        member = Member(group_id, config.group_instance_id)
+        commits = Commits(
+            config, state, self.cluster, coordinator, member, rng=rng, on_error=engine.on_error
+        )
+        membership = GroupMembership(
+            config,
+            state,
+            self.cluster,
+            coordinator,
+            member,
+            commits,
+            scope=self.scopes.grouping,
+            rng=rng,
+            on_error=engine.on_error,
+            on_listener_error=engine.on_listener_error,
+        )
+        return commits, membership
+
+    def watch_topics(self) -> None:
+        """Make metadata cover what is subscribed and assigned."""
+        watch_topics(self._state, self.cluster)
+
+    async def start(self) -> None:
+        """Start all tasks and wait for the first assignment."""
+        self.fetcher.start()
+        self.cluster.add_listener(self.resolver.view_changed)
+        self.scopes.positions.supervise(self.resolver.run, name="positions")
+        self.scopes.fetching.supervise(self.watchdog.run, name="watchdog")
+        self.commits.start_auto_commit(self.scopes.grouping)
+        await self.membership.start()
+        await self.membership.wait_assigned()
+
+    # --- Stop -----------------------------------------------------------------------------
+    async def stop(self, deadline: float, offsets: Offsets) -> Offsets:
+        """Stop everything in order, each step within what is left of the time; always returns.
+
+        When it is cancelled, nothing more is committed and the group is not told, but no task and
+        no socket is left.
+
+        Returns:
+            Those of `offsets` that could not be committed.
+        """
+        try:
+            return await self._stop_in_order(deadline, offsets)
+        except asyncio.CancelledError:
+            self._abort()  # first of all: the waits that follow may be cancelled as well
+            await self._end(0.0)
+            raise
+        finally:
+            self._abort()
+
+    def give_up(self) -> None:
+        """Stop all tasks and close all sockets at once, for a consumer that nobody holds.
+
+        Nothing is committed or waited for; the group hears of it if it can be told.
+        """
+        self.fetcher.close()
+        self.membership.leave_nowait("the consumer was not stopped, and is collected")
+        self._abort()
+
+    def bury(self) -> None:
+        """Do the same where the event loop is closed, so that nothing can run any more."""
+        for scope in self.scopes:
+            scope.bury_all()
+        self.cluster.pool.hang_up()
+
+    def _abort(self) -> None:
+        """Cancel every task and close every socket, without waiting for their end; idempotent."""
+        for scope in self.scopes:
+            scope.cancel_all()
+        self.cluster.abort()
+        self.membership.wake_waiters()
+
+    async def _stop_in_order(self, deadline: float, offsets: Offsets) -> Offsets:
+        # First of all: `offsets` are of the present assignment, not of one that is on its way.
+        self.membership.halt()
+        self.fetcher.close()
+        await _bounded(self.scopes.fetching.close(), deadline, "stop fetching")
+        await _bounded(self.scopes.positions.close(), deadline, "stop looking up positions")
+        leaving = self.membership.leave(deadline=deadline, offsets=offsets)
+        uncommitted = await _bounded(leaving, deadline, "leave the group")
+        await self._end(deadline)
+        return self.commits.left_to_commit(offsets) if uncommitted is None else uncommitted
+
+    async def _end(self, deadline: float) -> None:
+        """Wait until tasks have ended and sockets are closed."""
+        for scope in self.scopes[:-1]:
+            await _bounded(scope.close(), deadline, f"end {scope.name} tasks")
+        await _bounded(self.cluster.close(), deadline, "close connections")
+        await _bounded(self.scopes.connecting.close(), deadline, "end cluster tasks")
+
+
+async def _bounded(step: Awaitable[T], deadline: float, name: str) -> T | None:
+    """Run a step, which may neither hang nor keep the next ones from running."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with timeout_at(max(deadline, loop.time() + LEAST_STEP_S)):
+            return await step
+    except asyncio.TimeoutError:
+        log.warning("stopping: could not %s in time", name)
+    except Exception as error:  # noqa: BLE001 -- whatever it was, the next steps must run
+        log.warning("stopping: could not %s: %r", name, error)
+    return None
+
+
+def client_config(config: ConsumerConfig) -> ClientConfig:
+    """Return what the connections need to know."""
+    return ClientConfig(
+        bootstrap_servers=config.bootstrap_servers,
+        client_id=config.client_id,
+        request_timeout_s=config.request_timeout_s,
+        connect_timeout_s=min(MAX_CONNECT_S, config.request_timeout_s),
+        retry_backoff_s=config.retry_backoff_s,
+        metadata_max_age_s=config.metadata_max_age_s,
+        connections_max_idle_s=config.connections_max_idle_s,
+        security_protocol=config.security_protocol,
+        ssl_context=config.ssl_context,
+        allow_plaintext_credentials=config.allow_plaintext_credentials,
+        allow_auto_create_topics=config.allow_auto_create_topics,
+        max_frame_bytes=max(
+            DEFAULT_MAX_FRAME_BYTES,
+            max(config.fetch_max_bytes, config.max_partition_fetch_bytes) + FRAME_OVERHEAD_BYTES,
+        ),
+    )
+
+
+def authenticator(config: ConsumerConfig, client: ClientConfig) -> Authenticate | None:
+    """Return what proves to brokers who we are, None where nobody asks."""
+    if not config.security_protocol.startswith("SASL_"):
+        return None
+    # Imported where it is used: hashing and its modules take milliseconds to import.
+    from aiokafka_lite.client import sasl
+
+    mechanism = sasl.mechanism_of(
+        config.sasl_mechanism,
+        username=config.sasl_plain_username,
+        password=config.sasl_plain_password,
+        token_provider=config.sasl_oauth_token_provider,
+    )
+    return sasl.Authenticator(mechanism, timeout_s=client.connect_timeout_s)

@@ -1,0 +1,179 @@
+"""What becomes of the topics that a consumer reads: deleted, made anew, given more partitions.
+
+Follows the metadata, tells events, and sees to what they mean for positions:
+
+    deleted       in an assignment made by hand the topic's first partition raises once that the
+                  topic is unknown; a subscription has lost the partitions anyway
+    made anew     another log has the name: positions and what is buffered are of the old one and
+                  are given up, for what auto_offset_reset says
+    grown         partitions that the consumer has seen come are young: see `is_young`
+
+A topic counts as made anew when its id changes (KIP-516); brokers without ids cannot tell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from aiokafka_lite.client import ClusterView
+from aiokafka_lite.client.view import TopicView
+from aiokafka_lite.consumer.assignment.partition import FetchState, PartitionState
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
+from aiokafka_lite.errors import KafkaError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
+
+RECREATED: Final = "topic recreated"
+
+
+class ResetByPolicy(Protocol):
+    """Gives up a position for what auto_offset_reset says, or for an error."""
+
+    def __call__(self, partition: PartitionState, error: KafkaError, reason: str) -> None: ...
+
+
+class _Life:
+    """One topic that was there at some time."""
+
+    __slots__ = ("count", "former_ids", "is_gone", "old_count", "topic_id")
+
+    def __init__(self, topic_id: bytes, count: int, old_count: int) -> None:
+        self.topic_id = topic_id
+        self.count = count
+        # How many partitions it had when the consumer first looked; the others are young.
+        self.old_count = old_count
+        self.is_gone = False
+        # A broker that lags behind may still name them.
+        self.former_ids: set[bytes] = set()
+
+
+class TopicLives:
+    """Follows the topics that are subscribed or assigned."""
+
+    def __init__(self, state: SubscriptionState, queue: FetchQueue) -> None:
+        self._state = state
+        self._queue = queue
+        # Set by whoever knows where reading starts.
+        self.reset_by_policy: ResetByPolicy | None = None
+        self._lives: dict[str, _Life] = {}
+        # Topics that were asked for and did not exist.
+        self._unborn: set[str] = set()
+        # The pattern for which all topics were looked at, once that is so.
+        self._pattern: re.Pattern[str] | None = None
+        state.observers.on_subscription_change(self._subscription_changed)
+
+    def _subscription_changed(self) -> None:
+        if self._state.mode is not SubscriptionMode.PATTERN:
+            self._pattern = None
+
+    def is_young(self, tp: TopicPartition) -> bool:
+        """Whether a partition came into being after the consumer began to look at its topic.
+
+        Then all its records are newer than the consumer: with auto_offset_reset=latest it is read
+        from its beginning, so that nothing is lost that was written before it was discovered.
+        """
+        life = self._lives.get(tp.topic)
+        return life is not None and tp.partition >= life.old_count
+
+    def view_changed(self, view: ClusterView) -> None:
+        """Compare a view with what was known; must be called before others hear of it."""
+        names = self._names(view)
+        for name in tuple(self._lives):
+            if name not in names:
+                del self._lives[name]
+        self._unborn &= names
+        for name in names:
+            topic = view.topics.get(name)
+            if topic is not None and topic.partitions:
+                self._is_there(name, topic)
+            elif is_gone(view, name):
+                self._is_gone(name)
+        if view.is_of_all:
+            self._pattern = self._state.pattern
+
+    def _names(self, view: ClusterView) -> set[str]:
+        state = self._state
+        names = state.topics
+        if state.mode is SubscriptionMode.PATTERN and state.pattern is not None:
+            names.update(filter(state.pattern.match, view.topics))
+        return names
+
+    # --- What happens to one topic --------------------------------------------------------
+    def _is_there(self, name: str, topic: TopicView) -> None:
+        life = self._lives.get(name)
+        count = len(topic.partitions)
+        if life is None:
+            pattern = self._state.pattern
+            is_new = name in self._unborn or (pattern is not None and pattern is self._pattern)
+            self._unborn.discard(name)
+            self._lives[name] = _Life(topic.topic_id, count, 0 if is_new else count)
+            return
+        life.is_gone = False
+        if topic.topic_id != life.topic_id and ZERO_UUID not in (topic.topic_id, life.topic_id):
+            if topic.topic_id not in life.former_ids:
+                self._recreated(name, life, topic)
+            return
+        if count > life.count:
+            from aiokafka_lite.consumer.events.kinds import PartitionsAdded
+
+            self._state.events.publish(PartitionsAdded(name, life.count, count))
+        life.count = count
+
+    def _is_gone(self, name: str) -> None:
+        life = self._lives.get(name)
+        if life is None:
+            self._unborn.add(name)
+            return
+        if life.is_gone:
+            return
+        from aiokafka_lite.consumer.events.kinds import TopicDeleted
+
+        life.is_gone = True
+        event = TopicDeleted(name)
+        self._state.events.publish(event)
+        if self._state.mode is SubscriptionMode.ASSIGNED:
+            partition = min(self._assigned(name), key=lambda partition: partition.tp)
+            error = UnknownTopicOrPartitionError(f"{event}").at(partition.tp, partition.position)
+            self._queue.put_error(partition, error)
+
+    def _recreated(self, name: str, life: _Life, topic: TopicView) -> None:
+        from aiokafka_lite.consumer.events.kinds import TopicRecreated
+
+        life.former_ids.add(life.topic_id)
+        life.topic_id = topic.topic_id
+        life.count = len(topic.partitions)
+        life.old_count = 0
+        event = TopicRecreated(name)
+        self._state.events.publish(event)
+        for partition in list(self._assigned(name)):
+            self._start_over(partition, f"{event}")
+
+    def _start_over(self, partition: PartitionState, why: str) -> None:
+        """Have a partition read from where the policy says, not from where the old log was read."""
+        position, timestamp = partition.position, partition.reset_timestamp
+        was, reason = partition.fetch_state, partition.reset_reason
+        self._state.replace_log(partition)
+        if was is FetchState.INITIALIZING:
+            return
+        if was is FetchState.AWAIT_RESET and timestamp is not None:
+            self._state.request_reset(partition, timestamp, reason=reason)
+        elif self.reset_by_policy is not None:
+            offset = 0 if position is None else position
+            error = OffsetOutOfRangeError({partition.tp: offset}, f"{why}; seek to an offset")
+            self.reset_by_policy(partition, error, RECREATED)
+
+    def _assigned(self, name: str) -> Iterable[PartitionState]:
+        return (p for tp, p in self._state.assignment.items() if tp.topic == name)
+
+
+def is_gone(view: ClusterView, topic: str) -> bool:
+    """Whether brokers have been saying for a while that a topic does not exist."""
+    known = view.topics.get(topic)
+    if known is None:
+        return view.is_of_all
+    return not known.partitions and known.error is UnknownTopicOrPartitionError
