@@ -26,7 +26,7 @@ class Event:
                 waiter.set_result(None)
 
     def clear(self) -> None:
-        """Have those wait that come from now on."""
+        """Clear it: whoever comes from now on waits."""
         self._is_set = False
 
     async def wait(self) -> None:

@@ -68,7 +68,7 @@ _CHECKS: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have pytest know the marker `kafka_broker`, and its old name."""
+    """Register the marker `kafka_broker`, and its old name, with pytest."""
     config.addinivalue_line(
         "markers",
         f"{MARKER}({', '.join(_CHECKS)}): options of the fixtures kafka_broker and kafka_cluster "

@@ -34,7 +34,7 @@ class StopSignals:
         self._earlier: dict[int, _Handler] = {}
 
     def take(self, heed: Callable[[int], object]) -> None:
-        """Have `heed` called with the number of each, between two instructions of the main thread.
+        """Call `heed` with the number of each, between two instructions of the main thread.
 
         In another thread nothing is taken: signals are somebody else's business there.
         """

@@ -208,7 +208,7 @@ class Cluster:
 
     # --- What metadata covers, and when it is fetched --------------------------------------
     def watch(self, owner: object, topics: Iterable[str] | None) -> None:
-        """Have metadata cover these topics for an owner, in place of what it wanted before.
+        """Cover these topics in metadata for an owner, in place of those that it wanted before.
 
         Metadata cover what all owners want together; they are fetched soon when any topic is
         new. None stands for every topic of the cluster, and no topic for no interest any more.
@@ -227,7 +227,7 @@ class Cluster:
 
     @contextmanager
     def watching(self, topics: Iterable[str]) -> Iterator[None]:
-        """Have metadata cover these topics, too, until the block ends, however it does."""
+        """Cover these topics, too, in metadata until the block ends, however it does."""
         owner = object()
         self.watch(owner, topics)
         try:

@@ -204,7 +204,7 @@ class Exchange(Pending[R_co]):
         return self.result()
 
     def abandon(self) -> None:
-        """Have ``on_done`` not called any more; a late answer is dropped undecoded."""
+        """Do not call ``on_done`` any more; a late answer is dropped undecoded."""
         self._on_done = None
 
     # --- What the connection tells ---------------------------------------------------------

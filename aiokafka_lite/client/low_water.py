@@ -35,7 +35,7 @@ class LowWaterMark:
             self._socket = transport.get_extra_info("socket")
 
     def want(self, count: int) -> None:
-        """Have the socket reported as readable when it has so many bytes."""
+        """Report the socket as readable when it has so many bytes."""
         self.wanted_bytes = count
         if self._socket is None:
             return

@@ -364,7 +364,7 @@ class Pool:
         return None
 
     async def _probed(self, state: NodeState) -> KafkaError | None:
-        """Have one attempt at a time show credentials where something failed; return its error.
+        """Let one attempt at a time show credentials where something failed; return its error.
 
         Three lanes that try wrong credentials at once get an account locked three times as fast.
         """

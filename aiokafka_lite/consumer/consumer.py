@@ -695,7 +695,7 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
 
     # --- Positions ------------------------------------------------------------------------
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Have the next get of the partition start at `offset`; no request is sent.
+        """Start the next get of the partition at `offset`; no request is sent.
 
         What was fetched before is dropped, also what is on its way. For auto-commit the records in
         hand stay unprocessed until the next get, and only then are those passed over done, too.

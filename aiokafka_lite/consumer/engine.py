@@ -137,7 +137,7 @@ class Engine:
             self._running.watch_topics()
 
     def on_error(self, error: KafkaError) -> None:
-        """Have one get raise `error`: the waiting one, or the next.
+        """Let one get raise `error`: the waiting one, or the next.
 
         What is met again before a get has raised it is one error: so there are few of them, and
         none that was over long ago, however long the application stays away.
@@ -148,7 +148,7 @@ class Engine:
         self._interrupt_gets()
 
     def _interrupt_gets(self) -> None:
-        """Have every get, those that wait too, look whether the consumer can still be used."""
+        """Make every get, those that wait too, look whether the consumer can still be used."""
         self._may_be_unusable = True
         self.ready.close()
         self.queue.wake()
@@ -167,7 +167,7 @@ class Engine:
         )
 
     def on_listener_error(self, error: Exception) -> None:
-        """Have one `poll` raise what the listener raised; of several before it, the first."""
+        """Let one `poll` raise what the listener raised; of several before it, the first."""
         if self._listener_error is None:
             self._listener_error = error
             self.queue.wake()

@@ -104,7 +104,7 @@ _owners: weakref.WeakSet[Owner] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """Have every consumer of the parent refuse to be used; runs first of all in a child."""
+    """Make every consumer of the parent refuse to be used; runs first of all in a child."""
     for owner in tuple(_owners):
         owner._forked()
 

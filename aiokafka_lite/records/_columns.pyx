@@ -125,14 +125,14 @@ cdef object valid_bits(
 
 
 cdef int make_room(Growing *memory, Py_ssize_t size) except -1:
-    """Have room for `size` bytes in all."""
+    """Make room for `size` bytes in all."""
     if memory.capacity < size and not grow(memory, size):
         raise MemoryError
     return 0
 
 
 cdef int make_bounds(Growing *bounds, Py_ssize_t values) except -1:
-    """Have room for the bounds of so many values, and the first of them in place."""
+    """Make room for the bounds of so many values, and write the first of them."""
     make_room(bounds, (values + 1) * sizeof(int32_t))
     (<int32_t *> bounds.start)[0] = 0  # memory may have been used before
     return 0
@@ -291,7 +291,7 @@ cdef class Columns:
         return self.row_name_bytes + self.row_value_bytes + count * <int64_t> HEADER_BYTES
 
     cdef int make_valid(self, Slice *name) except -1:
-        """Have a name be the UTF-8 that records have, where what is no UTF-8 is replaced."""
+        """Turn a name into the UTF-8 that records show: what is no UTF-8 is replaced."""
         text = PyUnicode_DecodeUTF8(<char *> name.start, name.size, "replace")
         encoded = PyUnicode_AsUTF8String(text)
         if self.row_names is None:

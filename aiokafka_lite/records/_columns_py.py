@@ -220,7 +220,7 @@ class Columns:
         self._header_bounds.append(len(self._names.bounds) - 1)
 
     def mark(self) -> None:
-        """Have `first_offset` be that of the next row added."""
+        """Let `first_offset` be the offset of the next row that is added."""
         self.first_offset = -1
 
     def end_run(

@@ -190,7 +190,7 @@ cdef class BatchCursor:
         self.records_left -= 1
 
     cdef inline void pass_rest(self) noexcept:
-        """Have no more records: what is left lies at the ceiling or beyond."""
+        """Stop here: what is left lies at the ceiling or beyond."""
         self.records_left = 0
         self.left.pos = self.left.end
 

@@ -1,4 +1,4 @@
-"""Have Spark's Python processes start in a third of the time, and run the right Python.
+"""Let Spark's Python processes start in a third of the time, and run the right Python.
 
 Whatever Spark starts in Python has `pyspark.zip` first on its path: the workers of a session, and
 for each streaming query a process that plans it. What Python imports from an archive it compiles
@@ -27,7 +27,7 @@ _YARN: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 def use_installed_pyspark(
     environment: MutableMapping[str, str] = os.environ, package: Path | None = None
 ) -> Path | None:
-    """Have the sessions that are made from now on start Python processes without the archive.
+    """Let the sessions that are made from now on start Python processes without the archive.
 
     SPARK_HOME then names a folder of links in the user's cache. Nothing is done where Spark is
     another than the installed PySpark's (SPARK_HOME is set), where YARN is set up, on Windows, and
@@ -58,7 +58,7 @@ def use_installed_pyspark(
 
 
 def use_drivers_python() -> None:
-    """Have the workers of a local session run this Python, unless PYSPARK_PYTHON names one.
+    """Let the workers of a local session run this Python, unless PYSPARK_PYTHON names one.
 
     Otherwise they run the `python3` of the PATH, which in a virtual environment that is not
     activated has no aiokafka_lite. Registering the source does this. Of a session on other machines

@@ -104,7 +104,7 @@ class Java(NamedTuple):
 
 
 def use_java(environment: MutableMapping[str, str] = os.environ) -> Java:
-    """Have the Spark sessions that are made from now on run on a Java that they can run on.
+    """Run the Spark sessions that are made from now on with a Java that they can run on.
 
     It is named in JAVA_HOME; one that is named there already stays if it is new enough.
 

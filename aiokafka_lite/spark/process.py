@@ -29,7 +29,7 @@ _ACKNOWLEDGE_AT_ONCE: Final = getattr(socket, "TCP_QUICKACK", None)
 
 
 def settle() -> None:
-    """Have the garbage collector leave alone what there is, above all modules: once a process."""
+    """Hide what there is, above all modules, from the garbage collector: once a process."""
     global _is_settled
     if not _is_settled:
         _is_settled = True

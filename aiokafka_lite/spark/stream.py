@@ -100,7 +100,7 @@ class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
 
     @override
     def prepareForTriggerAvailableNow(self) -> None:
-        """Have the query end where partitions end now.
+        """End the query where partitions end now.
 
         Raises:
             KafkaError: No broker was reached, or leaders did not answer.

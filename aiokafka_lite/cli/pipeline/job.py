@@ -129,7 +129,7 @@ class Stopping:
 
     @contextmanager
     def behind_a_batch_of(self, pipeline: Pipeline) -> Iterator[None]:
-        """Have a signal stop a pipeline that runs within the `with`.
+        """Let a signal stop a pipeline that runs within the `with`.
 
         Raises:
             Interrupted: One has come already.

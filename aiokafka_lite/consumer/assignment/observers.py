@@ -63,7 +63,7 @@ class Observers:
         self._departure.append(observer)
 
     def mark(self) -> None:
-        """Have `forget_new` keep those that are there now."""
+        """Note who is there now: `forget_new` keeps them."""
         self._marks = [len(observers) for observers in self._lists()]
 
     def forget_new(self) -> None:

@@ -430,7 +430,7 @@ class SubscriptionState:
 
     # --- Gets -------------------------------------------------------------------------------
     def hold_hand_outs(self) -> None:
-        """Have the gets hand out nothing until `release_hand_outs`; idempotent."""
+        """Hand out nothing until `release_hand_outs`; idempotent."""
         self._set_held(True)
 
     def release_hand_outs(self) -> None:

@@ -88,7 +88,7 @@ async def _deserialise(
 
 
 async def _decide(part: FetchedPartition, error: KafkaError, poison: PoisonRule) -> None:
-    """Have `on_bad_record` say what becomes of what an error is about."""
+    """Ask `on_bad_record` what becomes of the record or batch of an error."""
     if isinstance(error, CorruptRecordException) and poison.fetch_again(part, error):
         return
     bad = describe(error)

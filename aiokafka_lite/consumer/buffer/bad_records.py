@@ -59,7 +59,7 @@ class PoisonRule:
         raise error.with_traceback(None)
 
     def fetch_again(self, part: FetchedPartition, error: CorruptRecordException) -> bool:
-        """Have what is corrupt fetched once more; False if it was already."""
+        """Fetch once more what is corrupt; return False if that was done already."""
         partition = part.partition
         offset = partition.position if error.offset is None else error.offset
         if partition.corrupt_at == offset:

@@ -283,7 +283,7 @@ class FetchedPartition:
             self.settle_bad_record(bad.word, error)
 
     def set_error(self, error: KafkaError) -> None:
-        """Have an error stand behind the records."""
+        """Put an error behind the records."""
         self.error = error
         self.is_undecided = self.delivery.bad.decides(error)
 

@@ -58,7 +58,7 @@ class TimeSlice:
         self.looked_at = self._loop.time()
 
     def end_if_half_used(self) -> None:
-        """Have the loop run next, if half of the slice was used up at the latest look."""
+        """End the slice, if half of it was used up at the latest look."""
         if self._ends_at is not None and self.looked_at > self._ends_at - self.length_s / 2:
             self._ends_at = 0.0
 
@@ -109,7 +109,7 @@ class Runs:
 
     # --- Decoding -------------------------------------------------------------------------
     def decode(self, part: FetchedPartition, limit: int | None) -> None:
-        """Have a share hold up to `limit` records, but decode a run at most.
+        """Decode until a share holds `limit` records, but a run at most.
 
         The caller has asked `needs_pause`, which looked at the clock.
         """

@@ -55,7 +55,7 @@ class WaitingGets:
         return len(self._waiters)
 
     def wake(self) -> None:
-        """Have all look again."""
+        """Wake all of them."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -77,7 +77,7 @@ class WaitingGets:
         del self._waiters[waiter]
 
     def set_alarm(self, deadline: float) -> bool:
-        """Have all woken by the deadline, a loop time; False if it has passed."""
+        """Wake all of them at the deadline, a loop time; return False if it has passed."""
         if self._loop.time() >= deadline:
             return False
         if self._alarm is not None:
@@ -174,7 +174,7 @@ class FetchQueue:
     def put_error(
         self, partition: PartitionState, error: KafkaError, *, is_sticky: bool = False
     ) -> None:
-        """Have the gets raise `error` behind the partition's records.
+        """Let the gets raise `error` behind the partition's records.
 
         A sticky error stays until the application seeks; others are raised once. Nobody is told
         of an error of a partition that was taken away meanwhile.
@@ -204,7 +204,7 @@ class FetchQueue:
                 self._give_up(response)
 
     def _give_up(self, response: FetchedResponse) -> None:
-        """Have the next request sent though no get has come for a response.
+        """Let the next request go out though no get has come for a response.
 
         Soon, not now: the partition that it is about is being changed.
         """
@@ -242,7 +242,7 @@ class FetchQueue:
         self._seek(awaited)
 
     def _seek(self, sought: frozenset[TopicPartition]) -> None:
-        """Have only these partitions fetched; none: all."""
+        """Fetch only these partitions; none named: all."""
         if sought != self.sought:
             self.sought = sought
             self._on_sought()
@@ -263,7 +263,7 @@ class FetchQueue:
         self._waiting.cancel_alarm()
 
     def wake(self) -> None:
-        """Have the waiting gets look again."""
+        """Wake the waiting gets, so that they look again."""
         self._waiting.wake()
 
     # --- wait -----------------------------------------------------------------------------

@@ -109,7 +109,7 @@ class Line:
             part.partition.fetched = part.end_offset
 
     def move_to_end(self, partition: PartitionState) -> None:
-        """Have all other partitions come first."""
+        """Put a partition behind all others."""
         shares = self._shares.pop(partition, None)
         if shares is not None:
             self._shares[partition] = shares

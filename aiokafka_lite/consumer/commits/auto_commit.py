@@ -92,7 +92,7 @@ class AutoCommit:
             self._member.notify()
 
     def _note_departure(self, departure: Departure) -> None:
-        """Have the task commit at once what may be committed of partitions that go."""
+        """Tell the task to commit at once what may be committed of partitions that go."""
         if left := self._commits.not_committed_yet(departure.offsets):
             self.departed.append(Departed(left, self._commits.assigned_as))
             self._departure.set()

@@ -137,7 +137,7 @@ cdef class RecordCursor:
         self.next_look_at = self.taken_count + self.stride
 
     def close(self):
-        """Have no more records."""
+        """Hand out no more records."""
         self.records = []
         self.taken_count = 0
         self.next_look_at = 0

@@ -72,7 +72,7 @@ class RecordCursor:
         self._next_look_at = self.taken_count + self._stride
 
     def close(self) -> None:
-        """Have no more records."""
+        """Hand out no more records."""
         self._records = []
         self.taken_count = 0
         self._next_look_at = 0

@@ -54,7 +54,7 @@ class Gets:
         return found
 
     def _fit_to_caches(self, sample: Record) -> None:
-        """Have the next records made in one go be as many of this size as the caches hold."""
+        """Decode from now on as many records of this size in one go as the caches hold."""
         size_bytes = sample.serialized_key_size + sample.serialized_value_size + RECORD_BYTES
         self._cached_records = max(1, min(CACHED_BYTES // size_bytes, MOST_CACHED_RECORDS))
 

@@ -129,7 +129,7 @@ class Settling:
     def back_off(
         self, partition: PartitionState, error_class: type[KafkaError], now: float
     ) -> None:
-        """Have nothing asked of a partition for a while, longer with each failure in a row."""
+        """Ask nothing of a partition for a while, longer with each failure in a row."""
         partition.retry_at = now + self.backoff_s(partition.failure_count)
         partition.retry_reason = error_class.__name__
         partition.failure_count += 1

@@ -208,7 +208,7 @@ class Fetcher:
         return self._nodes.get(node_id)
 
     def place_anew(self, partition: PartitionState) -> None:
-        """Have a partition fetched as if nobody had heard of it before."""
+        """Fetch a partition as if nobody had heard of it before."""
         self._sources.pop(partition, None)
         for node in self._nodes.values():
             node.forget(partition)
@@ -246,13 +246,13 @@ class Fetcher:
             node.response_taken()
 
     def budget_released(self) -> None:
-        """Have the tasks that wait for bytes try again."""
+        """Wake the tasks that wait for bytes."""
         for node in self._nodes.values():
             if node.is_short_of_bytes:
                 node.wake()
 
     def look_anew(self) -> None:
-        """Have all tasks look at all their partitions again: others are sought than before."""
+        """Tell all tasks to look at all partitions again: gets wait for others than before."""
         for node in self._nodes.values():
             node.touch_all()
 

@@ -150,7 +150,7 @@ class NodeFetcher:
             self._wake.set()
 
     def wake(self) -> None:
-        """Have the task look whether there is something to do."""
+        """Wake the task, so that it looks whether there is something to do."""
         self._wake.set()
 
     def response_taken(self) -> None:
@@ -195,7 +195,7 @@ class NodeFetcher:
         self._close_session()
 
     def _close_session(self) -> None:
-        """Have the broker forget the session, if that can be said at once; waits for nothing.
+        """Tell the broker to forget the session, if that can be sent at once; waits for nothing.
 
         A session that is left open goes when the broker needs its place (after two minutes).
         """
@@ -416,7 +416,7 @@ class NodeFetcher:
         self._wake.set()
 
     def _note_failure(self, error: Exception) -> None:
-        """Have a new leader looked for, if the error may mean that the broker is gone."""
+        """Note since when requests fail, if the error may mean that the broker is gone."""
         if self._failing_since is None and isinstance(error, UNREACHABLE):
             self._failing_since = self._loop.time()
 

@@ -159,7 +159,7 @@ class FetchSession:
             self._epoch = 1 if self._epoch == LAST_EPOCH else self._epoch + 1
 
     def replace(self) -> None:
-        """Have the next request close this session and open another."""
+        """Close this session with the next request, which opens another."""
         self._epoch = FULL_EPOCH
 
     def forget(self) -> None:

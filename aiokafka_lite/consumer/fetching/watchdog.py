@@ -110,7 +110,7 @@ class Watchdog:
         return standing.text
 
     def _heal(self, partition: PartitionState, stalled_s: float, explanation: str) -> None:
-        """Have the partition fetched as if it had just been assigned at its position."""
+        """Fetch the partition as if it had just been assigned at its position."""
         from aiokafka_lite.consumer.events.kinds import FetchStalled
 
         self.stall_count += 1

@@ -232,7 +232,7 @@ class PositionResolver:
         return NO_EPOCH if leader is None else leader.leader_epoch
 
     def reset_by_policy(self, partition: PartitionState, error: KafkaError, reason: str) -> None:
-        """Have the position looked up as auto_offset_reset says; if it says "none", raise `error`.
+        """Look the position up as auto_offset_reset says; if it says "none", raise `error`.
 
         "Latest" is that of the time when the consumer began: what came into being later is read
         from its beginning.

@@ -154,7 +154,7 @@ class TopicLives:
             self._start_over(partition, f"{event}")
 
     def _start_over(self, partition: PartitionState, why: str) -> None:
-        """Have a partition read from where the policy says, not from where the old log was read."""
+        """Read a partition from where the policy says, not from where the old log was read."""
         position, timestamp = partition.position, partition.reset_timestamp
         was, reason = partition.fetch_state, partition.reset_reason
         self._state.replace_log(partition)

@@ -223,7 +223,7 @@ class _Translation:
         return f"(?P<g{self._groups}>"
 
     def _once(self, inside: str) -> str:
-        """Have something found at most one way, as atomic groups are."""
+        """Write a group that is matched in one way at most, like an atomic group."""
         self._atomic += 1
         name = f"a{self._atomic}"
         return f"(?:(?=(?P<{name}>{inside}))(?P={name}))"

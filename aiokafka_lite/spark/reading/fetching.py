@@ -122,7 +122,7 @@ class Fetching:
 
     # --- Requests --------------------------------------------------------------------------
     def _send_all(self) -> None:
-        """Have a request in flight to every node that has anything to be asked for."""
+        """Send a request to every node that has something to be asked for and none in flight."""
         busy = {asked.node for asked in self._in_flight}
         flying = {id(each) for asked in self._in_flight for each in asked.partitions.values()}
         waiting = [each for each in self._unfinished if id(each) not in flying]

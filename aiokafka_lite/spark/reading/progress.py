@@ -103,7 +103,7 @@ class Progress:
         return min(most, int(self.left_bytes * SPARE_SHARE) + self._spare_bytes)
 
     def ask_for_more(self) -> None:
-        """Have the next fetch bring a larger batch: the answer had room for others' only.
+        """Ask for a larger batch with the next fetch: the answer had room for others' only.
 
         A broker sends a batch beyond the limit for the first partition of an answer alone (KIP-74).
         """

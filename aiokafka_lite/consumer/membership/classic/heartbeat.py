@@ -113,7 +113,7 @@ class Heartbeat:
         self._backoff.reset()
 
     def hold_if_expired(self) -> bool:
-        """Have nothing handed out once the loop was blocked for too long; whether it was.
+        """Hand out nothing once the loop was blocked for too long; return whether it was.
 
         Others may have the partitions by now. The next answer to a beat ends it.
         """

@@ -168,7 +168,7 @@ class GroupMembership:
         return self._assigned_version == self._state.subscription_version
 
     def wake_waiters(self) -> None:
-        """Have those who wait for the member look again, as when there is nothing to wait for."""
+        """Wake those who wait for the member: there may be nothing to wait for any more."""
         self._member.notify()
 
     def is_called_by_listener(self) -> bool:
