@@ -121,16 +121,13 @@ class Settling:
         # Set when an answer shows that the metadata is out of date; whoever acts on it resets it.
         self.is_metadata_stale = False
 
-    def backoff_s(self, failure_count: int) -> float:
-        """Return the delay after so many failures in a row: doubling up to 1 s, with jitter."""
-        delay_s = min(self._config.retry_backoff_s * 2.0 ** min(failure_count, 10), LAST_BACKOFF_S)
-        return delay_s * self._rng.uniform(1.0, 1.2)
-
     def back_off(
         self, partition: PartitionState, error_class: type[KafkaError], now: float
     ) -> None:
-        """Ask nothing of a partition for a while, longer with each failure in a row."""
-        partition.retry_at = now + self.backoff_s(partition.failure_count)
+        """Ask nothing of a partition for a while: twice as long with each failure, up to 1 s."""
+        doublings = min(partition.failure_count, 10)
+        delay_s = min(self._config.retry_backoff_s * 2.0**doublings, LAST_BACKOFF_S)
+        partition.retry_at = now + delay_s * self._rng.uniform(1.0, 1.2)
         partition.retry_reason = error_class.__name__
         partition.failure_count += 1
 

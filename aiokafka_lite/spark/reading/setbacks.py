@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite.client.backoff import JITTER
+from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.client.view import GONE_AFTER_S, NO_EPOCH, TopicView
 from aiokafka_lite.errors import (
     KafkaError,
@@ -97,8 +97,7 @@ class Setbacks:
     def _delay_s(self, failures: int) -> float:
         if failures <= 1:
             return 0.0  # mostly a leader that has moved, or a connection that was idle
-        delay_s = min(self._first_delay_s * 2.0 ** min(failures - 2, 30), self._last_delay_s)
-        return delay_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
+        return delay_after(failures - 2, self._first_delay_s, self._last_delay_s, self._rng)
 
     def _check_time(self, progress: Progress, now: float) -> None:
         since = now if progress.failing_since is None else progress.failing_since

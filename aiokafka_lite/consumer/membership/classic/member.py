@@ -141,15 +141,24 @@ def recovery_for(error: KafkaError) -> Recovery:
 
 
 class Interruption(StrEnum):
-    """Why a stable membership ends; the text is sent as the reason of JoinGroup (KIP-800)."""
+    """Why a stable membership ends; the text is sent as the reason of JoinGroup (KIP-800).
 
-    GROUP_REBALANCES = "the group rebalances"
+    From the least to the gravest. When several things interrupt at once, the gravest decides what
+    is left of the membership.
+    """
+
     SUBSCRIPTION_CHANGED = "the subscription has changed"
     PARTITIONS_CHANGED = "partitions of the group's topics have come or gone"
+    GROUP_REBALANCES = "the group rebalances"
     POLL_INTERVAL_EXCEEDED = "no record was asked for within max_poll_interval_ms"
     LOST_GENERATION = "the generation is over"
     LOST_MEMBERSHIP = "the coordinator no longer knows the member"
     FENCED = "another member uses the same group_instance_id"
+
+    def is_graver_than(self, other: Interruption) -> bool:
+        """Whether this leaves less of the membership, or ends it more surely."""
+        gravities = list(type(self))
+        return gravities.index(self) > gravities.index(other)
 
 
 INTERRUPTION_BY_RECOVERY: Final[Mapping[Recovery, Interruption]] = MappingProxyType(
@@ -164,14 +173,6 @@ INTERRUPTION_BY_RECOVERY: Final[Mapping[Recovery, Interruption]] = MappingProxyT
 # What leaves the partitions to others at once.
 LOSSES: Final = frozenset(
     {Interruption.LOST_GENERATION, Interruption.LOST_MEMBERSHIP, Interruption.FENCED}
-)
-
-# When several things interrupt at once the gravest decides what is left of the membership.
-GRAVITY: Final = (
-    Interruption.GROUP_REBALANCES,
-    Interruption.LOST_GENERATION,
-    Interruption.LOST_MEMBERSHIP,
-    Interruption.FENCED,
 )
 
 
@@ -297,9 +298,7 @@ class Member:
         """
         if identity != self.identity or not self.is_member:
             return
-        if self._interruption is None or GRAVITY.index(interruption) > GRAVITY.index(
-            self._interruption
-        ):
+        if self._interruption is None or interruption.is_graver_than(self._interruption):
             self._interruption = interruption
         self.notify()
 
