@@ -24,7 +24,7 @@ export BOOTSTRAP
 SOURCES := pyproject.toml setup.py $(shell find aiokafka_lite -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
-.PHONY: help run pipeline test test-all test-matrix wheel test-pages check fmt docs bench bench-quick bench-spark figures profile kafka clean
+.PHONY: help run pipeline test test-all test-matrix wheel test-pages check fmt docs bench bench-quick bench-spark figures structure profile kafka clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -106,6 +106,9 @@ bench-spark: $(VENV)/.installed-dev ## compare the Spark source with Spark's own
 
 figures: $(VENV)/.installed-dev ## write the figures of README and docs anew, of the runs in benchmarks/results
 	$(BIN)/python -m benchmarks.pages
+
+structure: $(VENV)/.installed-dev ## print how much of the consumer a reader has to hold in mind (ARGS=--names)
+	$(BIN)/python -m benchmarks.structure $(ARGS)
 
 profile: $(VENV)/.installed-dev ## flame graph of a benchmark (SCENARIO=trickle CONTESTANT='lite poll'), annotated Cython
 	$(BIN)/python -m benchmarks.profiling --scenario $(SCENARIO) $(if $(CONTESTANT),--contestant '$(CONTESTANT)') $(ARGS)
