@@ -119,7 +119,7 @@ def _writers(trees: dict[Path, ast.Module]) -> dict[str, set[str]]:
                 isinstance(node, ast.Attribute)
                 and isinstance(node.ctx, ast.Store)
                 and node.attr in fields
-                and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+                and not ast.unparse(node.value).endswith(("self", "counts"))
             ):
                 written[node.attr].add(str(path.relative_to(CONSUMER)))
     return written

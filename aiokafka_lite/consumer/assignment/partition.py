@@ -1,28 +1,13 @@
 """One assigned partition: the data that fetching needs about it.
 
 Everything here is plain data changed synchronously on the event loop; nothing waits. Each field
-has one writer; everybody else reads, or calls the method of SubscriptionState that asks for the
-change:
+has one writer, this module but for two; a test holds that (tests/consumer/test_one_writer.py):
 
-    fetch_state       subscription.py, at the request of: the position resolver, the caller
-                      (seek), the fetcher (offset out of range)
-    position          the caller, through `hand_out` (get), `seek`; the position resolver
-    run_start, reach  subscription.py, with `position`
-    processed         subscription.py, from `hand_out`, `begin_get`, `seek` and `commit`
-    fetched           line.py, when it takes data; subscription.py, when that is dropped
-    reset_timestamp, reset_from, reset_reason:
-                      subscription.py, from `request_reset`
-    committed         commits.py and committed.py; subscription.py forgets it with the log it is of
-    watermarks, log_start_offset, last_fetch_at, retry_at, retry_reason, failure_count,
-    preferred_replica:
-                      the fetcher
-    corrupt_at        bad_records.py
-    leader_epoch      the caller, with `position`
-    validated_epoch   the position resolver
-    is_paused         the caller
-    keeps_position, keeps_pause:
-                      subscription.py, from what the caller asks for while it is being given back
-    is_revoking       subscription.py, from `begin_rebalance`, and `subscribe` to other topics
+    preferred_replica    replicas.py
+    corrupt_at           bad_records.py
+
+Who wants a change calls the method that says why: of SubscriptionState where others have to hear of
+it (a new position, a pause, a revocation), or of the partition itself (a back-off, an answer).
 
 Fetched and consumed offsets are kept apart: `position` is the next offset the application will
 be handed, `fetched` the next offset to ask a broker for. Data between them lies in the queue.
@@ -138,7 +123,7 @@ class PartitionState:
         "validated_epoch",
     )
 
-    def __init__(self, tp: TopicPartition) -> None:
+    def __init__(self, tp: TopicPartition, reach: Range | None = None) -> None:
         self.tp = tp
         self.fetch_state = FetchState.INITIALIZING
         # Next offset to hand out; None until it is known.
@@ -146,7 +131,7 @@ class PartitionState:
         # Where it was set to last: it has been handed out from there on.
         self.run_start: int | None = None
         # What was handed out before that, while nobody else can have had the partition.
-        self.reach: Range | None = None
+        self.reach = reach
         # All before this was handed out before the latest get, or committed by the application:
         # what auto-commit may commit.
         self.processed: int | None = None
@@ -189,7 +174,75 @@ class PartitionState:
         paused = " paused" if self.is_paused else ""
         return f"<{topic}/{partition} {self.fetch_state.name} at {self.position}{paused}>"
 
-    def move_to(self, position: int | None) -> None:
+    # --- Position -------------------------------------------------------------------------
+    def void(self) -> None:
+        """Make worthless what is in flight and what is buffered: see "Stale answers"."""
+        self.tag += 1
+
+    def start_at(
+        self, offset: int, leader_epoch: int, validated_epoch: int, *, is_in_work: bool
+    ) -> None:
+        """Take a position that was asked for or found.
+
+        Args:
+            offset: Of the next record to hand out, and to fetch.
+            leader_epoch: Of the record before it; -1: not known.
+            validated_epoch: In which the position was found to be good; -1: it was not looked at.
+            is_in_work: The application still works on what the latest get handed out of it.
+        """
+        if is_in_work:
+            self.go_back_to(offset)
+        else:
+            self.processed = offset
+        self._move_to(offset)
+        self.fetched = offset
+        self.leader_epoch = leader_epoch
+        self.validated_epoch = validated_epoch
+        self.reset_timestamp = None
+        self.end_back_off()
+
+    def keep_sought(self) -> None:
+        """Note that the application has moved it: that holds if a rebalance gives it back."""
+        self.keeps_position = self.is_revoking
+
+    def await_reset(self, timestamp: int, reason: str) -> None:
+        """Give the position up until ListOffsets has found the one of a timestamp.
+
+        Args:
+            timestamp: That of ListOffsets: -2 for the first offset, -1 for the end.
+            reason: Why; "": the application asked for it.
+        """
+        self.reset_from, self.reset_reason = self.position, reason
+        self._move_to(None)
+        if reason:
+            self.processed = None
+        self.leader_epoch = NO_EPOCH
+        self.reset_timestamp = timestamp
+        self.keeps_position = self.is_revoking and not reason
+        self.end_back_off()
+
+    def forget_log(self) -> None:
+        """Forget all that is known of its log: there is another in its place."""
+        self.committed = None
+        self.high_watermark = self.last_stable_offset = self.log_start_offset = None
+        self.reach = self.run_start = self.reset_from = None
+        self.leader_epoch = self.validated_epoch = NO_EPOCH
+        self.keeps_position = False
+        if self.fetch_state is not FetchState.INITIALIZING:
+            self.transition(FetchState.AWAIT_RESET)
+            self.position = self.processed = self.reset_timestamp = None
+
+    def validated(self, leader_epoch: int) -> None:
+        """Note that the log of a leader epoch has what was read before the position."""
+        self.transition(FetchState.FETCHING)
+        self.validated_epoch = leader_epoch
+        self.end_back_off()
+
+    def note_committed(self, offset: OffsetAndMetadata | None) -> None:
+        """Note what the group has committed of it, None: nothing."""
+        self.committed = offset
+
+    def _move_to(self, position: int | None) -> None:
         """Set the position, or give it up; keep in mind what was handed out up to the former."""
         self.reach = self.handed_out
         self.position = self.run_start = position
@@ -200,6 +253,89 @@ class PartitionState:
         if self.run_start is None or self.position is None or self.position <= self.run_start:
             return self.reach
         return joined(self.reach, Range(self.run_start, self.position))
+
+    # --- Assignment -----------------------------------------------------------------------
+    def begin_revocation(self) -> None:
+        """Hand out and fetch nothing: a rebalance may take it away."""
+        if not self.is_revoking:
+            self.is_revoking = True
+            # What is still being looked up for the application is news when it is found.
+            self.keeps_position = self.is_asked_to_reset
+            self.keeps_pause = False
+
+    def keep(self) -> None:
+        """Hand out and fetch again: it is not given back after all."""
+        self.is_revoking = False
+
+    def end_assignment(self) -> None:
+        """Belong to this consumer no more; another state stands for it if it comes back."""
+        self.is_assigned = False
+
+    def pause(self) -> None:
+        """Hand out and fetch nothing until `resume`."""
+        self.is_paused = True
+        self.keeps_pause = self.is_revoking
+
+    def resume(self) -> None:
+        """Hand out and fetch again."""
+        self.is_paused = self.keeps_pause = False
+
+    # --- Fetching -------------------------------------------------------------------------
+    def answered(
+        self, high_watermark: int, last_stable_offset: int | None, log_start_offset: int
+    ) -> None:
+        """Note what a broker says of its log in an answer without an error."""
+        self.failure_count = 0
+        self.retry_reason = ""
+        self.high_watermark = high_watermark
+        self.last_stable_offset = last_stable_offset
+        self.log_start_offset = log_start_offset
+
+    def heard_at(self, now: float) -> None:
+        """Note the loop time of a broker's answer about it, whatever it says."""
+        self.last_fetch_at = now
+
+    def buffered_to(self, end_offset: int) -> None:
+        """Ask for what is behind `end_offset` next: what is ahead of it is buffered."""
+        self.fetched = end_offset
+
+    def refetch(self) -> None:
+        """Ask for what is behind the position next: nothing is buffered."""
+        if self.position is not None:
+            self.fetched = self.position
+
+    def back_off(self, until: float, reason: str) -> None:
+        """Ask no broker for it before a loop time, and say why."""
+        self.retry_at = until
+        self.retry_reason = reason
+
+    def failed(self, until: float, reason: str) -> None:
+        """Do the same for one more failure in a row."""
+        self.back_off(until, reason)
+        self.failure_count += 1
+
+    def end_back_off(self) -> None:
+        """Let brokers be asked for it at once."""
+        self.retry_at = 0.0
+
+    def note_reason(self, reason: str) -> None:
+        """Note what keeps the position from being found."""
+        self.retry_reason = reason
+
+    # --- What was handed out --------------------------------------------------------------
+    def hand_out(self, next_position: int, leader_epoch: int) -> None:
+        """Note that the get in progress hands out what lies before `next_position`."""
+        self.position = next_position
+        if leader_epoch != NO_EPOCH:
+            self.leader_epoch = leader_epoch
+
+    def pass_over(self, next_position: int) -> None:
+        """Move the position over what is never handed out."""
+        self.position = next_position
+
+    def process_to(self, offset: int | None) -> None:
+        """Count all before an offset as processed; None: it is not known how far that goes."""
+        self.processed = offset
 
     def go_back_to(self, offset: int) -> None:
         """Count nothing from `offset` on as processed, nor what is being worked on."""

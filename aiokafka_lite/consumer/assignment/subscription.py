@@ -87,7 +87,7 @@ class SubscriptionState:
         self.observers.subscription_changed()
 
     def _discard(self, partition: PartitionState) -> None:
-        partition.tag += 1
+        partition.void()
         self.observers.discarded(partition)
 
     # --- Subscription ---------------------------------------------------------------------
@@ -254,11 +254,7 @@ class SubscriptionState:
 
     def _begin_revocation(self, partitions: Iterable[PartitionState]) -> None:
         for partition in partitions:
-            if not partition.is_revoking:
-                partition.is_revoking = True
-                # What is still being looked up for the application is news when it is found.
-                partition.keeps_position = partition.is_asked_to_reset
-                partition.keeps_pause = False
+            partition.begin_revocation()
             self.refetch(partition)
 
     def assign_from_group(
@@ -292,7 +288,7 @@ class SubscriptionState:
         for tp, partition in tuple(self._assignment.items()):
             if tp not in wanted or partition.is_revoking:
                 gone[tp] = self._assignment.pop(tp)
-                partition.is_assigned = False
+                partition.end_assignment()
                 self._discard(partition)
                 if (handed_out := partition.handed_out) is None:
                     continue
@@ -301,8 +297,7 @@ class SubscriptionState:
                 else:
                     earlier[tp] = joined(earlier.get(tp), handed_out) or handed_out
         for tp in sorted(wanted - self._assignment.keys()):
-            partition = self._assignment[tp] = PartitionState(tp)
-            partition.reach = kept.get(tp)
+            partition = self._assignment[tp] = PartitionState(tp, kept.get(tp))
             if tp in gone:
                 self._carry_over(gone[tp], partition)
         self._taken = (self._taken | gone.keys()) - wanted
@@ -311,7 +306,8 @@ class SubscriptionState:
 
     def _carry_over(self, old: PartitionState, new: PartitionState) -> None:
         """Give a partition that comes back what the application asked for in the meantime."""
-        new.is_paused = old.keeps_pause
+        if old.keeps_pause:
+            new.pause()
         if not old.keeps_position:
             return
         if old.position is not None:
@@ -320,7 +316,7 @@ class SubscriptionState:
             self.request_reset(new, old.reset_timestamp)
         if old in self._latest:
             # What was handed out before is still in work: nothing is processed until the next get.
-            new.processed = None
+            new.process_to(None)
             self._latest.append(new)
 
     # --- Positions ------------------------------------------------------------------------
@@ -330,25 +326,28 @@ class SubscriptionState:
         What the latest get handed out stays unprocessed: the next one tells that it is done.
         """
         self.start_at(partition, offset)
-        partition.keeps_position = partition.is_revoking
+        partition.keep_sought()
 
     def start_at(
-        self, partition: PartitionState, offset: int, leader_epoch: int = NO_EPOCH
+        self,
+        partition: PartitionState,
+        offset: int,
+        leader_epoch: int = NO_EPOCH,
+        validated_epoch: int = NO_EPOCH,
     ) -> None:
-        """Set a position that was asked for or looked up; otherwise as `seek`."""
+        """Set a position that was asked for or looked up; otherwise as `seek`.
+
+        Args:
+            partition: Whose.
+            offset: Of the next record to hand out.
+            leader_epoch: Of the record before it, where that is known.
+            validated_epoch: The leader epoch in which it is known to be good.
+        """
         self._settle()
         partition.transition(FetchState.FETCHING)
         self._discard(partition)
-        if partition in self._latest:
-            partition.go_back_to(offset)
-        else:
-            partition.processed = offset
-        partition.move_to(offset)
-        partition.fetched = offset
-        partition.leader_epoch = leader_epoch
-        partition.validated_epoch = NO_EPOCH
-        partition.reset_timestamp = None
-        partition.retry_at = 0.0
+        is_in_work = partition in self._latest
+        partition.start_at(offset, leader_epoch, validated_epoch, is_in_work=is_in_work)
         self.observers.partition_changed(partition)
 
     def request_reset(self, partition: PartitionState, timestamp: int, *, reason: str = "") -> None:
@@ -359,14 +358,7 @@ class SubscriptionState:
         self._settle()
         partition.transition(FetchState.AWAIT_RESET)
         self._discard(partition)
-        partition.reset_from, partition.reset_reason = partition.position, reason
-        partition.move_to(None)
-        if reason:
-            partition.processed = None
-        partition.leader_epoch = NO_EPOCH
-        partition.reset_timestamp = timestamp
-        partition.keeps_position = partition.is_revoking and not reason
-        partition.retry_at = 0.0
+        partition.await_reset(timestamp, reason)
         self.observers.partition_changed(partition)
 
     def replace_log(self, partition: PartitionState) -> None:
@@ -376,16 +368,8 @@ class SubscriptionState:
         """
         self._settle()
         self._discard(partition)
-        partition.committed = None
-        partition.high_watermark = partition.last_stable_offset = None
-        partition.log_start_offset = None
-        partition.reach = partition.run_start = partition.reset_from = None
         self._handed_out_earlier.pop(partition.tp, None)
-        partition.leader_epoch = partition.validated_epoch = NO_EPOCH
-        partition.keeps_position = False
-        if partition.fetch_state is not FetchState.INITIALIZING:
-            partition.transition(FetchState.AWAIT_RESET)
-            partition.position = partition.processed = partition.reset_timestamp = None
+        partition.forget_log()
         self.observers.partition_changed(partition)
 
     def request_validation(self, partition: PartitionState) -> None:
@@ -398,34 +382,30 @@ class SubscriptionState:
 
     def validated(self, partition: PartitionState, leader_epoch: int) -> None:
         """Go on from the position: the log of that leader epoch has what was read before."""
-        partition.transition(FetchState.FETCHING)
-        partition.validated_epoch = leader_epoch
-        partition.retry_at = 0.0
+        partition.validated(leader_epoch)
         self.observers.partition_changed(partition)
 
     def keep(self, partition: PartitionState) -> None:
         """Fetch and hand out a partition that is not given back after all."""
-        partition.is_revoking = False
+        partition.keep()
         self.observers.partition_changed(partition)
 
     def refetch(self, partition: PartitionState) -> None:
         """Drop what is buffered and on its way, and fetch from the position again."""
         self._settle()
         self._discard(partition)
-        if partition.position is not None:
-            partition.fetched = partition.position
+        partition.refetch()
         self.observers.partition_changed(partition)
 
     def pause(self, partition: PartitionState) -> None:
         """Stop fetching and handing out; what is buffered stays for `resume`."""
         self._settle()
-        partition.is_paused = True
-        partition.keeps_pause = partition.is_revoking
+        partition.pause()
         self.observers.partition_changed(partition)
 
     def resume(self, partition: PartitionState) -> None:
         """Fetch and hand out again."""
-        partition.is_paused = partition.keeps_pause = False
+        partition.resume()
         self.observers.partition_changed(partition)
 
     # --- Gets -------------------------------------------------------------------------------
@@ -508,7 +488,7 @@ class SubscriptionState:
     def begin_get(self) -> None:
         """Note that the application is back for more: all it was handed so far is processed."""
         for partition in self._latest:
-            partition.processed = partition.handed_out_to
+            partition.process_to(partition.handed_out_to)
         self._latest.clear()
 
     def hand_out(
@@ -517,18 +497,16 @@ class SubscriptionState:
         """Note that the get in progress hands out the records of [first, next)."""
         if partition not in self._latest:  # one or few: a get's partitions
             self._latest.append(partition)
-            partition.processed = first_offset
-        partition.position = next_position
+            partition.process_to(first_offset)
+        partition.hand_out(next_position, leader_epoch)
         self._hand_out_count += 1
         self._latest_hand_out = partition
-        if leader_epoch != NO_EPOCH:
-            partition.leader_epoch = leader_epoch
 
     def pass_over(self, partition: PartitionState, next_position: int) -> None:
         """Move the position over what is never handed out: control batches, gaps, aborted."""
         if partition not in self._latest:
-            partition.processed = next_position
-        partition.position = next_position
+            partition.process_to(next_position)
+        partition.pass_over(next_position)
 
     def settle(self) -> None:
         """Bring the positions up to date with what was handed out message by message."""
@@ -568,7 +546,7 @@ class SubscriptionState:
             partition = self._assignment[tp]
             done, position = partition.processed, partition.position
             if done is not None and position is not None and done < offset.offset <= position:
-                partition.processed = offset.offset
+                partition.process_to(offset.offset)
 
     def is_of_earlier_assignment(self, tp: TopicPartition, offset: int) -> bool:
         """Whether an offset can only mean records that another member may have had since.

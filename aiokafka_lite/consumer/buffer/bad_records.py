@@ -52,8 +52,7 @@ class PoisonRule:
             if self.fetch_again(part, error):
                 return
             # It may be mended in the log; but a loop of gets must not ask without a pause.
-            partition.retry_at = self._loop.time() + CORRUPT_PAUSE_S
-            partition.retry_reason = type(error).__name__
+            partition.back_off(self._loop.time() + CORRUPT_PAUSE_S, type(error).__name__)
             self._state.refetch(partition)
         self._state.note_raised(error)
         raise error.with_traceback(None)

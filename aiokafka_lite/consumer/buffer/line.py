@@ -106,7 +106,7 @@ class Line:
         """Put a share behind those of its partition, or at the end of the line."""
         self._shares.setdefault(part.partition, deque()).append(part)
         if part.end_offset is not None:
-            part.partition.fetched = part.end_offset
+            part.partition.buffered_to(part.end_offset)
 
     def move_to_end(self, partition: PartitionState) -> None:
         """Put a partition behind all others."""

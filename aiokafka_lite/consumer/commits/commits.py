@@ -484,7 +484,7 @@ class Commits(CommittedReader):
         self._latest[tp] = commit.sequence
         offset = commit.left.pop(tp)
         if (partition := self._state.assignment.get(tp)) is not None:
-            partition.committed = offset
+            partition.note_committed(offset)
 
     def _note_interruption(self, identity: Identity, error: KafkaError) -> None:
         member = self._member

@@ -127,25 +127,23 @@ class Settling:
         """Ask nothing of a partition for a while: twice as long with each failure, up to 1 s."""
         doublings = min(partition.failure_count, 10)
         delay_s = min(self._config.retry_backoff_s * 2.0**doublings, LAST_BACKOFF_S)
-        partition.retry_at = now + delay_s * self._rng.uniform(1.0, 1.2)
-        partition.retry_reason = error_class.__name__
-        partition.failure_count += 1
+        partition.failed(now + delay_s * self._rng.uniform(1.0, 1.2), error_class.__name__)
 
     def settle(
         self, target: FetchTarget, answer: PartitionData, response: FetchedResponse, now: float
     ) -> FetchedPartition | None:
         """Settle an answer that is not stale; return the share to buffer, if it has records."""
         partition = target.partition
-        partition.last_fetch_at = now
+        partition.heard_at(now)
         if answer.error_code:
             self._settle_error(partition, for_code(answer.error_code), answer.error_code, now)
             return None
-        partition.failure_count = 0
-        partition.retry_reason = ""
-        partition.high_watermark = answer.high_watermark
         is_stable_known = answer.last_stable_offset >= 0  # not by old brokers
-        partition.last_stable_offset = answer.last_stable_offset if is_stable_known else None
-        partition.log_start_offset = answer.log_start_offset
+        partition.answered(
+            answer.high_watermark,
+            answer.last_stable_offset if is_stable_known else None,
+            answer.log_start_offset,
+        )
         if not answer.records:
             return None
         view = memoryview(answer.records)
@@ -391,5 +389,5 @@ class Answers:
             partition.tp, leader.leader_id, leader.leader_epoch, endpoints
         )
         if is_newer:
-            partition.retry_at = 0.0
+            partition.end_back_off()
             self._fetcher.touch(partition)

@@ -212,7 +212,7 @@ class Fetcher:
         self._sources.pop(partition, None)
         for node in self._nodes.values():
             node.forget(partition)
-        partition.retry_at = 0.0
+        partition.end_back_off()
         if partition.is_assigned and not self._place(partition, self.cluster.view):
             self.cluster.invalidate()
         for node in self._nodes.values():

@@ -269,7 +269,7 @@ class PositionResolver:
 
     def _note_failure(self, partition: PartitionState, error: KafkaError) -> None:
         """Say why there is no position yet; the application hears of what does not pass."""
-        partition.retry_reason = type(error).__name__
+        partition.note_reason(type(error).__name__)
         if not (error.retriable or error.invalid_metadata):
             self._queue.put_error(partition, error)
 
@@ -294,8 +294,7 @@ class PositionResolver:
             self._give_up(partition, error)
             return
         log.warning("%s: reading goes on from there", text)
-        self._state.start_at(partition, end.end_offset, end.leader_epoch)
-        partition.validated_epoch = current_epoch
+        self._state.start_at(partition, end.end_offset, end.leader_epoch, current_epoch)
         self._publish_reset(partition.tp, position, end.end_offset, TRUNCATED)
 
     # --- Reset ----------------------------------------------------------------------------
@@ -304,8 +303,8 @@ class PositionResolver:
         if partition.tag != tag or partition.fetch_state is not FetchState.AWAIT_RESET:
             return
         before, reason, offset = partition.reset_from, partition.reset_reason, start.offset
-        self._state.start_at(partition, offset.offset, offset.leader_epoch)
-        partition.validated_epoch = leader_epoch  # that leader itself has just said so
+        # That leader itself has just said so: the position is good in its epoch.
+        self._state.start_at(partition, offset.offset, offset.leader_epoch, leader_epoch)
         if reason:
             self._publish_reset(partition.tp, before, offset.offset, reason, start.log_start)
 
