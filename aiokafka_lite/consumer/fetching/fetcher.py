@@ -23,7 +23,7 @@ from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.answer import NodeCounts, Settling
 from aiokafka_lite.consumer.fetching.leader_search import LeaderSearch
-from aiokafka_lite.consumer.fetching.node_fetcher import NodeFetcher
+from aiokafka_lite.consumer.fetching.node_fetcher import NodeFetcher, Place
 from aiokafka_lite.consumer.fetching.replicas import ReplicaChoice
 from aiokafka_lite.consumer.fetching.session import FetchTarget
 from aiokafka_lite.errors import KafkaError
@@ -206,6 +206,18 @@ class Fetcher:
     def node(self, node_id: int) -> NodeFetcher | None:
         """Return what fetches from a node; None: nothing does."""
         return self._nodes.get(node_id)
+
+    def place(self, partition: PartitionState, now: float) -> Place:
+        """Return where a partition is that is to be fetched (`PartitionState.is_fetchable`)."""
+        if not self.queue.line.has_room(partition):
+            return Place("buffered records or an error wait to be taken")
+        if self.is_left_out(partition):
+            return Place("memory is short, and gets wait for other partitions")
+        source = self._sources.get(partition)
+        if source is None:
+            has_leader = self.cluster.view.leader(partition.tp) is not None
+            return Place("there is a leader, but it is read from nowhere", not has_leader)
+        return source.node.place(partition, now)
 
     def place_anew(self, partition: PartitionState) -> None:
         """Fetch a partition as if nobody had heard of it before."""

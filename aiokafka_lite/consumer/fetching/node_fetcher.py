@@ -24,7 +24,7 @@ import enum
 import logging
 import math
 from collections.abc import Iterable, Set
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._event import Event
@@ -70,6 +70,28 @@ SESSION_ERRORS: Final = (
 
 # Errors after which the broker may be gone.
 UNREACHABLE: Final = (KafkaConnectionError, NodeNotReadyError, RequestTimedOutError)
+
+
+# How much later than its deadline a request in flight may be before nobody looks after it.
+LATE_S: Final = 1.0
+
+
+class Place(NamedTuple):
+    """The request or the back-off that a partition is in, by name.
+
+        assigned, not paused, its position known  =>  in a fetch, or in a back-off that has a name
+
+    Nothing that the consumer does should break this; the watchdog looks whether something has.
+
+    Attributes:
+        text: The request or the back-off, or what is missing.
+        is_sound: False: nobody is going to fetch the partition.
+        is_brief: It lasts for a turn of the event loop; for longer, it is not sound either.
+    """
+
+    text: str
+    is_sound: bool = True
+    is_brief: bool = False
 
 
 class Step(enum.Enum):
@@ -177,6 +199,35 @@ class NodeFetcher:
     def is_asked_for(self, partition: PartitionState) -> bool:
         """Whether the request in flight asks for what comes next of a partition."""
         return self._exchange is not None and self._targets.is_unmoved(partition)
+
+    def place(self, partition: PartitionState, now: float) -> Place:
+        """Return where a partition is that is read from this node and can be fetched."""
+        name = f"node {self.node_id}"
+        if partition not in self._targets.partitions:
+            return Place(f"the task of {name} does not know of it", is_sound=False)
+        if self._is_closed:
+            return Place(f"the task of {name} is being restarted")
+        if self._error is not None:
+            return Place(f"{name} is asked again after {type(self._error).__name__}")
+        if self.is_settling or self._fetcher.queue.has_untaken(self.node_id):
+            return Place(f"an answer of {name} waits to be taken")
+        exchange = self._exchange
+        if exchange is not None and now > exchange.deadline + LATE_S:
+            return Place(f"the request to {name} has missed its deadline", is_sound=False)
+        is_in_flight = exchange is not None
+        will_look = is_in_flight or self._wake.is_set() or self.is_waiting_to_send
+        is_brief = not is_in_flight and not self.is_waiting_to_send
+        if partition in self._targets.touched:
+            return Place(f"part of the next request to {name}", will_look, is_brief)
+        if partition in self._targets.backing_off:
+            # The task sleeps until the first of these ends; after a request it looks anyway.
+            is_sound = will_look or (self._retry_at is not None and self._retry_at > now - LATE_S)
+            return Place(f"{name} is asked again after {partition.retry_reason}", is_sound)
+        if not self._targets.is_unmoved(partition):
+            return Place(f"not asked of {name} from its position", is_sound=False)
+        if is_in_flight:
+            return Place(f"in a fetch from {name}")
+        return Place(f"about to be fetched from {name}", will_look, is_brief)
 
     @property
     def error(self) -> Exception | None:

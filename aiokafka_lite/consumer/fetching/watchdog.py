@@ -1,7 +1,7 @@
 """The watchdog: no partition is assigned and silent.
 
 Every five seconds it looks whether each partition that is to be fetched is in a fetch or in a
-back-off that has a name (standing.py). One that is in neither at two looks in a row, or that is
+back-off that has a name (`Fetcher.place`). One that is in neither at two looks in a row, or that is
 marked as being given back while there is no rebalance, is put under its fetch task anew; that is
 counted, published as FetchStalled, and logged. It is the consumer's own bug then, whatever it is:
 an application should not have to notice it by the silence.
@@ -21,7 +21,6 @@ from aiokafka_lite._compat import Never
 from aiokafka_lite.consumer.assignment.partition import FetchState, PartitionState
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.fetching.fetcher import Fetcher
-from aiokafka_lite.consumer.fetching.standing import standing_of
 
 TICK_S: Final = 5.0
 # Some 2 us each; then others run.
@@ -103,11 +102,11 @@ class Watchdog:
             if not self._is_stable():
                 return None
             return "it is marked as being given back, but no rebalance is under way"
-        standing = standing_of(self._fetcher, partition, now)
-        if standing.is_sound and not standing.is_brief:
+        place = self._fetcher.place(partition, now)
+        if place.is_sound and not place.is_brief:
             return None
         # What is brief may be met once, right after it began; not at two looks.
-        return standing.text
+        return place.text
 
     def _heal(self, partition: PartitionState, stalled_s: float, explanation: str) -> None:
         """Fetch the partition as if it had just been assigned at its position."""
