@@ -59,9 +59,13 @@ class Throttle(AnswerAction):
         return f"throttle for {self._throttle_s} s"
 
     def answer(self, work: Work, response: Response | None) -> bool:
-        if response is None or not hasattr(response, "throttle_time_ms"):
+        if response is None:  # acks=0: muting is all that there is to notice
+            if not self._is_muting:
+                return False
+        elif hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = round(self._throttle_s * 1000)
+        else:
             return False
-        response.throttle_time_ms = round(self._throttle_s * 1000)
         if self._is_muting:
             work.processor.mute_for(self._throttle_s)
         work.processor.send(work, response)

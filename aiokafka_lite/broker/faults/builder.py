@@ -164,10 +164,14 @@ class RuleBuilder(Generic[RuleT_co]):
         return self._put(answering.StaleMetadata(dict(seen), unknown), times)
 
     def throttle(self, throttle_s: float, times: int | None = 1, *, mute: bool = False) -> RuleT_co:
-        """Say in answers that the client is throttled for so long.
+        """Say in answers that the client is throttled for so long, as if a quota were used up.
+
+        What was asked is done and answered. Kafka's answer to a Fetch above a quota holds no
+        records: `answer(FetchResponse(throttle_time_ms=…))` gives that one.
 
         Args:
-            mute: Also read no request of the connection in that time, as Kafka does (KIP-219).
+            mute: Also read no request of the connection in that time, as Kafka does (KIP-219);
+                a producer with acks=0, which gets no answer, notices nothing else.
         """
         if throttle_s < 0:
             raise ValueError(f"throttle_s must not be negative, not {throttle_s}")

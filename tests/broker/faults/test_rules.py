@@ -524,6 +524,20 @@ async def test_throttle_is_told_and_mutes_the_connection_if_meant(
         assert second.arrived_at - first.answered_at >= 0.2
 
 
+@pytest.mark.parametrize("mute", [False, True])
+async def test_a_producer_without_acks_is_muted_without_a_word(
+    broker: Broker, client: RawClient, mute: bool
+) -> None:
+    rule = broker.on("Produce").throttle(0.2, mute=mute)
+    await client.send(framing.encode_request(produce_request(batch(b"w"), acks=0), 9, 1, "raw"))
+    await client.request(METADATA)
+    produced, following = broker.requests.of(since=broker.requests.total - 2)
+    assert produced.answered_at is not None
+    assert (following.arrived_at - produced.answered_at >= 0.2) is mute
+    assert rule.hits == mute
+    assert broker.partition("t", 0).high_watermark == 2
+
+
 # --- Other ways to send -----------------------------------------------------------------------
 @pytest.mark.parametrize(
     "split",
