@@ -60,8 +60,6 @@ class BrokerConfig:
         max_partitions: All topics together; creating more is refused.
         max_fetch_sessions: Incremental fetch sessions kept at most.
         fetch_max_bytes: Most a Fetch answer may hold, whatever the client asks for.
-        quota_window_num: Of so many samples is the window that client quotas are measured over.
-        quota_window_size_s: How long a sample is.
         request_log_size: The latest requests, so many, can be looked at (`Broker.requests`).
         stop_timeout_s: How long stopping waits for connections to take their last bytes.
         log_retention_check_interval_ms: How often old segments are looked for and deleted.
@@ -113,8 +111,6 @@ class BrokerConfig:
     max_fetch_sessions: int = 1_000
     fetch_session_eviction_s: float = 120.0
     fetch_max_bytes: int = 55 << 20
-    quota_window_num: int = 11
-    quota_window_size_s: float = 1.0
     request_log_size: int = 1_000
     stop_timeout_s: float = 1.0
     offsets_topic_partitions: int = 50
@@ -147,7 +143,6 @@ class BrokerConfig:
             "queued_max_requests",
             "max_connections",
             "max_connections_per_ip",
-            "quota_window_num",
             "max_partitions",
             "offsets_topic_partitions",
             "log_retention_check_interval_ms",

@@ -101,9 +101,7 @@ class BrokerNode:
         self.groups = GroupCoordinator(cluster)
         self.transactions = TransactionCoordinator(cluster.transactions)
         self.channel = RequestChannel(config.queued_max_requests, self._loop)
-        dispatcher = Dispatcher(
-            self.channel, cluster.purgatory, cluster.scope, cluster.faults, cluster.quotas
-        )
+        dispatcher = Dispatcher(self.channel, cluster.purgatory, cluster.scope, cluster.faults)
         cluster.scope.spawn(dispatcher.run(), name=f"dispatcher-{self.id}")
 
     async def start(self) -> None:

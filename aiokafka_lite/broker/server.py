@@ -39,8 +39,6 @@ from aiokafka_lite.broker.log.compaction import compact_all
 from aiokafka_lite.broker.log.maintenance import Job, Maintenance
 from aiokafka_lite.broker.log.retention import delete_expired
 from aiokafka_lite.broker.network.purgatory import Purgatory
-from aiokafka_lite.broker.network.quota_file import QuotaFile
-from aiokafka_lite.broker.network.quotas import ClientQuotas
 from aiokafka_lite.broker.network.request_log import RequestLog
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.security.guard import Guard
@@ -159,9 +157,6 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
         )
         self.faults = Faults()
         self.requests = RequestLog(config.request_log_size)
-        self.quotas = ClientQuotas(
-            lambda: self.loop.time(), config.quota_window_num, config.quota_window_size_s
-        )
         super().__init__(
             config,
             {
@@ -172,7 +167,6 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
             rng=rng or random.Random(),
             on_change=self._partition_changed,
         )
-        self.quota_file = QuotaFile(config.data_dir, self.quotas, self.disk.submit)
         self.security = Guard(config, self.disk, clock, rng)
         self.transactions = ClusterTransactions(self)
         self.failure: BaseException | None = None
@@ -210,7 +204,6 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
             if self.config.data_dir is not None:
                 await loop.run_in_executor(None, self.catalog.load)
                 self._adopt_partitions()
-                await loop.run_in_executor(None, self.quota_file.load)
             await self.security.load(loop)
             for node in self.nodes.values():
                 node.open(self._bug)

@@ -21,9 +21,6 @@ def int32(
 def int64(
     versions: str, *, default: int = 0, ignorable: bool = False, tag: int | None = None
 ) -> int: ...
-def float64(
-    versions: str, *, default: float = 0.0, ignorable: bool = False, tag: int | None = None
-) -> float: ...
 def boolean(
     versions: str, *, default: bool = False, ignorable: bool = False, tag: int | None = None
 ) -> bool: ...

@@ -57,8 +57,6 @@ API_NAMES: Final[Mapping[int, str]] = MappingProxyType(
         45: "AlterPartitionReassignments",
         46: "ListPartitionReassignments",
         47: "OffsetDelete",
-        48: "DescribeClientQuotas",
-        49: "AlterClientQuotas",
         50: "DescribeUserScramCredentials",
         51: "AlterUserScramCredentials",
         55: "DescribeQuorum",

@@ -68,7 +68,7 @@ class Fixed:
     __slots__ = ("code", "name", "size", "zero")
     __match_args__ = ("name", "code")
 
-    def __init__(self, name: str, code: str, size: int, zero: float | bool | bytes) -> None:
+    def __init__(self, name: str, code: str, size: int, zero: int | bytes) -> None:
         self.name = name
         self.code = code
         self.size = size
@@ -113,7 +113,6 @@ INT16: Final = Fixed("int16", "h", 2, 0)
 UINT16: Final = Fixed("uint16", "H", 2, 0)
 INT32: Final = Fixed("int32", "i", 4, 0)
 INT64: Final = Fixed("int64", "q", 8, 0)
-FLOAT64: Final = Fixed("float64", "d", 8, 0.0)
 BOOL: Final = Fixed("bool", "?", 1, False)
 UUID: Final = Fixed("uuid", "16s", 16, ZERO_UUID)
 STRING: Final = Sized("string", "")

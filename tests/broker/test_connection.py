@@ -115,6 +115,20 @@ async def test_many_requests_sent_at_once_are_answered_in_order(kafka: KafkaHand
 
 
 # --- What only the embedded broker can be asked for -------------------------------------------
+NOT_OFFERED = {"DescribeClientQuotas": 48, "AlterClientQuotas": 49}
+
+
+@pytest.mark.parametrize("name", NOT_OFFERED)
+async def test_what_is_not_offered_is_not_advertised_either(name: str) -> None:
+    async with Broker() as broker, RawClient(broker.bootstrap_servers) as client:
+        answer = await client.request(api_versions(4), 4)
+        assert NOT_OFFERED[name] not in {each.api_key for each in answer.api_keys}
+        frame = struct.pack(">hhih", NOT_OFFERED[name], 0, 1, -1)
+        await client.send(len(frame).to_bytes(4, "big") + frame)
+        await until_closed(client)
+    assert broker.failure is None
+
+
 @pytest.mark.every_loop
 async def test_full_request_queue_holds_requests_up_and_loses_none() -> None:
     async with Broker(queued_max_requests=1) as broker:

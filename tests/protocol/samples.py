@@ -30,7 +30,6 @@ from aiokafka_lite.protocol.schema import Blob, Message, Request, Response, Stru
 from aiokafka_lite.protocol.wire import (
     BOOL,
     BYTES,
-    FLOAT64,
     INT8,
     INT16,
     INT32,
@@ -162,7 +161,5 @@ def _any_of(wire: Wire, version: int) -> st.SearchStrategy[object]:
             return st.booleans()
         case Fixed(name) if name == UUID.name:
             return st.binary(min_size=16, max_size=16)
-        case Fixed(name) if name == FLOAT64.name:
-            return st.floats(allow_nan=False)
         case Fixed(name):
             return _INTEGERS[name]

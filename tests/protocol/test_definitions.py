@@ -22,7 +22,6 @@ from tests.protocol.samples import MESSAGE_CLASSES, REQUEST_CLASSES, name_of, ve
 Definitions = Mapping[str, MessageDefinition]
 _ZERO_OF = {
     "bool": False,
-    "float64": 0.0,
     "string": "",
     "bytes": b"",
     "records": None,

@@ -137,7 +137,6 @@ _KAFKA_PYTHON_MODULES = [
     f"kafka.protocol.{name}"
     for name in (
         "admin.acl",
-        "admin.client_quotas",
         "admin.cluster",
         "admin.configs",
         "admin.groups",

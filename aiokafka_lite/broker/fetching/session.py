@@ -111,7 +111,6 @@ class FetchContext(ABC):
     """How one request is to be read and answered."""
 
     error: type[BrokerResponseError] = NoError
-    session_id = NO_SESSION
 
     @property
     @abstractmethod
@@ -189,7 +188,6 @@ class IncrementalContext(FetchContext):
 
     def __init__(self, session: FetchSession) -> None:
         self._session = session
-        self.session_id = session.id
         # The next request of the session may change it before this one is answered only if the
         # client breaks the protocol; the epoch tells then.
         self._epoch = session.epoch

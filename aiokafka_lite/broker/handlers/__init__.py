@@ -8,7 +8,6 @@ from typing import Final
 MODULES: Final = (
     "add_offsets_to_txn",
     "add_partitions_to_txn",
-    "alter_client_quotas",
     "alter_configs",
     "alter_partition_reassignments",
     "alter_replica_log_dirs",
@@ -24,7 +23,6 @@ MODULES: Final = (
     "delete_records",
     "delete_topics",
     "describe_acls",
-    "describe_client_quotas",
     "describe_cluster",
     "describe_configs",
     "describe_groups",

@@ -18,7 +18,6 @@ from aiokafka_lite.broker.fetching.replicas import ReplicaReader
 from aiokafka_lite.broker.fetching.session import FetchContext, FetchKey, FetchTarget
 from aiokafka_lite.broker.handlers.registry import Late, handler
 from aiokafka_lite.broker.network.purgatory import Delayed
-from aiokafka_lite.broker.network.quotas import QuotaKey, user_of
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.topics import Partition
 from aiokafka_lite.errors import (
@@ -28,7 +27,6 @@ from aiokafka_lite.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol import codec
 from aiokafka_lite.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -40,8 +38,6 @@ from aiokafka_lite.protocol.messages.fetch import (
     PartitionData,
 )
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
-
-NO_LIMIT: Final = 2**31 - 1
 
 FIRST_THAT_READS_FOLLOWERS: Final = 11
 FIRST_WITH_TOPIC_IDS: Final = 13
@@ -67,7 +63,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Steps[FetchResponse | 
         uses_topic_ids=uses_topic_ids,
         now=now,
     )
-    max_bytes = min(request.max_bytes, ctx.broker.config.fetch_max_bytes, _quota_bytes(ctx))
+    max_bytes = min(request.max_bytes, ctx.broker.config.fetch_max_bytes)
     limits = FetchLimits(
         min_bytes=min(request.min_bytes, max_bytes),
         max_bytes=max_bytes,
@@ -147,38 +143,7 @@ def _find_key(ctx: RequestContext, key: FetchKey) -> Partition | None:
     return None if topic is None else topic.partition(key.partition)
 
 
-def _quota_bytes(ctx: RequestContext) -> int:
-    """Return how much the client may be sent in a window of its quota."""
-    quotas = ctx.broker.quotas
-    if not quotas.is_active:
-        return NO_LIMIT
-    limit = quotas.window_bytes(user_of(ctx), ctx.client_id or "")
-    return NO_LIMIT if limit is None else limit
-
-
-def _throttle_ms(ctx: RequestContext, findings: Findings) -> int:
-    """Count what was found against the client's quota, unless it is too much."""
-    quotas, key = ctx.broker.quotas, QuotaKey.CONSUMER_BYTE_RATE
-    client = user_of(ctx), ctx.client_id or ""
-    if quotas.limit_of(key, *client) is None:
-        return 0
-    everything = _by_topic([(target.key, data) for target, data in findings.results])
-    parts = codec.encode_parts(FetchResponse(responses=everything), ctx.api_version)
-    size_bytes = sum(map(len, parts))
-    throttle_ms = quotas.record(key, *client, size_bytes)
-    if throttle_ms:
-        quotas.unrecord(key, *client, size_bytes)
-    return throttle_ms
-
-
 def _response(ctx: RequestContext, context: FetchContext, findings: Findings) -> FetchResponse:
-    if ctx.broker.quotas.is_active and (throttle_ms := _throttle_ms(ctx, findings)):
-        # Nothing is sent, and the session does not move on: the client asks again.
-        return FetchResponse(
-            throttle_time_ms=throttle_ms,
-            error_code=context.error.errno,
-            session_id=context.session_id,
-        )
     session_id, partitions = context.to_send(findings.results)
     hints: list[BrokerNode] = []
     has_errors = findings.is_final or ctx.refuses is not None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar, cast
+from typing import cast
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.faults import Faults
@@ -18,13 +18,10 @@ from aiokafka_lite.broker.network.pieces import (
     shape_of,
 )
 from aiokafka_lite.broker.network.purgatory import Delayed, Purgatory
-from aiokafka_lite.broker.network.quotas import ClientQuotas
 from aiokafka_lite.broker.network.work import Work
 from aiokafka_lite.broker.slices import TIME_SLICE_S, Slices, run_in_slices
 from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.protocol.source import Steps
-
-T = TypeVar("T")
 
 
 class Dispatcher:
@@ -36,7 +33,6 @@ class Dispatcher:
 
     Args:
         faults: What is to happen to requests instead, if anything.
-        quotas: Whether anybody wants to know how long handlers take.
     """
 
     def __init__(
@@ -45,13 +41,11 @@ class Dispatcher:
         purgatory: Purgatory[Response | Steps[Response]],
         scope: TaskScope,
         faults: Faults,
-        quotas: ClientQuotas,
     ) -> None:
         self._channel = channel
         self._purgatory = purgatory
         self._scope = scope
         self._faults = faults
-        self._quotas = quotas
 
     async def run(self) -> None:
         """Handle requests until cancelled."""
@@ -85,8 +79,6 @@ class Dispatcher:
             self._handle(work)
 
     def _handle(self, work: Work) -> None:
-        if self._quotas.is_timing:
-            work.started_at = asyncio.get_running_loop().time()
         try:
             if work.is_large and work.entry.is_by_element:
                 self._take(work, _in_pieces(work))
@@ -112,8 +104,6 @@ class Dispatcher:
         work.processor.call_when_gone(watch.cancel)
 
     def _complete(self, work: Work, answer: Callable[[], Response | Steps[Response]]) -> None:
-        if self._quotas.is_timing:
-            work.started_at = asyncio.get_running_loop().time()
         try:
             self._take(work, answer())
         except Exception as error:  # noqa: BLE001 — reported
@@ -121,13 +111,7 @@ class Dispatcher:
 
     async def _await(self, work: Work, answer: Awaitable[Answer]) -> None:
         try:
-            if work.started_at is None:
-                result = await answer
-            else:
-                now_s = asyncio.get_running_loop().time
-                result, spent_s = await _timed(answer, now_s)
-                # As if it had worked all the time since then: waiting is not work.
-                work.started_at = now_s() - spent_s
+            result = await answer
             if isinstance(result, Delayed):
                 self._delay(work, result)
             else:
@@ -169,30 +153,3 @@ async def _in_pieces(work: Work) -> Answer:
         if slices.is_over:
             await slices.rest()
     return whole
-
-
-@types.coroutine
-def _timed(
-    awaitable: Awaitable[T], now_s: Callable[[], float]
-) -> Generator[object, object, tuple[T, float]]:
-    """Await something; return its result, and how long it ran itself, without its waiting."""
-    steps = awaitable.__await__()
-    spent_s = 0.0
-    resume: Callable[[], object] = partial(next, steps)
-    while True:
-        began_s = now_s()
-        try:
-            waited_for = resume()
-        except StopIteration as end:
-            return end.value, spent_s + now_s() - began_s
-        spent_s += now_s() - began_s
-        try:
-            yield waited_for
-        except BaseException as error:  # noqa: BLE001 — passed on, cancellation too
-            resume = partial(_throw, steps, error)
-        else:
-            resume = partial(next, steps)
-
-
-def _throw(steps: Generator[object, object, object], error: BaseException) -> object:
-    return steps.throw(error)

@@ -21,7 +21,6 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults import Faults
 from aiokafka_lite.broker.network.channel import RequestChannel
 from aiokafka_lite.broker.network.processor import Processor
-from aiokafka_lite.broker.network.quotas import ClientQuotas
 from aiokafka_lite.broker.network.request_log import RequestLog
 from aiokafka_lite.broker.network.work import Work
 from aiokafka_lite.broker.security.listener import Listener
@@ -135,10 +134,6 @@ class Endpoint:
     @property
     def requests(self) -> RequestLog:
         return self.node.cluster.requests
-
-    @property
-    def quotas(self) -> ClientQuotas:
-        return self.node.cluster.quotas
 
     @property
     def id(self) -> int:

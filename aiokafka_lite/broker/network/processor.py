@@ -344,8 +344,6 @@ class Processor(asyncio.BufferedProtocol):
         self._on_gone = None
         if self._transport is None:
             return
-        if self._acceptor.quotas.is_active:
-            self.mute_for(self._acceptor.quotas.throttle(work, response))
         if work.rule is not None:
             work.rule.answer(work, response)
         else:

@@ -10,7 +10,6 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults import Faults, Rule
 from aiokafka_lite.broker.handlers.registry import HandlerEntry
 from aiokafka_lite.broker.network.channel import RequestChannel
-from aiokafka_lite.broker.network.quotas import ClientQuotas
 from aiokafka_lite.broker.network.request_log import RequestLog, SeenRequest
 from aiokafka_lite.broker.security.session import SaslSession
 from aiokafka_lite.protocol.schema import Request, Response
@@ -27,8 +26,6 @@ class Work:
         rule: The fault that it was chosen for, if any.
         refused: What the fault has refused of it, while the rest is being handled.
         is_large: It has so many elements that it was decoded in slices.
-        started_at: When its handler began, or went on after waiting; None while it waits, and
-            where nobody wants to know.
     """
 
     __slots__ = (
@@ -42,7 +39,6 @@ class Work:
         "rule",
         "seen",
         "size_bytes",
-        "started_at",
     )
 
     def __init__(
@@ -64,7 +60,6 @@ class Work:
         self.seen: SeenRequest | None = None
         self.rule: Rule | None = None
         self.refused: Response | None = None
-        self.started_at: float | None = None
 
 
 class BareToken(Work):
@@ -91,9 +86,6 @@ class Acceptor(Protocol):
 
     @property
     def requests(self) -> RequestLog: ...
-
-    @property
-    def quotas(self) -> ClientQuotas: ...
 
     @property
     def id(self) -> int: ...
