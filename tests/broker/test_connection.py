@@ -115,7 +115,13 @@ async def test_many_requests_sent_at_once_are_answered_in_order(kafka: KafkaHand
 
 
 # --- What only the embedded broker can be asked for -------------------------------------------
-NOT_OFFERED = {"DescribeClientQuotas": 48, "AlterClientQuotas": 49}
+NOT_OFFERED = {
+    "DescribeAcls": 29,
+    "CreateAcls": 30,
+    "DeleteAcls": 31,
+    "DescribeClientQuotas": 48,
+    "AlterClientQuotas": 49,
+}
 
 
 @pytest.mark.parametrize("name", NOT_OFFERED)

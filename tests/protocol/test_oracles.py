@@ -136,7 +136,6 @@ class _KafkaPythonMessage(Protocol):
 _KAFKA_PYTHON_MODULES = [
     f"kafka.protocol.{name}"
     for name in (
-        "admin.acl",
         "admin.cluster",
         "admin.configs",
         "admin.groups",

@@ -18,7 +18,6 @@ COMMAND_TIME_S: Final = 60.0
 
 TOOLS: Final = "org.apache.kafka.tools"
 CLASSES: Final = {
-    "acls": f"{TOOLS}.AclCommand",
     "api-versions": f"{TOOLS}.BrokerApiVersionsCommand",
     "cluster": f"{TOOLS}.ClusterTool",
     "configs": "kafka.admin.ConfigCommand",

@@ -12,8 +12,6 @@ TOPIC_OPERATIONS: Final = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 NOT_ASKED: Final = -(2**31)
 
-NO_AUTHORIZER: Final = "No Authorizer is configured."
-
 
 def code_of(error: KafkaError) -> int:
     """Return the code that tells a client of an error."""

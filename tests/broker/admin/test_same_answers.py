@@ -14,12 +14,9 @@ from aiokafka_lite.protocol.messages import (
     alter_partition_reassignments as reassigning,
 )
 from aiokafka_lite.protocol.messages import (
-    create_acls,
     create_partitions,
     create_topics,
-    delete_acls,
     delete_topics,
-    describe_acls,
     describe_quorum,
     elect_leaders,
     list_config_resources,
@@ -291,7 +288,7 @@ def listings(topic: str) -> Cases:
     }
 
 
-# --- Replicas, the quorum, permissions -------------------------------------------------------
+# --- Replicas, the quorum --------------------------------------------------------------------
 def electing(election: int, *wanted: tuple[str, list[int]]) -> elect_leaders.ElectLeadersRequest:
     return elect_leaders.ElectLeadersRequest(
         election_type=election,
@@ -342,24 +339,10 @@ def reassignments(topic: str) -> Cases:
 def others(topic: str) -> Cases:
     wanted = describe_quorum.DescribeQuorumRequest.TopicData
     unknown_log = wanted(topic_name="nope", partitions=[wanted.PartitionData(partition_index=0)])
-    every_acl = delete_acls.DeleteAclsFilter(
-        resource_type_filter=1, resource_name_filter=None, pattern_type_filter=1,
-        principal_filter=None, host_filter=None, operation=1, permission_type=1,
-    )  # fmt: skip
-    permission = create_acls.AclCreation(
-        resource_type=2, resource_name=topic, principal="User:a", host="*", operation=3,
-        permission_type=3,
-    )  # fmt: skip
     return {
         "no quorum": describe_quorum.DescribeQuorumRequest(topics=[]),
         "unknown quorum": describe_quorum.DescribeQuorumRequest(topics=[unknown_log]),
-        "permissions": describe_acls.DescribeAclsRequest(
-            resource_type_filter=1, resource_name_filter=None, pattern_type_filter=1,
-            principal_filter=None, host_filter=None, operation=1, permission_type=1,
-        ),
-        "permission": create_acls.CreateAclsRequest(creations=[permission]),
-        "no permission": delete_acls.DeleteAclsRequest(filters=[every_acl, every_acl]),
-    }  # fmt: skip
+    }
 
 
 # --- Both ------------------------------------------------------------------------------------

@@ -224,9 +224,3 @@ def test_elections_and_reassignments_are_answered_alike(both: BothKafkas, json_f
     json_file.write_text(json.dumps({"version": 1, "topics": [{"topic": both.topic}]}))
     both.prints("reassign-partitions", "--generate", "--broker-list", "1",
                 "--topics-to-move-json-file", str(json_file))  # fmt: skip
-
-
-def test_permissions_are_refused_alike(both: BothKafkas) -> None:
-    assert "No Authorizer is configured" in both.refuses("acls", "--list")
-    permit = ("acls", "--add", "--allow-principal", "User:a", "--operation", "Read")
-    assert "No Authorizer is configured" in both.refuses(*permit, "--topic", both.topic)

@@ -129,13 +129,3 @@ def test_the_cluster_is_described(admin: kafka.KafkaAdminClient, topic: str) -> 
     quorum = admin.describe_metadata_quorum()
     assert quorum
     assert admin.list_partition_reassignments() is not None
-    with pytest.raises(errors.SecurityDisabledError):
-        admin.describe_acls(
-            kafka.admin.ACLFilter(
-                principal=None, host=None, operation=kafka.admin.ACLOperation.ANY,
-                permission_type=kafka.admin.ACLPermissionType.ANY,
-                resource_pattern=kafka.admin.ResourcePatternFilter(
-                    kafka.admin.ResourceType.ANY, None, kafka.admin.ACLResourcePatternType.ANY
-                ),
-            )
-        )  # fmt: skip
