@@ -109,15 +109,6 @@ class Cluster(DirectAccess):
         self.catalog.leaders_changed()
         return leader
 
-    def reassign(self, tp: TopicPartition, replicas: Sequence[int]) -> None:
-        """Put a partition on other nodes, which are in sync at once.
-
-        Raises:
-            UnknownTopicOrPartitionError: There is no such partition.
-        """
-        self._leadership.reassign(self.partition(*tp), replicas)
-        self.catalog.leaders_changed()
-
     def coordinator_of(self, group_id: str) -> int:
         """Return the id of the node that coordinates a group, -1 when there is none."""
         if not self.has_topic(GROUP_METADATA_TOPIC):

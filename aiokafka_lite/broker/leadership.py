@@ -105,21 +105,6 @@ class Leadership:
         self._elect(partition, node_id)
         return node_id
 
-    def reassign(self, partition: Partition, replicas: Sequence[int]) -> None:
-        """Put a partition on other nodes, where it is in sync at once if they are up.
-
-        The leader stays if it still has a replica.
-        """
-        partition.replicas = [*replicas]
-        for node_id in tuple(partition.held):
-            if node_id not in replicas:
-                del partition.held[node_id]
-        partition.isr = [n for n in replicas if self._is_up(n) and n not in partition.held]
-        # All have the whole log: with none of them up, each may be the first to lead again.
-        partition.eligible = [] if partition.isr else [*replicas]
-        if partition.leader_id not in partition.isr:
-            self._elect(partition, next(iter(partition.isr), NO_LEADER))
-
     def node_down(self, partitions: Iterable[Partition], node_id: int) -> None:
         """Have others lead what the node led; its replicas are in sync no longer."""
         for partition in partitions:

@@ -119,6 +119,9 @@ NOT_OFFERED = {
     "DescribeAcls": 29,
     "CreateAcls": 30,
     "DeleteAcls": 31,
+    "ElectLeaders": 43,
+    "AlterPartitionReassignments": 45,
+    "ListPartitionReassignments": 46,
     "DescribeClientQuotas": 48,
     "AlterClientQuotas": 49,
 }

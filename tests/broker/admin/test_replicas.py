@@ -1,4 +1,4 @@
-"""Elections, reassignments and log folders in a cluster of several nodes."""
+"""Log folders, pages of descriptions and the quorum in a cluster of several nodes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import aiokafka_lite
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import (
-    ElectionNotNeededError,
-    InvalidReplicationFactorError,
-    LeaderNotAvailableError,
     LogDirNotFound,
-    PreferredLeaderNotAvailableError,
     ReplicaNotAvailableError,
-)
-from aiokafka_lite.protocol.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
 )
 from aiokafka_lite.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -32,15 +22,12 @@ from aiokafka_lite.protocol.messages.describe_quorum import DescribeQuorumReques
 from aiokafka_lite.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponsePartition,
 )
-from aiokafka_lite.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle
 from tests.support.wire import RawClient
 
 TP = TopicPartition("t", 0)
-PREFERRED, UNCLEAN = 0, 1
 
 
 @pytest.fixture
@@ -52,118 +39,6 @@ async def cluster() -> AsyncIterator[Broker]:
 
 def client_of(cluster: Broker, node_id: int = 1) -> RawClient:
     return RawClient(cluster.nodes[node_id].bootstrap_servers)
-
-
-async def elect(cluster: Broker, election: int, node_id: int = 1) -> int:
-    """Ask a node for an election and return the code of its outcome."""
-    request = ElectLeadersRequest(
-        election_type=election, topic_partitions=[TopicPartitions(topic="t", partitions=[0])]
-    )
-    async with client_of(cluster, node_id) as client:
-        answer = await client.request(request)
-    return answer.replica_election_results[0].partition_result[0].error_code
-
-
-async def reassign(cluster: Broker, replicas: list[int], *, may_resize: bool = True) -> int:
-    """Put the partition on other nodes and return the code of the outcome."""
-    moved = ReassignablePartition(partition_index=0, replicas=replicas)
-    request = AlterPartitionReassignmentsRequest(
-        allow_replication_factor_change=may_resize,
-        topics=[ReassignableTopic(name="t", partitions=[moved])],
-    )
-    async with client_of(cluster) as client:
-        answer = await client.request(request)
-    return answer.responses[0].partitions[0].error_code
-
-
-async def described(cluster: Broker, node_id: int = 1) -> DescribeTopicPartitionsResponsePartition:
-    async with client_of(cluster, node_id) as client:
-        answer = await client.request(DescribeTopicPartitionsRequest())
-    return answer.topics[0].partitions[0]
-
-
-# --- Elections -------------------------------------------------------------------------------
-async def test_the_preferred_replica_leads_again_after_an_election(cluster: Broker) -> None:
-    cluster.create_topic("t")
-    assert await elect(cluster, PREFERRED) == ElectionNotNeededError.errno
-    cluster.move_leader(TP, 2)
-    assert await elect(cluster, UNCLEAN) == ElectionNotNeededError.errno
-    assert await elect(cluster, PREFERRED) == 0
-    assert cluster.leader_of(TP) == 1
-    assert (await described(cluster)).leader_epoch == 2
-
-
-async def test_a_preferred_replica_that_is_down_or_behind_is_not_elected(cluster: Broker) -> None:
-    cluster.create_topic("t")
-    await cluster.stop_node(1)
-    assert await elect(cluster, PREFERRED, 2) == PreferredLeaderNotAvailableError.errno
-    await cluster.start_node(1)
-    cluster.hold_replica(TP, 1)
-    assert await elect(cluster, PREFERRED, 2) == PreferredLeaderNotAvailableError.errno
-    cluster.release_replica(TP, 1)
-    assert await elect(cluster, PREFERRED, 2) == 0
-
-
-async def test_an_election_of_all_tells_only_what_it_changed(cluster: Broker) -> None:
-    cluster.create_topic("t", partitions=2)
-    cluster.move_leader(TP)
-    async with client_of(cluster) as client:
-        answer = await client.request(
-            ElectLeadersRequest(election_type=PREFERRED, topic_partitions=None)
-        )
-    (result,) = answer.replica_election_results
-    assert [(p.partition_id, p.error_code) for p in result.partition_result] == [(0, 0)]
-
-
-# --- Reassignments ---------------------------------------------------------------------------
-async def test_a_partition_moves_with_its_records_and_consumers_follow(cluster: Broker) -> None:
-    cluster.create_topic("t", replication_factor=1)
-    kafka = KafkaHandle("embedded", cluster.bootstrap_servers)
-    await kafka.produce("t", 0, [(b"k", b"before")])
-    async with aiokafka_lite.AIOKafkaConsumer(
-        "t", bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest"
-    ) as consumer:
-        assert (await consumer.getone()).value == b"before"
-        assert await reassign(cluster, [3, 2]) == 0
-        partition = cluster.partition("t", 0)
-        assert (partition.leader_id, partition.replicas, partition.isr) == (3, [3, 2], [3, 2])
-        kafka = KafkaHandle("embedded", cluster.nodes[3].bootstrap_servers)
-        await kafka.produce("t", 0, [(b"k", b"after")])
-        assert (await consumer.getone()).value == b"after"
-
-
-async def test_a_leader_that_keeps_a_replica_stays_the_leader(cluster: Broker) -> None:
-    cluster.create_topic("t", replication_factor=2)
-    assert await reassign(cluster, [3, 1]) == 0
-    assert (cluster.leader_of(TP), (await described(cluster)).leader_epoch) == (1, 0)
-
-
-async def test_the_number_of_replicas_can_be_kept(cluster: Broker) -> None:
-    cluster.create_topic("t", replication_factor=2)
-    code = await reassign(cluster, [3, 1, 2], may_resize=False)
-    assert code == InvalidReplicationFactorError.errno
-    assert cluster.partition("t", 0).replicas == [1, 2]
-
-
-async def test_a_partition_on_nodes_that_are_down_has_a_leader_when_one_is_up(
-    cluster: Broker,
-) -> None:
-    cluster.create_topic("t", replication_factor=1)
-    await cluster.stop_node(3)
-    assert await reassign(cluster, [3]) == 0
-    told = await described(cluster)
-    assert (told.error_code, told.leader_id) == (LeaderNotAvailableError.errno, -1)
-    assert (told.isr_nodes, told.offline_replicas) == ([], [3])
-    await cluster.start_node(3)
-    assert (await described(cluster)).leader_id == 3
-
-
-async def test_reassignments_survive_a_restart(tmp_path: Path) -> None:
-    async with Broker(nodes=3, data_dir=tmp_path) as cluster:
-        cluster.create_topic("t", replication_factor=1)
-        assert await reassign(cluster, [2, 3]) == 0
-    async with Broker(nodes=3, data_dir=tmp_path) as cluster:
-        assert cluster.partition("t", 0).replicas == [2, 3]
 
 
 # --- Descriptions ----------------------------------------------------------------------------

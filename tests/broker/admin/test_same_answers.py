@@ -11,16 +11,11 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.configs.changes import Operation
 from aiokafka_lite.broker.configs.settings import ALL_NODES, ResourceType
 from aiokafka_lite.protocol.messages import (
-    alter_partition_reassignments as reassigning,
-)
-from aiokafka_lite.protocol.messages import (
     create_partitions,
     create_topics,
     delete_topics,
     describe_quorum,
-    elect_leaders,
     list_config_resources,
-    list_partition_reassignments,
 )
 from aiokafka_lite.protocol.messages import describe_topic_partitions as by_pages
 from aiokafka_lite.protocol.schema import Message, Request, Response
@@ -288,54 +283,7 @@ def listings(topic: str) -> Cases:
     }
 
 
-# --- Replicas, the quorum --------------------------------------------------------------------
-def electing(election: int, *wanted: tuple[str, list[int]]) -> elect_leaders.ElectLeadersRequest:
-    return elect_leaders.ElectLeadersRequest(
-        election_type=election,
-        topic_partitions=[
-            elect_leaders.TopicPartitions(topic=topic, partitions=partitions)
-            for topic, partitions in wanted
-        ],
-    )
-
-
-def elections(topic: str) -> Cases:
-    return {
-        "preferred": electing(0, (topic, [0, 9]), ("nope", [0])),
-        "unclean": electing(1, (topic, [0])),
-        "unknown": electing(7, (topic, [0])),
-        "none": electing(0),
-    }
-
-
-def moving(
-    name: str, partition: int, replicas: list[int] | None, *, may_resize: bool = True
-) -> reassigning.AlterPartitionReassignmentsRequest:
-    moved = reassigning.ReassignablePartition(partition_index=partition, replicas=replicas)
-    return reassigning.AlterPartitionReassignmentsRequest(
-        allow_replication_factor_change=may_resize,
-        topics=[reassigning.ReassignableTopic(name=name, partitions=[moved])],
-    )
-
-
-def reassignments(topic: str) -> Cases:
-    listed = list_partition_reassignments.ListPartitionReassignmentsTopics(
-        name=topic, partition_indexes=[0, 9]
-    )
-    return {
-        "there already": moving(topic, 0, [1]),
-        "cancelled": moving(topic, 0, None),
-        "unknown": moving("nope", 0, [1]),
-        "unknown partition": moving(topic, 9, [1]),
-        "nowhere": moving(topic, 0, []),
-        "twice": moving(topic, 0, [1, 1]),
-        "unknown node": moving(topic, 0, [1, 7]),
-        "negative node": moving(topic, 0, [-1], may_resize=False),
-        "listed": list_partition_reassignments.ListPartitionReassignmentsRequest(topics=[listed]),
-        "all listed": list_partition_reassignments.ListPartitionReassignmentsRequest(topics=None),
-    }
-
-
+# --- The quorum ------------------------------------------------------------------------------
 def others(topic: str) -> Cases:
     wanted = describe_quorum.DescribeQuorumRequest.TopicData
     unknown_log = wanted(topic_name="nope", partitions=[wanted.PartitionData(partition_index=0)])
@@ -354,7 +302,7 @@ async def answers_of(client: RawClient, cases: Cases) -> dict[str, str]:
     "make_cases",
     [
         creations, growth, deletions, pages, descriptions, changes, replacements, listings,
-        elections, reassignments, others,
+        others,
     ],
 )  # fmt: skip
 async def test_kafka_answers_the_same(make_cases: Callable[[str], Cases], real_kafka: str) -> None:

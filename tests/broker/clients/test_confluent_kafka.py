@@ -147,10 +147,3 @@ def test_offsets_are_listed_and_records_deleted(
     up_to = confluent_kafka.TopicPartition(topic, 1, 7)
     assert admin.delete_records([up_to])[up_to].result(ANSWER_TIME_S).low_watermark == 7
     assert offset_of(admin, tp, "earliest") == 7
-
-
-def test_elections_that_are_not_needed_are_refused(admin: AdminClient, topic: str) -> None:
-    tp = confluent_kafka.TopicPartition(topic, 0)
-    elected = admin.elect_leaders(confluent_kafka.ElectionType.PREFERRED, [tp])
-    (outcome,) = elected.result(ANSWER_TIME_S).values()
-    assert outcome.code() == confluent_kafka.KafkaError.ELECTION_NOT_NEEDED

@@ -201,26 +201,3 @@ def test_log_dirs_are_described_alike(both: BothKafkas) -> None:
     told = both.prints("log-dirs", "--describe", "--topic-list", both.topic)
     assert f'"partition":"{both.topic}-2","size":N,"offsetLag":0,"isFuture":false' in told
     both.prints("log-dirs", "--describe", "--topic-list", "nope")
-
-
-def test_elections_and_reassignments_are_answered_alike(both: BothKafkas, json_file: Path) -> None:
-    make_topic(both)
-    partitions = [{"topic": both.topic, "partition": partition} for partition in (0, 1)]
-    json_file.write_text(json.dumps({"partitions": partitions}))
-    elect = ("leader-election", "--path-to-json-file", str(json_file), "--election-type")
-    assert "Valid replica already elected" in both.prints(*elect, "preferred")
-    both.prints(*elect, "unclean")
-    json_file.write_text(json.dumps({"partitions": [{"topic": "nope", "partition": 0}]}))
-    both.refuses(*elect, "preferred")
-    reassign = ("reassign-partitions", "--reassignment-json-file", str(json_file))
-    placed = {"topic": both.topic, "partition": 0, "replicas": [1]}
-    json_file.write_text(json.dumps({"version": 1, "partitions": [placed]}))
-    both.prints(*reassign, "--execute")
-    assert "is complete" in both.prints(*reassign, "--verify")
-    assert "No partition reassignments found" in both.prints("reassign-partitions", "--list")
-    placed["replicas"] = [1, 7]
-    json_file.write_text(json.dumps({"version": 1, "partitions": [placed]}))
-    both.refuses(*reassign, "--execute")
-    json_file.write_text(json.dumps({"version": 1, "topics": [{"topic": both.topic}]}))
-    both.prints("reassign-partitions", "--generate", "--broker-list", "1",
-                "--topics-to-move-json-file", str(json_file))  # fmt: skip

@@ -128,4 +128,3 @@ def test_the_cluster_is_described(admin: kafka.KafkaAdminClient, topic: str) -> 
     assert folders
     quorum = admin.describe_metadata_quorum()
     assert quorum
-    assert admin.list_partition_reassignments() is not None
