@@ -44,7 +44,6 @@ API_NAMES: Final[Mapping[int, str]] = MappingProxyType(
         28: "TxnOffsetCommit",
         32: "DescribeConfigs",
         33: "AlterConfigs",
-        34: "AlterReplicaLogDirs",
         35: "DescribeLogDirs",
         36: "SaslAuthenticate",
         37: "CreatePartitions",

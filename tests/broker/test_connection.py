@@ -119,6 +119,8 @@ NOT_OFFERED = {
     "DescribeAcls": 29,
     "CreateAcls": 30,
     "DeleteAcls": 31,
+    "AlterReplicaLogDirs": 34,
+    "DescribeLogDirs": 35,
     "ElectLeaders": 43,
     "AlterPartitionReassignments": 45,
     "ListPartitionReassignments": 46,

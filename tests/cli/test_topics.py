@@ -26,8 +26,11 @@ async def test_topics_are_listed_with_what_they_hold(
     where = ["-b", kafka.bootstrap_servers]
     (row,) = (await cli("topics", topic, "--json", *where)).objects
     size = row.pop("bytes")
-    assert isinstance(size, int)
-    assert size > 0
+    if kafka.kind == "embedded":
+        assert size is None  # it does not tell
+    else:
+        assert isinstance(size, int)
+        assert size > 0
     assert row == {
         "topic": topic, "partitions": 2, "replicas": 1, "under_replicated": 0, "records": 2,
     }  # fmt: skip

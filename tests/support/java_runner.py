@@ -28,7 +28,6 @@ CLASSES: Final = {
     "delete-records": f"{TOOLS}.DeleteRecordsCommand",
     "get-offsets": f"{TOOLS}.GetOffsetShell",
     "groups": f"{TOOLS}.GroupsCommand",
-    "log-dirs": f"{TOOLS}.LogDirsCommand",
     "metadata-quorum": f"{TOOLS}.MetadataQuorumCommand",
     "producer-perf": f"{TOOLS}.ProducerPerformance",
     "topics": f"{TOOLS}.TopicCommand",

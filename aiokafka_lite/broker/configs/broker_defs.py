@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from aiokafka_lite.broker.config import BrokerConfig
@@ -146,11 +145,6 @@ CLIENT_METRICS_CONFIGS: Final = by_name(
 """The settings of subscriptions to client metrics (KIP-714), by name."""
 
 
-def log_dir(data_dir: Path | None) -> str:
-    """Return the name of the folder that logs are in, as clients are told it."""
-    return "memory" if data_dir is None else str(data_dir.absolute())
-
-
 def static_configs(config: BrokerConfig) -> Mapping[str, str]:
     """Return what `BrokerConfig` sets for every node and is not Kafka's default anyway."""
     settings = {
@@ -168,7 +162,7 @@ def static_configs(config: BrokerConfig) -> Mapping[str, str]:
         "group.max.size": str(config.group_max_size),
         "group.min.session.timeout.ms": str(config.group_min_session_timeout_ms),
         "log.cleaner.backoff.ms": str(config.log_cleaner_backoff_ms),
-        "log.dirs": log_dir(config.data_dir),
+        "log.dirs": "memory" if config.data_dir is None else str(config.data_dir.absolute()),
         "log.retention.check.interval.ms": str(config.log_retention_check_interval_ms),
         "log.segment.bytes": str(config.segment_bytes),
         "max.connections": str(config.max_connections),

@@ -21,7 +21,6 @@ from aiokafka_lite.protocol.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from aiokafka_lite.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.records import build_batch
 from tests.broker.admin.requests import (
@@ -120,17 +119,13 @@ async def test_new_segments_have_the_size_that_was_set() -> None:
             for _ in range(3):
                 assert (await produce(client, "t", batch_of(700_000))).error_code == 0
 
-            async def size() -> int:
-                answer = await client.request(DescribeLogDirsRequest(topics=None))
-                (topic,) = answer.results[0].topics
-                return topic.partitions[0].partition_size
-
-            before = await size()
+            log = broker.partition("t", 0).log
+            before = log.size
             up_to = DeleteRecordsPartition(partition_index=0, offset=2)
             topic = DeleteRecordsTopic(name="t", partitions=[up_to])
             await client.request(DeleteRecordsRequest(topics=[topic]))
             assert before > 2_100_000
-            assert await size() < before - 1_400_000  # segments go as a whole
+            assert log.size < before - 1_400_000  # segments go as a whole
 
 
 # --- Brokers ---------------------------------------------------------------------------------

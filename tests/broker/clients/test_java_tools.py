@@ -193,11 +193,3 @@ def test_groups_are_described_reset_and_deleted_alike(both: BothKafkas) -> None:
     assert "was successful" in both.prints(*group, "--delete")
     both.run(*group, "--describe")
     both.run(*group, "--delete")
-
-
-# --- Replicas --------------------------------------------------------------------------------
-def test_log_dirs_are_described_alike(both: BothKafkas) -> None:
-    fill_topic(both)
-    told = both.prints("log-dirs", "--describe", "--topic-list", both.topic)
-    assert f'"partition":"{both.topic}-2","size":N,"offsetLag":0,"isFuture":false' in told
-    both.prints("log-dirs", "--describe", "--topic-list", "nope")

@@ -124,7 +124,5 @@ def test_the_cluster_is_described(admin: kafka.KafkaAdminClient, topic: str) -> 
     cluster = admin.describe_cluster()
     assert cluster["controller_id"] == 1
     admin.create_topics([topic], wait_for_metadata=True)
-    folders = admin.describe_log_dirs()
-    assert folders
     quorum = admin.describe_metadata_quorum()
     assert quorum
