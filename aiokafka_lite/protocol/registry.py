@@ -52,7 +52,6 @@ API_NAMES: Final[Mapping[int, str]] = MappingProxyType(
         47: "OffsetDelete",
         50: "DescribeUserScramCredentials",
         51: "AlterUserScramCredentials",
-        55: "DescribeQuorum",
         60: "DescribeCluster",
         61: "DescribeProducers",
         65: "DescribeTransactions",

@@ -126,6 +126,7 @@ NOT_OFFERED = {
     "ListPartitionReassignments": 46,
     "DescribeClientQuotas": 48,
     "AlterClientQuotas": 49,
+    "DescribeQuorum": 55,
 }
 
 

@@ -28,7 +28,6 @@ CLASSES: Final = {
     "delete-records": f"{TOOLS}.DeleteRecordsCommand",
     "get-offsets": f"{TOOLS}.GetOffsetShell",
     "groups": f"{TOOLS}.GroupsCommand",
-    "metadata-quorum": f"{TOOLS}.MetadataQuorumCommand",
     "producer-perf": f"{TOOLS}.ProducerPerformance",
     "topics": f"{TOOLS}.TopicCommand",
     "verifiable-consumer": f"{TOOLS}.VerifiableConsumer",

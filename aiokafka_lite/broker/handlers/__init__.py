@@ -22,7 +22,6 @@ MODULES: Final = (
     "describe_configs",
     "describe_groups",
     "describe_producers",
-    "describe_quorum",
     "describe_topic_partitions",
     "describe_transactions",
     "describe_user_scram_credentials",

@@ -14,7 +14,6 @@ from aiokafka_lite.protocol.messages import (
     create_partitions,
     create_topics,
     delete_topics,
-    describe_quorum,
     list_config_resources,
 )
 from aiokafka_lite.protocol.messages import describe_topic_partitions as by_pages
@@ -283,16 +282,6 @@ def listings(topic: str) -> Cases:
     }
 
 
-# --- The quorum ------------------------------------------------------------------------------
-def others(topic: str) -> Cases:
-    wanted = describe_quorum.DescribeQuorumRequest.TopicData
-    unknown_log = wanted(topic_name="nope", partitions=[wanted.PartitionData(partition_index=0)])
-    return {
-        "no quorum": describe_quorum.DescribeQuorumRequest(topics=[]),
-        "unknown quorum": describe_quorum.DescribeQuorumRequest(topics=[unknown_log]),
-    }
-
-
 # --- Both ------------------------------------------------------------------------------------
 async def answers_of(client: RawClient, cases: Cases) -> dict[str, str]:
     return {name: told(await client.request(request)) for name, request in cases.items()}
@@ -302,7 +291,6 @@ async def answers_of(client: RawClient, cases: Cases) -> dict[str, str]:
     "make_cases",
     [
         creations, growth, deletions, pages, descriptions, changes, replacements, listings,
-        others,
     ],
 )  # fmt: skip
 async def test_kafka_answers_the_same(make_cases: Callable[[str], Cases], real_kafka: str) -> None:

@@ -120,9 +120,6 @@ def test_a_group_is_joined_described_and_deleted(
     assert group not in [each["group_id"] for each in admin.list_groups()]
 
 
-def test_the_cluster_is_described(admin: kafka.KafkaAdminClient, topic: str) -> None:
+def test_the_cluster_is_described(admin: kafka.KafkaAdminClient) -> None:
     cluster = admin.describe_cluster()
     assert cluster["controller_id"] == 1
-    admin.create_topics([topic], wait_for_metadata=True)
-    quorum = admin.describe_metadata_quorum()
-    assert quorum

@@ -14,10 +14,10 @@ from aiokafka_lite.protocol.messages.create_topics import (
     CreatableTopic,
     CreateTopicsRequest,
 )
-from aiokafka_lite.protocol.messages.describe_quorum import DescribeQuorumRequest
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.protocol.schema import Request, Response
+from tests.support.failover.describe_quorum import DescribeQuorumRequest
 from tests.support.failover.elect_leaders import ElectLeadersRequest
 from tests.support.real_kafka import RealKafka
 from tests.support.wire import RawClient
