@@ -58,7 +58,6 @@ API_NAMES: Final[Mapping[int, str]] = MappingProxyType(
         66: "ListTransactions",
         68: "ConsumerGroupHeartbeat",
         69: "ConsumerGroupDescribe",
-        74: "ListConfigResources",
         75: "DescribeTopicPartitions",
     }
 )

@@ -127,6 +127,7 @@ NOT_OFFERED = {
     "DescribeClientQuotas": 48,
     "AlterClientQuotas": 49,
     "DescribeQuorum": 55,
+    "ListConfigResources": 74,
 }
 
 

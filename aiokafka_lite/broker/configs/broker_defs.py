@@ -1,12 +1,11 @@
-"""The settings of brokers, consumer groups and client metrics that this broker knows.
+"""The settings of brokers and consumer groups that this broker knows.
 
 Of Kafka's settings of brokers these are the ones that topics and groups take their defaults from,
 those that `BrokerConfig` sets, and what programs look for. Others can be set at run time as in
 Kafka, which keeps names that it does not know.
 
 Reference: org.apache.kafka.server.config.DynamicBrokerConfig for which can be set at run time,
-org.apache.kafka.coordinator.group.GroupConfig,
-org.apache.kafka.server.metrics.ClientMetricsConfigs.
+org.apache.kafka.coordinator.group.GroupConfig.
 """
 
 from __future__ import annotations
@@ -134,15 +133,6 @@ GROUP_BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "heartbeat.interval.ms": (5_000, 15_000),
     "session.timeout.ms": (45_000, 60_000),
 }
-
-CLIENT_METRICS_CONFIGS: Final = by_name(
-    [
-        ConfigDef("interval.ms", _INT, "300000", Range(100, 3_600_000)),
-        ConfigDef("match", _LIST, ""),
-        ConfigDef("metrics", _LIST, ""),
-    ]
-)
-"""The settings of subscriptions to client metrics (KIP-714), by name."""
 
 
 def static_configs(config: BrokerConfig) -> Mapping[str, str]:

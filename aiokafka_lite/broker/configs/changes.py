@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite.broker.configs.broker_defs import (
     BROKER_CONFIGS,
-    CLIENT_METRICS_CONFIGS,
     GROUP_BOUNDS,
     GROUP_CONFIGS,
 )
@@ -31,7 +30,6 @@ from aiokafka_lite.errors import (
 _TABLES: Final[Mapping[ResourceType, Mapping[str, ConfigDef]]] = {
     ResourceType.TOPIC: TOPIC_CONFIGS,
     ResourceType.BROKER: BROKER_CONFIGS,
-    ResourceType.CLIENT_METRICS: CLIENT_METRICS_CONFIGS,
     ResourceType.GROUP: GROUP_CONFIGS,
 }
 
@@ -80,8 +78,6 @@ def change_configs(
     """
     _check_sense(changes)
     resource = _resource_type(kind)
-    if resource is ResourceType.BROKER_LOGGER:
-        _refuse_loggers(ctx, name, changes)
     if resource is ResourceType.BROKER:
         _check_broker(ctx, name, changes)
     catalog = ctx.broker.catalog
@@ -96,8 +92,6 @@ def change_configs(
         return
     if resource is ResourceType.GROUP:
         _check_group(name, after)
-    if resource is ResourceType.CLIENT_METRICS:
-        _check_client_metrics(name, after)
     catalog.configure(resource, name, after, validate_only=validate_only)
 
 
@@ -118,16 +112,6 @@ def _resource_type(kind: int) -> ResourceType:
         return ResourceType(kind)
     except ValueError:
         raise InvalidRequestError(f"Unknown resource type {kind}") from None
-
-
-def _refuse_loggers(ctx: RequestContext, name: str, changes: Sequence[Change]) -> None:
-    if name != str(ctx.node.id):
-        raise InvalidRequestError(
-            f"Unexpected node id. Expected {ctx.node.id}, but received {name}"
-        )
-    for change in changes:
-        raise InvalidConfigurationError(f"Logger {change.name} does not exist!")
-    raise InvalidRequestError(f"Unknown resource type {ResourceType.BROKER_LOGGER}")
 
 
 def _check_broker(ctx: RequestContext, name: str, changes: Sequence[Change]) -> None:
@@ -226,15 +210,3 @@ def _check_group(group_id: str, settings: Mapping[str, str]) -> None:
             raise InvalidConfigurationError(
                 f"{name} must be {end} than or equal to group.consumer.{bound}.{plain_name}"
             )
-
-
-def _check_client_metrics(subscription: str, settings: Mapping[str, str]) -> None:
-    if not subscription:
-        raise InvalidRequestError("Subscription name can't be empty")
-    for name, text in settings.items():
-        if name not in CLIENT_METRICS_CONFIGS:
-            raise InvalidRequestError(f"Unknown client metrics configuration: {name}")
-        try:
-            CLIENT_METRICS_CONFIGS[name].parse(text)
-        except InvalidConfigurationError as error:
-            raise InvalidRequestError(error.args[0]) from error

@@ -42,7 +42,6 @@ class ConfigSource(enum.IntEnum):
     CLUSTER = 3  # set for all nodes at run time
     STATIC = 4
     DEFAULT = 5
-    CLIENT_METRICS = 7
     GROUP = 8
 
 

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple, TypedDict
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.configs.broker_defs import (
     BROKER_CONFIGS,
-    CLIENT_METRICS_CONFIGS,
     GROUP_CONFIGS,
     node_configs,
     static_configs,
@@ -34,8 +33,6 @@ class ResourceType(enum.IntEnum):
 
     TOPIC = 2
     BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
     GROUP = 32
 
 
@@ -91,10 +88,6 @@ class Settings:
         """Return what was set for a resource, empty when nothing was."""
         return MappingProxyType(self._overrides.get((kind, name), {}))
 
-    def resources(self, kind: ResourceType) -> list[str]:
-        """Return the names of the resources for which something was set."""
-        return [name for kind_of, name in self._overrides if kind_of is kind]
-
     def put(self, kind: ResourceType, name: str, settings: Mapping[str, str]) -> None:
         """Replace all that is set for a resource; nothing is checked."""
         if settings:
@@ -110,9 +103,10 @@ class Settings:
         ]
 
     def restore(self, stored: list[StoredSettings]) -> None:
-        """Take over what was kept."""
+        """Take over what was kept, but for kinds of resources that are not known (any more)."""
         for resource in stored:
-            self.put(ResourceType(resource["type"]), resource["name"], resource["settings"])
+            if resource["type"] in tuple(ResourceType):
+                self.put(ResourceType(resource["type"]), resource["name"], resource["settings"])
 
     # What follows
 
@@ -147,11 +141,6 @@ class Settings:
         """Yield every setting of a group."""
         overrides = self.overrides(ResourceType.GROUP, group_id)
         return self._of_resource(GROUP_CONFIGS, overrides, ConfigSource.GROUP)
-
-    def of_client_metrics(self, name: str) -> Iterator[Setting]:
-        """Yield every setting of a subscription to client metrics."""
-        overrides = self.overrides(ResourceType.CLIENT_METRICS, name)
-        return self._of_resource(CLIENT_METRICS_CONFIGS, overrides, ConfigSource.CLIENT_METRICS)
 
     def of_node(self, node: Node, listeners: Mapping[str, Node]) -> Iterator[Setting]:
         """Yield every setting of a node, which listens there by listeners' names."""

@@ -33,7 +33,6 @@ MODULES: Final = (
     "init_producer_id",
     "join_group",
     "leave_group",
-    "list_config_resources",
     "list_groups",
     "list_offsets",
     "list_transactions",

@@ -88,16 +88,6 @@ def _settings(ctx: RequestContext, kind: int, name: str) -> Iterator[Setting]:
                 )
             listeners = {at.name: at.address for at in ctx.node.endpoints.values()}
             return settings.of_node(ctx.node.address, listeners)
-        case ResourceType.BROKER_LOGGER:
-            if _node_id(name) != ctx.node.id:
-                raise InvalidRequestError(
-                    f"Unexpected broker id, expected {ctx.node.id} but received {name}"
-                )
-            return iter(())  # there are no loggers that could be set
-        case ResourceType.CLIENT_METRICS:
-            if not name:
-                raise InvalidRequestError("Client metrics subscription name must not be empty")
-            return settings.of_client_metrics(name)
         case ResourceType.GROUP:
             if not name:
                 raise InvalidRequestError("Group name must not be empty")

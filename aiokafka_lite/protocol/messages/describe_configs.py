@@ -1,4 +1,4 @@
-"""DescribeConfigs (key 32): the settings of topics, brokers, groups and client metrics.
+"""DescribeConfigs (key 32): the settings of topics, brokers and groups.
 
 v1 synonyms and where a value comes from (KIP-226); v3 types and documentation (KIP-569); v4 is
 flexible.

@@ -14,7 +14,6 @@ from aiokafka_lite.protocol.messages import (
     create_partitions,
     create_topics,
     delete_topics,
-    list_config_resources,
 )
 from aiokafka_lite.protocol.messages import describe_topic_partitions as by_pages
 from aiokafka_lite.protocol.schema import Message, Request, Response
@@ -185,9 +184,7 @@ def pages(topic: str) -> Cases:
 
 # --- Settings --------------------------------------------------------------------------------
 def descriptions(topic: str) -> Cases:
-    logger, group, metrics = (
-        ResourceType.BROKER_LOGGER, ResourceType.GROUP, ResourceType.CLIENT_METRICS,
-    )  # fmt: skip
+    group = ResourceType.GROUP
     return {
         "some": describing(TOPIC, topic, ["retention.ms", "nope"]),
         "without synonyms": describing(TOPIC, topic, ["flush.ms"], synonyms=False),
@@ -197,19 +194,13 @@ def descriptions(topic: str) -> Cases:
         "unknown broker": describing(BROKER, "77"),
         "no broker": describing(BROKER, "x"),
         "one setting of a broker": describing(BROKER, "1", ["log.cleaner.threads", "node.id"]),
-        "loggers": describing(logger, "1", ["nope"]),
-        "unknown logger": describing(logger, "7"),
         "group": describing(group, topic, ["consumer.session.timeout.ms"]),
         "no group": describing(group, ""),
-        "metrics": describing(metrics, topic, ["interval.ms", "match"]),
-        "no metrics": describing(metrics, ""),
     }
 
 
 def changes(topic: str) -> Cases:
-    logger, group, metrics = (
-        ResourceType.BROKER_LOGGER, ResourceType.GROUP, ResourceType.CLIENT_METRICS,
-    )  # fmt: skip
+    group = ResourceType.GROUP
     twice = changing(TOPIC, topic, ("flush.ms", SET, "5"), validate_only=True)
     twice.resources *= 2
     cases = {
@@ -243,13 +234,8 @@ def changes(topic: str) -> Cases:
         "group: no number": changing(group, topic, ("consumer.session.timeout.ms", SET, "x")),
         "group: unknown": changing(group, topic, ("x", SET, "5")),
         "no group": changing(group, "", ("consumer.session.timeout.ms", SET, "50000")),
-        "metrics": changing(metrics, topic, ("interval.ms", SET, "50000")),
-        "metrics: unknown": changing(metrics, topic, ("x", SET, "50000")),
-        "no metrics": changing(metrics, "", ("interval.ms", SET, "50000")),
         "type 0": changing(0, "x", ("a", SET, "b")),
         "type 99": changing(99, "x", ("a", SET, "b")),
-        "logger": changing(logger, "1", ("nope.foo", SET, "INFO")),
-        "other logger": changing(logger, "7", ("nope.foo", SET, "INFO")),
     }
     for request in cases.values():
         request.validate_only = True
@@ -274,14 +260,6 @@ def replacements(topic: str) -> Cases:
     return cases
 
 
-def listings(topic: str) -> Cases:
-    kinds = {"brokers": [4], "loggers": [8], "unknown": [77]}
-    return {
-        name: list_config_resources.ListConfigResourcesRequest(resource_types=types)
-        for name, types in kinds.items()
-    }
-
-
 # --- Both ------------------------------------------------------------------------------------
 async def answers_of(client: RawClient, cases: Cases) -> dict[str, str]:
     return {name: told(await client.request(request)) for name, request in cases.items()}
@@ -290,7 +268,7 @@ async def answers_of(client: RawClient, cases: Cases) -> dict[str, str]:
 @pytest.mark.parametrize(
     "make_cases",
     [
-        creations, growth, deletions, pages, descriptions, changes, replacements, listings,
+        creations, growth, deletions, pages, descriptions, changes, replacements,
     ],
 )  # fmt: skip
 async def test_kafka_answers_the_same(make_cases: Callable[[str], Cases], real_kafka: str) -> None:
