@@ -1,8 +1,8 @@
 """The settings of brokers and consumer groups that this broker knows.
 
 Of Kafka's settings of brokers these are the ones that topics and groups take their defaults from,
-those that `BrokerConfig` sets, and what programs look for. Others can be set at run time as in
-Kafka, which keeps names that it does not know.
+which can be set at run time, and those that say what `BrokerConfig` has the broker do. Others can
+be set as in Kafka, which keeps names that it does not know and tells nobody their values.
 
 Reference: org.apache.kafka.server.config.DynamicBrokerConfig for which can be set at run time,
 org.apache.kafka.coordinator.group.GroupConfig.
@@ -16,7 +16,6 @@ from typing import Final
 
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.configs.definition import (
-    DOUBLE_MAX,
     INT_MAX,
     ConfigDef,
     ConfigType,
@@ -36,10 +35,8 @@ _IN_HOURS: Final = (
 )  # fmt: skip
 
 
-def _read_only(
-    name: str, kind: ConfigType, default: str | None, check: Range | None = None
-) -> ConfigDef:
-    return ConfigDef(name, kind, default, check, is_dynamic=False)
+def _read_only(name: str, kind: ConfigType, default: str | None) -> ConfigDef:
+    return ConfigDef(name, kind, default, is_dynamic=False)
 
 
 def _of_topic(topic: ConfigDef, name: str) -> ConfigDef:
@@ -56,24 +53,7 @@ def _of_topic(topic: ConfigDef, name: str) -> ConfigDef:
 BROKER_CONFIGS: Final = by_name(
     [
         *(_of_topic(each, each.broker_name) for each in TOPIC_CONFIGS.values() if each.broker_name),
-        # What can be set at run time.
-        ConfigDef("background.threads", _INT, "10", _POSITIVE),
         ConfigDef("group.consumer.assignment.interval.ms", _INT, "1000", _NATURAL),
-        ConfigDef("listener.security.protocol.map", _STRING, None, is_per_node=True),
-        ConfigDef("listeners", _LIST, None, is_per_node=True),
-        ConfigDef("log.cleaner.backoff.ms", _LONG, "15000", _NATURAL),
-        ConfigDef("log.cleaner.dedupe.buffer.size", _LONG, "134217728"),
-        ConfigDef("log.cleaner.io.buffer.load.factor", _DOUBLE, "0.9"),
-        ConfigDef("log.cleaner.io.buffer.size", _INT, "524288", _NATURAL),
-        ConfigDef("log.cleaner.io.max.bytes.per.second", _DOUBLE, DOUBLE_MAX),
-        ConfigDef("log.cleaner.threads", _INT, "1", _NATURAL),
-        ConfigDef("max.connections", _INT, str(INT_MAX), _NATURAL),
-        ConfigDef("max.connections.per.ip", _INT, str(INT_MAX), _NATURAL),
-        ConfigDef("num.io.threads", _INT, "8", _POSITIVE),
-        ConfigDef("num.network.threads", _INT, "3", _POSITIVE),
-        ConfigDef("num.recovery.threads.per.data.dir", _INT, "2", _POSITIVE),
-        ConfigDef("num.replica.fetchers", _INT, "1"),
-        ConfigDef("producer.id.expiration.ms", _INT, "86400000", _POSITIVE),
         # What a broker is started with.
         _read_only("advertised.listeners", _LIST, None),
         _read_only("auto.create.topics.enable", _BOOLEAN, "true"),
@@ -82,37 +62,38 @@ BROKER_CONFIGS: Final = by_name(
         _read_only("connections.max.idle.ms", _LONG, "600000"),
         _read_only("default.replication.factor", _INT, "1"),
         _read_only("delete.topic.enable", _BOOLEAN, "true"),
-        _read_only("fetch.max.bytes", _INT, "57671680", Range(1024)),
-        _read_only("group.consumer.heartbeat.interval.ms", _INT, "5000", _POSITIVE),
-        _read_only("group.consumer.max.size", _INT, str(INT_MAX), _POSITIVE),
+        _read_only("fetch.max.bytes", _INT, "57671680"),
+        _read_only("group.consumer.heartbeat.interval.ms", _INT, "5000"),
+        _read_only("group.consumer.max.size", _INT, str(INT_MAX)),
         _read_only("group.consumer.migration.policy", _STRING, "bidirectional"),
-        _read_only("group.consumer.session.timeout.ms", _INT, "45000", _POSITIVE),
+        _read_only("group.consumer.session.timeout.ms", _INT, "45000"),
         _read_only("group.initial.rebalance.delay.ms", _INT, "3000"),
         _read_only("group.max.session.timeout.ms", _INT, "1800000"),
-        _read_only("group.max.size", _INT, str(INT_MAX), _POSITIVE),
+        _read_only("group.max.size", _INT, str(INT_MAX)),
         _read_only("group.min.session.timeout.ms", _INT, "6000"),
-        _read_only("log.dir", _LIST, "/tmp/kafka-logs"),  # noqa: S108 — Kafka's default
+        _read_only("listeners", _LIST, None),
+        _read_only("log.cleaner.backoff.ms", _LONG, "15000"),
         _read_only("log.dirs", _LIST, None),
-        _read_only("log.retention.check.interval.ms", _LONG, "300000", _POSITIVE),
+        _read_only("log.retention.check.interval.ms", _LONG, "300000"),
         _read_only("log.retention.hours", _INT, "168"),
-        _read_only("log.retention.minutes", _INT, None),
-        _read_only("log.roll.hours", _INT, "168", _POSITIVE),
-        _read_only("log.roll.jitter.hours", _INT, "0", _NATURAL),
-        _read_only("max.incremental.fetch.session.cache.slots", _INT, "1000", _NATURAL),
-        _read_only("node.id", _INT, None, _NATURAL),
-        _read_only("num.partitions", _INT, "1", _POSITIVE),
+        _read_only("log.roll.hours", _INT, "168"),
+        _read_only("max.connections", _INT, str(INT_MAX)),
+        _read_only("max.connections.per.ip", _INT, str(INT_MAX)),
+        _read_only("max.incremental.fetch.session.cache.slots", _INT, "1000"),
+        _read_only("node.id", _INT, None),
+        _read_only("num.partitions", _INT, "1"),
         _read_only("offset.metadata.max.bytes", _INT, "4096"),
-        _read_only("offsets.retention.check.interval.ms", _LONG, "600000", _POSITIVE),
-        _read_only("offsets.retention.minutes", _INT, "10080", _POSITIVE),
-        _read_only("offsets.topic.num.partitions", _INT, "50", _POSITIVE),
-        _read_only("offsets.topic.replication.factor", ConfigType.SHORT, "3", _POSITIVE),
+        _read_only("offsets.retention.check.interval.ms", _LONG, "600000"),
+        _read_only("offsets.retention.minutes", _INT, "10080"),
+        _read_only("offsets.topic.num.partitions", _INT, "50"),
+        _read_only("offsets.topic.replication.factor", ConfigType.SHORT, "3"),
         _read_only("process.roles", _LIST, ""),
-        _read_only("queued.max.requests", _INT, "500", _POSITIVE),
-        _read_only("socket.request.max.bytes", _INT, "104857600", _POSITIVE),
-        _read_only("transaction.max.timeout.ms", _INT, "900000", _POSITIVE),
-        _read_only("transaction.state.log.num.partitions", _INT, "50", _POSITIVE),
-        _read_only("transaction.state.log.replication.factor", ConfigType.SHORT, "3", _POSITIVE),
-        _read_only("transactional.id.expiration.ms", _INT, "604800000", _POSITIVE),
+        _read_only("queued.max.requests", _INT, "500"),
+        _read_only("socket.request.max.bytes", _INT, "104857600"),
+        _read_only("transaction.max.timeout.ms", _INT, "900000"),
+        _read_only("transaction.state.log.num.partitions", _INT, "50"),
+        _read_only("transaction.state.log.replication.factor", ConfigType.SHORT, "3"),
+        _read_only("transactional.id.expiration.ms", _INT, "604800000"),
     ]
 )
 """The settings of brokers, by name."""
@@ -156,6 +137,7 @@ def static_configs(config: BrokerConfig) -> Mapping[str, str]:
         "log.retention.check.interval.ms": str(config.log_retention_check_interval_ms),
         "log.segment.bytes": str(config.segment_bytes),
         "max.connections": str(config.max_connections),
+        "max.connections.per.ip": str(config.max_connections_per_ip),
         "max.incremental.fetch.session.cache.slots": str(config.max_fetch_sessions),
         "message.max.bytes": str(config.message_max_bytes),
         "num.partitions": str(config.num_partitions),

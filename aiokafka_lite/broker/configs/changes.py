@@ -122,12 +122,6 @@ def _check_broker(ctx: RequestContext, name: str, changes: Sequence[Change]) -> 
     fixed = [each.name for each in known if not each.is_dynamic]
     if fixed:
         raise InvalidRequestError(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
-    of_one_node = [each.name for each in known if each.is_per_node]
-    if of_one_node and name == ALL_NODES:
-        raise InvalidRequestError(
-            "Cannot update these configs at default cluster level, broker id must be specified: "
-            f"[{', '.join(of_one_node)}]"
-        )
     for change in changes:
         definition = BROKER_CONFIGS.get(change.name)
         if definition is None or change.value is None or change.operation == Operation.DELETE:

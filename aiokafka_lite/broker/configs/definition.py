@@ -15,7 +15,6 @@ from aiokafka_lite.errors import InvalidConfigurationError
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
-DOUBLE_MAX: Final = "1.7976931348623157E308"
 
 Value: TypeAlias = "int | float | bool | str | list[str]"
 
@@ -104,7 +103,6 @@ class ConfigDef:
         documentation: A sentence for who asks for it.
         broker_name: Of a topic's or group's setting: the broker's setting it defaults to.
         is_dynamic: It can be changed while brokers run.
-        is_per_node: It makes no sense for all nodes at once.
     """
 
     name: str
@@ -114,7 +112,6 @@ class ConfigDef:
     documentation: str = ""
     broker_name: str | None = None
     is_dynamic: bool = True
-    is_per_node: bool = False
 
     @property
     def is_sensitive(self) -> bool:

@@ -126,7 +126,7 @@ def test_brokers_keep_what_they_were_started_with(both: BothKafkas) -> None:
     assert "Dynamic configs for broker 1" in both.prints("configs", "--describe", *which)
     refused = both.refuses("configs", "--alter", *which, "--add-config", "num.partitions=3")
     assert "Cannot update these configs dynamically" in refused
-    refused = both.refuses("configs", "--alter", *which, "--add-config", "log.cleaner.threads=x")
+    refused = both.refuses("configs", "--alter", *which, "--add-config", "message.max.bytes=x")
     assert "Not a number of type INT" in refused
 
 
