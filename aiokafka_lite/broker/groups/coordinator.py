@@ -14,8 +14,9 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from aiokafka_lite.broker.groups.classic_driver import ClassicDriver
-from aiokafka_lite.broker.groups.classic_machine import ClassicGroup
+from aiokafka_lite.broker.groups.classic.driver import ClassicDriver
+from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
+from aiokafka_lite.broker.groups.classic.records import created_record, restore_group
 from aiokafka_lite.broker.groups.consumer_driver import ConsumerDriver, Group
 from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
 from aiokafka_lite.broker.groups.consumer_records import group_tombstones
@@ -27,8 +28,6 @@ from aiokafka_lite.broker.groups.coordinator_log import (
     LogEntry,
     RecordValue,
     TransactionEnd,
-    created_record,
-    restore_group,
 )
 from aiokafka_lite.broker.groups.loading import CoordinatedPartitions
 from aiokafka_lite.broker.groups.offset_expiry import end_of

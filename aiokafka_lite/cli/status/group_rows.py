@@ -7,7 +7,7 @@ from typing import Final
 
 from aiokafka_lite._pages.values import ROWS, Json, clip
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.groups.classic_members import Member
+from aiokafka_lite.broker.groups.classic.members import Member
 from aiokafka_lite.broker.groups.consumer_driver import Group
 from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
 from aiokafka_lite.broker.groups.consumer_machine import preferred_assignor

@@ -21,7 +21,7 @@ from aiokafka_lite.protocol.messages.find_coordinator import (
 )
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from tests.broker.cluster.conftest import node_client
-from tests.broker.group.requests import GroupRequests
+from tests.broker.groups.requests import GroupRequests
 from tests.support.cluster import KafkaHandle
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from tests.broker.consumer_group.requests import ConsumerGroupRequests, known_topic
-from tests.broker.group.requests import await_coordinator
+from tests.broker.groups.requests import await_coordinator
 from tests.support.cluster import KafkaHandle
 
 

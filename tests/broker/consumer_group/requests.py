@@ -23,7 +23,7 @@ from aiokafka_lite.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.broker.group.requests import GroupRequests
+from tests.broker.groups.requests import GroupRequests
 from tests.support.cluster import KafkaHandle
 
 GROUP_RESOURCE = 32

@@ -21,7 +21,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from tests.broker.consumer_group.requests import ConsumerGroupRequests
-from tests.broker.group.requests import GroupRequests
+from tests.broker.groups.requests import GroupRequests
 from tests.support.cluster import KafkaHandle, unique
 
 NONE = 0

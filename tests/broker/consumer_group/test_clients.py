@@ -19,7 +19,7 @@ from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
 from aiokafka_lite.broker.thread import BrokerThread
 from tests.broker.consumer_group.requests import ConsumerGroupRequests
-from tests.broker.group.requests import await_coordinator
+from tests.broker.groups.requests import await_coordinator
 from tests.support.cluster import KafkaHandle
 from tests.support.java import JavaTools
 

@@ -26,7 +26,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
-from tests.broker.group.fakes import Services, elect_all, run_in_virtual_time
+from tests.broker.groups.fakes import Services, elect_all, run_in_virtual_time
 
 SESSION_S = 45
 REBALANCE_MS = 60_000

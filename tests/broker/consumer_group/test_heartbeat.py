@@ -10,7 +10,7 @@ from aiokafka_lite.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
 )
 from tests.broker.consumer_group.requests import ConsumerGroupRequests, known_topic
-from tests.broker.group.requests import MemberOf
+from tests.broker.groups.requests import MemberOf
 from tests.support.cluster import KafkaHandle, unique
 
 NONE = 0

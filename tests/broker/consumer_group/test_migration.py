@@ -17,7 +17,7 @@ from aiokafka_lite.protocol.messages.consumer_protocol import (
 )
 from aiokafka_lite.protocol.messages.join_group import JoinGroupResponse
 from tests.broker.consumer_group.requests import ConsumerGroupRequests
-from tests.broker.group.requests import MemberOf, await_coordinator, subscription
+from tests.broker.groups.requests import MemberOf, await_coordinator, subscription
 from tests.support.cluster import KafkaHandle
 
 NONE = 0

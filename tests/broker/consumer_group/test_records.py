@@ -37,8 +37,8 @@ from aiokafka_lite.protocol.messages.group_records import (
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.records import RecordSet
 from tests.broker.consumer_group.requests import ConsumerGroupRequests, known_topic
-from tests.broker.group.fakes import FakeTopics
-from tests.broker.group.requests import await_coordinator
+from tests.broker.groups.fakes import FakeTopics
+from tests.broker.groups.requests import await_coordinator
 from tests.broker.wire import fetch, fetch_partition, topic_metadata
 from tests.support.cluster import KafkaHandle
 

@@ -8,7 +8,7 @@ from aiokafka_lite import errors
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from tests.broker.consumer_group.requests import ConsumerGroupRequests
-from tests.broker.group.requests import await_coordinator
+from tests.broker.groups.requests import await_coordinator
 from tests.support.cluster import KafkaHandle
 
 NONE = 0

@@ -7,7 +7,7 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.topic_hash import metadata_hash
 from aiokafka_lite.broker.groups.xxh3 import xxh3_64
-from tests.broker.group.fakes import FakeTopics
+from tests.broker.groups.fakes import FakeTopics
 
 
 # From the reference implementation (xxhash 0.8), for the first bytes of 00 01 02 ... ff 00 ...

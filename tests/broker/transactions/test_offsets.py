@@ -27,7 +27,7 @@ from aiokafka_lite.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from tests.broker.group.requests import GroupRequests, MemberOf, await_coordinator
+from tests.broker.groups.requests import GroupRequests, MemberOf, await_coordinator
 from tests.broker.transactions.requests import VERSION_1, VERSION_2, Producer, once_settled
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.wire import RawClient

@@ -16,7 +16,7 @@ import pytest
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.records import RecordSet
-from tests.broker.group.requests import GroupRequests, await_coordinator
+from tests.broker.groups.requests import GroupRequests, await_coordinator
 from tests.broker.transactions.requests import (
     PRODUCE_THAT_ADDS,
     VERSION_1,

@@ -17,7 +17,7 @@ from aiokafka_lite.errors import CoordinatorLoadInProgressError, CoordinatorNotA
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
 )
-from tests.broker.group.requests import await_coordinator
+from tests.broker.groups.requests import await_coordinator
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aiokafka_lite.broker.groups.classic_state import GroupState
+from aiokafka_lite.broker.groups.classic.state import GroupState
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.offsets import NOTHING_COMMITTED, OffsetToCommit
 from aiokafka_lite.broker.groups.values import Join, Joined, Leaver, Sync
@@ -19,7 +19,7 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
 )
 from aiokafka_lite.structs import TopicPartition
-from tests.broker.group.fakes import Services, elect_all, run_in_virtual_time
+from tests.broker.groups.fakes import Services, elect_all, run_in_virtual_time
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = b"\x07" * 16

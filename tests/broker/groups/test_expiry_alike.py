@@ -13,7 +13,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.server import wall_clock_ms
-from tests.broker.group.requests import (
+from tests.broker.groups.requests import (
     GroupRequests,
     MemberOf,
     await_coordinator,

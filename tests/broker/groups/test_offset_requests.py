@@ -24,7 +24,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from tests.broker.group.requests import GroupRequests, MemberOf, subscription
+from tests.broker.groups.requests import GroupRequests, MemberOf, subscription
 from tests.support.cluster import KafkaHandle, unique
 
 NONE = 0

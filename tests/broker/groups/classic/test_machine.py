@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from aiokafka_lite.broker.groups.classic_machine import ClassicGroup
-from aiokafka_lite.broker.groups.classic_state import LEGAL_TRANSITIONS, GroupState
+from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
+from aiokafka_lite.broker.groups.classic.state import LEGAL_TRANSITIONS, GroupState
 from aiokafka_lite.broker.groups.values import GroupMember, GroupSettings, Leaver
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
@@ -26,7 +26,7 @@ from aiokafka_lite.errors import (
     UnknownError,
     UnknownMemberIdError,
 )
-from tests.broker.group.machine import REBALANCE_MS, SESSION_MS, Driver
+from tests.broker.groups.classic.machine import REBALANCE_MS, SESSION_MS, Driver
 
 EMPTY = GroupState.EMPTY
 PREPARING = GroupState.PREPARING_REBALANCE

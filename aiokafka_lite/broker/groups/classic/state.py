@@ -38,7 +38,7 @@ The driver calls ``expire`` when ``next_deadline`` has come. Each call is atomic
 outside comes back as ``Effects``. Differences from Kafka: a parked request is always answered
 (Kafka forgets one that is sent again, and the SyncGroup of a member that leaves).
 
-This module has the states and the phases of a rebalance; classic_machine.py has the requests.
+This module has the states and the phases of a rebalance; machine.py has the requests.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from aiokafka_lite.broker.groups.classic_members import Member, Members
+from aiokafka_lite.broker.groups.classic.members import Member, Members
 from aiokafka_lite.broker.groups.values import (
     NO_ASSIGNMENT,
     NO_LEADER,

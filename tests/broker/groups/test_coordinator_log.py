@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite import records
+from aiokafka_lite.broker.groups.classic.records import group_tombstone
 from aiokafka_lite.broker.groups.coordinator_log import (
     OFFSETS_TOPIC,
     CoordinatorLog,
     CoordinatorRecord,
     decode_record,
     encode_record,
-    group_tombstone,
     java_hash,
     partition_for,
 )
@@ -26,8 +26,8 @@ from aiokafka_lite.protocol.messages.group_records import (
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.structs import TopicPartition
-from tests.broker.group.fakes import MemoryLog
-from tests.broker.group.requests import GroupRequests
+from tests.broker.groups.fakes import MemoryLog
+from tests.broker.groups.requests import GroupRequests
 from tests.support.cluster import KafkaHandle
 
 FETCH_BY_NAME = 12

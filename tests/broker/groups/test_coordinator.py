@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite.broker.groups.classic_state import GroupState
+from aiokafka_lite.broker.groups.classic.state import GroupState
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.offsets import NOTHING_COMMITTED, OffsetToCommit
 from aiokafka_lite.broker.groups.values import ErrorType, Join, Joined, Leaver, Sync
@@ -24,7 +24,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
-from tests.broker.group.fakes import Services, classic_group, elect_all, run_in_virtual_time
+from tests.broker.groups.fakes import Services, classic_group, elect_all, run_in_virtual_time
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = b"\x07" * 16

@@ -1,11 +1,11 @@
-"""The requests and timers of one classic group; classic_state.py has the states they act on."""
+"""The requests and timers of one classic group; state.py has the states they act on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from aiokafka_lite.broker.groups.classic_members import Member
-from aiokafka_lite.broker.groups.classic_state import (
+from aiokafka_lite.broker.groups.classic.members import Member
+from aiokafka_lite.broker.groups.classic.state import (
     COMPLETING,
     DEAD,
     EMPTY,

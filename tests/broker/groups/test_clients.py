@@ -14,7 +14,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.coordinator_log import OFFSETS_TOPIC, partition_for
-from tests.broker.group.requests import GroupRequests, await_coordinator
+from tests.broker.groups.requests import GroupRequests, await_coordinator
 from tests.support.cluster import KafkaHandle
 from tests.support.java import JavaTools
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from aiokafka_lite import errors
-from tests.broker.group.requests import GroupRequests, MemberOf, subscription
+from tests.broker.groups.requests import GroupRequests, MemberOf, subscription
 from tests.support.cluster import KafkaHandle
 
 NONE = 0

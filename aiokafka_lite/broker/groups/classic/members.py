@@ -1,6 +1,6 @@
 """The members of one classic group: who they are, what they support, who leads.
 
-Pure bookkeeping, no states and no timers (classic_state.py has those). Members keep the order in
+Pure bookkeeping, no states and no timers (state.py has those). Members keep the order in
 which they joined, and the first of them leads, so that the same requests give the same group.
 """
 

@@ -11,7 +11,7 @@ from aiokafka_lite.protocol.messages.delete_groups import DeleteGroupsRequest
 from aiokafka_lite.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.list_groups import ListGroupsRequest
-from tests.broker.group.requests import GroupRequests, MemberOf, subscription
+from tests.broker.groups.requests import GroupRequests, MemberOf, subscription
 from tests.support.cluster import KafkaHandle, unique
 
 NONE = 0

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, KeysView
 from typing import TypeVar
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.broker.groups.classic_machine import ClassicGroup
+from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.consumer_values import ConsumerSettings
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.topic_hash import TopicFacts

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aiokafka_lite.broker import Broker
-from tests.broker.group.requests import GroupRequests, await_coordinator
+from tests.broker.groups.requests import GroupRequests, await_coordinator
 from tests.support.cluster import KafkaHandle
 
 

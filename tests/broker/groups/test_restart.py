@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker import Broker
-from tests.broker.group.requests import GroupRequests, MemberOf, await_coordinator
+from tests.broker.groups.requests import GroupRequests, MemberOf, await_coordinator
 from tests.support.cluster import KafkaHandle
 
 FENCED_INSTANCE_ID = 82

@@ -1,6 +1,6 @@
 """Drives the machines of classic groups: parks requests, writes what the machines want stored.
 
-A machine (classic_machine.py) knows no I/O. It is given requests and the loop's time, and says in
+A machine (machine.py) knows no I/O. It is given requests and the loop's time, and says in
 ``Effects`` what is to be done: which parked JoinGroup or SyncGroup to answer, what to append.
 """
 
@@ -13,8 +13,9 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
-from aiokafka_lite.broker.groups.classic_machine import ClassicGroup
-from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord, metadata_record
+from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
+from aiokafka_lite.broker.groups.classic.records import metadata_record
+from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.values import (
     Effects,
     ErrorType,
