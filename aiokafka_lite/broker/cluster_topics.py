@@ -6,7 +6,7 @@ from collections.abc import KeysView, Mapping
 from typing import TYPE_CHECKING
 
 from aiokafka_lite.broker.catalog import TopicCatalog
-from aiokafka_lite.broker.groups.topic_hash import TopicFacts
+from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts
 from aiokafka_lite.broker.topics import Topic
 
 if TYPE_CHECKING:

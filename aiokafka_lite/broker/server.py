@@ -33,7 +33,7 @@ from aiokafka_lite.broker.faults.builder import Leaders
 from aiokafka_lite.broker.faults.connections import ConnectionFault, ConnectionMatch
 from aiokafka_lite.broker.faults.methods import FaultMethods
 from aiokafka_lite.broker.faults.rules import Action, Match
-from aiokafka_lite.broker.groups.consumer_values import ConsumerSettings
+from aiokafka_lite.broker.groups.kip848.values import ConsumerSettings
 from aiokafka_lite.broker.groups.values import GroupSettings
 from aiokafka_lite.broker.log.compaction import compact_all
 from aiokafka_lite.broker.log.maintenance import Job, Maintenance

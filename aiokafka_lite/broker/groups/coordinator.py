@@ -17,10 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from aiokafka_lite.broker.groups.classic.driver import ClassicDriver
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.records import created_record, restore_group
-from aiokafka_lite.broker.groups.consumer_driver import ConsumerDriver, Group
-from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
-from aiokafka_lite.broker.groups.consumer_records import group_tombstones
-from aiokafka_lite.broker.groups.consumer_values import Beat, BeatReply
 from aiokafka_lite.broker.groups.coordinator_log import (
     OFFSETS_TOPIC,
     CoordinatorLog,
@@ -29,6 +25,10 @@ from aiokafka_lite.broker.groups.coordinator_log import (
     RecordValue,
     TransactionEnd,
 )
+from aiokafka_lite.broker.groups.kip848.driver import ConsumerDriver, Group
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.records import group_tombstones
+from aiokafka_lite.broker.groups.kip848.values import Beat, BeatReply
 from aiokafka_lite.broker.groups.loading import CoordinatedPartitions
 from aiokafka_lite.broker.groups.offset_expiry import end_of
 from aiokafka_lite.broker.groups.offsets import CommittedOffset, OffsetManager, OffsetToCommit

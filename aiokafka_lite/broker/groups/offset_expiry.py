@@ -20,9 +20,9 @@ from typing import TypeAlias
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.records import group_tombstone
 from aiokafka_lite.broker.groups.classic.state import GroupState
-from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
-from aiokafka_lite.broker.groups.consumer_records import group_tombstones
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.records import group_tombstones
 from aiokafka_lite.broker.groups.offsets import NO_EXPIRY, CommittedOffset, OffsetManager
 from aiokafka_lite.broker.groups.subscription import is_subscribed_to
 from aiokafka_lite.structs import TopicPartition

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
-from aiokafka_lite.broker.groups.consumer_driver import Group
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
+from aiokafka_lite.broker.groups.kip848.driver import Group
 from aiokafka_lite.broker.groups.offset_expiry import end_of, expired
 from aiokafka_lite.broker.groups.offsets import OffsetManager
 from aiokafka_lite.broker.groups.subscription import consumed_of

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.broker.groups.consumer_values import ConsumerSettings
 from aiokafka_lite.broker.groups.coordinator_log import OffsetsLog
-from aiokafka_lite.broker.groups.topic_hash import Topics
+from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
+from aiokafka_lite.broker.groups.kip848.values import ConsumerSettings
 from aiokafka_lite.broker.groups.values import GroupSettings
 
 

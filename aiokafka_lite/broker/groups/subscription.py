@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
-from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.codec import decode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
-from aiokafka_lite.broker.groups.consumer_machine import preferred_assignor
-from aiokafka_lite.broker.groups.consumer_member import ConsumerMember
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.machine import preferred_assignor
+from aiokafka_lite.broker.groups.kip848.member import ConsumerMember
 from aiokafka_lite.broker.handlers.describe_groups import ALL_OPERATIONS
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.errors import GroupIdNotFound, InvalidGroupIdError, NoError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
-from aiokafka_lite.broker.groups.consumer_driver import Group
+from aiokafka_lite.broker.groups.kip848.driver import Group
 from aiokafka_lite.broker.groups.values import CONSUMER_PROTOCOL_TYPE
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.slices import in_slices

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.groups import re2
+from aiokafka_lite.broker.groups.kip848 import re2
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.broker.transactions.machine import Transaction

@@ -8,10 +8,10 @@ from typing import Final
 from aiokafka_lite._pages.values import ROWS, Json, clip
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.classic.members import Member
-from aiokafka_lite.broker.groups.consumer_driver import Group
-from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
-from aiokafka_lite.broker.groups.consumer_machine import preferred_assignor
-from aiokafka_lite.broker.groups.consumer_member import ConsumerMember
+from aiokafka_lite.broker.groups.kip848.driver import Group
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.machine import preferred_assignor
+from aiokafka_lite.broker.groups.kip848.member import ConsumerMember
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.cli.status.values import numbers_text
 from aiokafka_lite.errors import KafkaError

@@ -26,6 +26,7 @@ async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[KafkaHandle]:
         handle = KafkaHandle("embedded", broker.bootstrap_servers)
         await await_coordinator(handle)
         yield handle
+    assert broker.failure is None
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
-from aiokafka_lite.broker.groups.consumer_values import ConsumerSettings
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-from aiokafka_lite.broker.groups.topic_hash import TopicFacts
+from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts
+from aiokafka_lite.broker.groups.kip848.values import ConsumerSettings
 from aiokafka_lite.broker.groups.values import GroupSettings
 from aiokafka_lite.records import iter_batches, patch_batch
 

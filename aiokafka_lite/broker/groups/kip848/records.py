@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from aiokafka_lite.broker.groups.assignors import Assignment
-from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup, ResolvedRegex
-from aiokafka_lite.broker.groups.consumer_member import ConsumerMember, PartitionEpochs
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
-from aiokafka_lite.broker.groups.topic_hash import in_java_order
+from aiokafka_lite.broker.groups.kip848.assignors import Assignment
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, ResolvedRegex
+from aiokafka_lite.broker.groups.kip848.member import ConsumerMember, PartitionEpochs
+from aiokafka_lite.broker.groups.kip848.topic_hash import in_java_order
 from aiokafka_lite.protocol.messages.consumer_group_records import (
     ClassicMemberMetadata,
     ClassicProtocol,

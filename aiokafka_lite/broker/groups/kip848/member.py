@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from aiokafka_lite.broker.groups.assignors import Assignment
+from aiokafka_lite.broker.groups.kip848.assignors import Assignment
 from aiokafka_lite.broker.groups.values import Protocols
 from aiokafka_lite.errors import FencedMemberEpochError
 

@@ -20,7 +20,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from tests.broker.consumer_group.requests import ConsumerGroupRequests
+from tests.broker.groups.kip848.requests import ConsumerGroupRequests
 from tests.broker.groups.requests import GroupRequests
 from tests.support.cluster import KafkaHandle, unique
 

@@ -16,7 +16,7 @@ from aiokafka_lite.protocol.messages.consumer_protocol import (
     encode_versioned,
 )
 from aiokafka_lite.protocol.messages.join_group import JoinGroupResponse
-from tests.broker.consumer_group.requests import ConsumerGroupRequests
+from tests.broker.groups.kip848.requests import ConsumerGroupRequests
 from tests.broker.groups.requests import MemberOf, await_coordinator, subscription
 from tests.support.cluster import KafkaHandle
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from aiokafka_lite.broker.groups.assignors import Assignment
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.members import Member, Members
 from aiokafka_lite.broker.groups.classic.records import group_tombstone
-from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
-from aiokafka_lite.broker.groups.consumer_member import ClassicSide, ConsumerMember
-from aiokafka_lite.broker.groups.consumer_records import (
+from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
+from aiokafka_lite.broker.groups.kip848.assignors import Assignment
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.member import ClassicSide, ConsumerMember
+from aiokafka_lite.broker.groups.kip848.records import (
     assignment_record,
     epoch_record,
     group_tombstones,
@@ -25,8 +26,7 @@ from aiokafka_lite.broker.groups.consumer_records import (
     target_epoch_record,
     target_record,
 )
-from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
-from aiokafka_lite.broker.groups.topic_hash import Topics, metadata_hash
+from aiokafka_lite.broker.groups.kip848.topic_hash import Topics, metadata_hash
 from aiokafka_lite.broker.groups.values import CONSUMER_PROTOCOL_TYPE, Protocols
 from aiokafka_lite.errors import GroupIdNotFound, KafkaError
 from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned

@@ -9,7 +9,7 @@ Stable: every member has what the target gives it.
 Dead: deleted; only ever seen in answers.
 
 The group's epoch grows with every change that may need a new assignment: members, subscriptions,
-topics. consumer_machine.py has the requests, consumer_member.py a member's way to its target.
+topics. machine.py has the requests, member.py a member's way to its target.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from aiokafka_lite.broker.groups.assignors import Assignment
-from aiokafka_lite.broker.groups.consumer_member import (
+from aiokafka_lite.broker.groups.kip848.assignors import Assignment
+from aiokafka_lite.broker.groups.kip848.member import (
     LEAVING,
     NOT_OWNED,
     ClassicSide,

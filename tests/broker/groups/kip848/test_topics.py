@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.groups.topic_hash import metadata_hash
-from aiokafka_lite.broker.groups.xxh3 import xxh3_64
+from aiokafka_lite.broker.groups.kip848.topic_hash import metadata_hash
+from aiokafka_lite.broker.groups.kip848.xxh3 import xxh3_64
 from tests.broker.groups.fakes import FakeTopics
 
 

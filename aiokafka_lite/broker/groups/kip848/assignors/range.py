@@ -6,7 +6,7 @@ topics: static members by instance id, then the others by member id.
 
 from __future__ import annotations
 
-from aiokafka_lite.broker.groups.assignors.spec import Assignment, GroupSpec
+from aiokafka_lite.broker.groups.kip848.assignors.spec import Assignment, GroupSpec
 
 
 def assign_ranges(group: GroupSpec) -> dict[str, Assignment]:

@@ -9,7 +9,7 @@ from aiokafka_lite.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from tests.broker.consumer_group.requests import ConsumerGroupRequests, known_topic
+from tests.broker.groups.kip848.requests import ConsumerGroupRequests, known_topic
 from tests.broker.groups.requests import MemberOf
 from tests.support.cluster import KafkaHandle, unique
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from aiokafka_lite.broker.groups.re2_parser import (
+from aiokafka_lite.broker.groups.kip848.re2_parser import (
     WORD,
     Alternation,
     Assertion,

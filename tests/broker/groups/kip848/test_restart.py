@@ -7,7 +7,7 @@ from pathlib import Path
 from aiokafka_lite import errors
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from tests.broker.consumer_group.requests import ConsumerGroupRequests
+from tests.broker.groups.kip848.requests import ConsumerGroupRequests
 from tests.broker.groups.requests import await_coordinator
 from tests.support.cluster import KafkaHandle
 

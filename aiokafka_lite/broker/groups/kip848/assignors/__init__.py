@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from aiokafka_lite.broker.groups.assignors.range import assign_ranges
-from aiokafka_lite.broker.groups.assignors.spec import (
+from aiokafka_lite.broker.groups.kip848.assignors.range import assign_ranges
+from aiokafka_lite.broker.groups.kip848.assignors.spec import (
     Assignment,
     Assignor,
     GroupSpec,
     MemberSpec,
 )
-from aiokafka_lite.broker.groups.assignors.uniform import assign_uniformly
+from aiokafka_lite.broker.groups.kip848.assignors.uniform import assign_uniformly
 
 __all__ = ["ASSIGNORS", "DEFAULT_ASSIGNOR", "Assignment", "Assignor", "GroupSpec", "MemberSpec"]
 

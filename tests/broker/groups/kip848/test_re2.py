@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiokafka_lite.broker.groups import re2
+from aiokafka_lite.broker.groups.kip848 import re2
 
 LEGAL = string.ascii_letters + string.digits + "._-"
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Collection, KeysView, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from aiokafka_lite.broker.groups.xxh3 import xxh3_64
+from aiokafka_lite.broker.groups.kip848.xxh3 import xxh3_64
 
 _HASH_FORMAT: Final = 0
 _TOPIC: Final = struct.Struct("<bQQ")

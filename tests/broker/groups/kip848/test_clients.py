@@ -16,9 +16,9 @@ from confluent_kafka.cimpl import NewPartitions
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.thread import BrokerThread
-from tests.broker.consumer_group.requests import ConsumerGroupRequests
+from tests.broker.groups.kip848.requests import ConsumerGroupRequests
 from tests.broker.groups.requests import await_coordinator
 from tests.support.cluster import KafkaHandle
 from tests.support.java import JavaTools

@@ -15,7 +15,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from aiokafka_lite.broker.groups.assignors.spec import Assignment, GroupSpec
+from aiokafka_lite.broker.groups.kip848.assignors.spec import Assignment, GroupSpec
 
 ROUNDS: Final = 16
 

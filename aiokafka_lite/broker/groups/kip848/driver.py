@@ -10,14 +10,14 @@ from typing import TypeAlias
 
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.records import group_tombstone
-from aiokafka_lite.broker.groups.consumer_classic import ClassicMembers
-from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup, Deadline, MemberTimer
-from aiokafka_lite.broker.groups.consumer_machine import ConsumerMachine
-from aiokafka_lite.broker.groups.consumer_member import JOINING
-from aiokafka_lite.broker.groups.consumer_values import Beat, BeatReply, ConsumerSettings, Step
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
-from aiokafka_lite.broker.groups.migration import upgraded
-from aiokafka_lite.broker.groups.topic_hash import Topics
+from aiokafka_lite.broker.groups.kip848.classic_members import ClassicMembers
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, Deadline, MemberTimer
+from aiokafka_lite.broker.groups.kip848.machine import ConsumerMachine
+from aiokafka_lite.broker.groups.kip848.member import JOINING
+from aiokafka_lite.broker.groups.kip848.migration import upgraded
+from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
+from aiokafka_lite.broker.groups.kip848.values import Beat, BeatReply, ConsumerSettings, Step
 from aiokafka_lite.broker.groups.values import ErrorType, Join, Joined, Leaver, Sync, Synced
 from aiokafka_lite.errors import BrokerResponseError, GroupIdNotFound, NoError
 

@@ -7,9 +7,9 @@ from collections.abc import Coroutine, Mapping, Sequence
 
 import pytest
 
-from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
-from aiokafka_lite.broker.groups.consumer_values import Beat, BeatReply, ConsumerSettings
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.values import Beat, BeatReply, ConsumerSettings
 from aiokafka_lite.broker.groups.offsets import OffsetToCommit
 from aiokafka_lite.broker.groups.transactions import Committer
 from aiokafka_lite.broker.transactions.values import ProducerIdentity

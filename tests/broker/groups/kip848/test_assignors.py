@@ -7,7 +7,12 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiokafka_lite.broker.groups.assignors import ASSIGNORS, Assignment, GroupSpec, MemberSpec
+from aiokafka_lite.broker.groups.kip848.assignors import (
+    ASSIGNORS,
+    Assignment,
+    GroupSpec,
+    MemberSpec,
+)
 
 TOPICS = [number.to_bytes(16, "big") for number in range(4)]
 

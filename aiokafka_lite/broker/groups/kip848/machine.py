@@ -15,15 +15,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from aiokafka_lite.broker.groups import re2
-from aiokafka_lite.broker.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, GroupSpec, MemberSpec
-from aiokafka_lite.broker.groups.consumer_group import (
+from aiokafka_lite.broker.groups.kip848 import re2
+from aiokafka_lite.broker.groups.kip848.assignors import (
+    ASSIGNORS,
+    DEFAULT_ASSIGNOR,
+    GroupSpec,
+    MemberSpec,
+)
+from aiokafka_lite.broker.groups.kip848.group import (
     ConsumerGroup,
     Deadline,
     MemberTimer,
     ResolvedRegex,
 )
-from aiokafka_lite.broker.groups.consumer_member import (
+from aiokafka_lite.broker.groups.kip848.member import (
     JOINING,
     LEAVING_FOR_NOW,
     UNREVOKED,
@@ -33,7 +38,8 @@ from aiokafka_lite.broker.groups.consumer_member import (
     Target,
     reconcile,
 )
-from aiokafka_lite.broker.groups.consumer_records import (
+from aiokafka_lite.broker.groups.kip848.migration import downgraded
+from aiokafka_lite.broker.groups.kip848.records import (
     assignment_record,
     epoch_record,
     member_record,
@@ -44,14 +50,13 @@ from aiokafka_lite.broker.groups.consumer_records import (
     target_epoch_record,
     target_record,
 )
-from aiokafka_lite.broker.groups.consumer_values import (
+from aiokafka_lite.broker.groups.kip848.topic_hash import Topics, metadata_hash, topic_ids
+from aiokafka_lite.broker.groups.kip848.values import (
     Beat,
     BeatReply,
     ConsumerSettings,
     Step,
 )
-from aiokafka_lite.broker.groups.migration import downgraded
-from aiokafka_lite.broker.groups.topic_hash import Topics, metadata_hash, topic_ids
 from aiokafka_lite.errors import (
     FencedInstanceIdError,
     FencedMemberEpochError,

@@ -9,7 +9,6 @@ from typing import TypeAlias
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup
 from aiokafka_lite.broker.groups.coordinator_log import (
     OFFSETS_TOPIC,
     CoordinatorRecord,
@@ -17,7 +16,8 @@ from aiokafka_lite.broker.groups.coordinator_log import (
     encode_record,
     partition_for,
 )
-from aiokafka_lite.broker.groups.topic_hash import TopicFacts, metadata_hash
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts, metadata_hash
 from aiokafka_lite.protocol.messages.consumer_group_records import (
     VALUE_OF,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -36,8 +36,8 @@ from aiokafka_lite.protocol.messages.group_records import (
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.records import RecordSet
-from tests.broker.consumer_group.requests import ConsumerGroupRequests, known_topic
 from tests.broker.groups.fakes import FakeTopics
+from tests.broker.groups.kip848.requests import ConsumerGroupRequests, known_topic
 from tests.broker.groups.requests import await_coordinator
 from tests.broker.wire import fetch, fetch_partition, topic_metadata
 from tests.support.cluster import KafkaHandle

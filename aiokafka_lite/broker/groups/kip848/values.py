@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from aiokafka_lite.broker.groups.consumer_group import Deadline, MemberTimer
-from aiokafka_lite.broker.groups.consumer_member import Owned
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
+from aiokafka_lite.broker.groups.kip848.group import Deadline, MemberTimer
+from aiokafka_lite.broker.groups.kip848.member import Owned
 
 
 @dataclass(frozen=True)

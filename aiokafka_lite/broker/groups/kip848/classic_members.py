@@ -13,23 +13,23 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from aiokafka_lite.broker.groups.consumer_group import ConsumerGroup, Deadline, MemberTimer
-from aiokafka_lite.broker.groups.consumer_machine import ConsumerMachine
-from aiokafka_lite.broker.groups.consumer_member import (
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, Deadline, MemberTimer
+from aiokafka_lite.broker.groups.kip848.machine import ConsumerMachine
+from aiokafka_lite.broker.groups.kip848.member import (
     NOT_OWNED,
     UNRELEASED,
     UNREVOKED,
     ClassicSide,
     ConsumerMember,
 )
-from aiokafka_lite.broker.groups.consumer_values import Step
-from aiokafka_lite.broker.groups.migration import (
+from aiokafka_lite.broker.groups.kip848.migration import (
     downgraded,
     encode_assignment,
     owned_by,
     read_subscription,
     replay,
 )
+from aiokafka_lite.broker.groups.kip848.values import Step
 from aiokafka_lite.broker.groups.values import (
     CONSUMER_PROTOCOL_TYPE,
     ErrorType,

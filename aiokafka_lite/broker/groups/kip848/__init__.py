@@ -1,0 +1,1 @@
+"""Groups of KIP-848: ConsumerGroupHeartbeat, and members that still speak the classic protocol."""
