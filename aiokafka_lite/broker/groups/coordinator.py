@@ -30,12 +30,12 @@ from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.records import group_tombstones
 from aiokafka_lite.broker.groups.kip848.values import Beat, BeatReply
 from aiokafka_lite.broker.groups.loading import CoordinatedPartitions
-from aiokafka_lite.broker.groups.offset_expiry import end_of
-from aiokafka_lite.broker.groups.offsets import CommittedOffset, OffsetManager, OffsetToCommit
-from aiokafka_lite.broker.groups.removal import OffsetRemoval
+from aiokafka_lite.broker.groups.offsets.cache import CommittedOffset, OffsetManager, OffsetToCommit
+from aiokafka_lite.broker.groups.offsets.expiry import end_of
+from aiokafka_lite.broker.groups.offsets.removal import OffsetRemoval
+from aiokafka_lite.broker.groups.offsets.transactions import TransactionalOffsets
 from aiokafka_lite.broker.groups.services import CoordinatorServices
 from aiokafka_lite.broker.groups.timers import GroupTimers
-from aiokafka_lite.broker.groups.transactions import TransactionalOffsets
 from aiokafka_lite.broker.groups.values import (
     ErrorType,
     Join,

@@ -8,7 +8,7 @@ ILLEGAL_GENERATION (KIP-848); 10 topic ids instead of names.
 from __future__ import annotations
 
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.groups.offsets import OffsetToCommit
+from aiokafka_lite.broker.groups.offsets.cache import OffsetToCommit
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.topics import Topic

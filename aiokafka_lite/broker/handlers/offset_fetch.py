@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.groups.offsets import NOTHING_COMMITTED, CommittedOffset
+from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, CommittedOffset
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.errors import NoError, UnknownTopicIdError, UnstableOffsetCommitError

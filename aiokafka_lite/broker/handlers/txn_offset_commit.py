@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.groups.offsets import OffsetToCommit
-from aiokafka_lite.broker.groups.transactions import Committer
+from aiokafka_lite.broker.groups.offsets.cache import OffsetToCommit
+from aiokafka_lite.broker.groups.offsets.transactions import Committer
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC

@@ -23,7 +23,7 @@ from aiokafka_lite import __version__
 from aiokafka_lite._pages.values import ROWS, Json, clip, page_number
 from aiokafka_lite.broker import Broker, Partition, Topic
 from aiokafka_lite.broker.groups.kip848.driver import Group
-from aiokafka_lite.broker.groups.offsets import CommittedOffset
+from aiokafka_lite.broker.groups.offsets.cache import CommittedOffset
 from aiokafka_lite.broker.network.processor import Processor
 from aiokafka_lite.broker.network.request_log import SeenRequest
 from aiokafka_lite.broker.node import BrokerNode

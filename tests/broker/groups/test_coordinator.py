@@ -10,7 +10,7 @@ import pytest
 from aiokafka_lite import errors
 from aiokafka_lite.broker.groups.classic.state import GroupState
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-from aiokafka_lite.broker.groups.offsets import NOTHING_COMMITTED, OffsetToCommit
+from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetToCommit
 from aiokafka_lite.broker.groups.values import ErrorType, Join, Joined, Leaver, Sync
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,

@@ -9,7 +9,7 @@ import pytest
 
 from aiokafka_lite.broker.groups.classic.state import GroupState
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-from aiokafka_lite.broker.groups.offsets import NOTHING_COMMITTED, OffsetToCommit
+from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetToCommit
 from aiokafka_lite.broker.groups.values import Join, Joined, Leaver, Sync
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,

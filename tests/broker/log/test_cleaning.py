@@ -8,7 +8,7 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.groups.offsets import OffsetToCommit
+from aiokafka_lite.broker.groups.offsets.cache import OffsetToCommit
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 from tests.broker.log.test_compaction import DAY_MS, keyed

@@ -10,8 +10,8 @@ import pytest
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.values import Beat, BeatReply, ConsumerSettings
-from aiokafka_lite.broker.groups.offsets import OffsetToCommit
-from aiokafka_lite.broker.groups.transactions import Committer
+from aiokafka_lite.broker.groups.offsets.cache import OffsetToCommit
+from aiokafka_lite.broker.groups.offsets.transactions import Committer
 from aiokafka_lite.broker.transactions.values import ProducerIdentity
 from aiokafka_lite.errors import (
     BrokerResponseError,

@@ -10,7 +10,7 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import decode_record
-from aiokafka_lite.broker.groups.offsets import NOTHING_COMMITTED, OffsetToCommit
+from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetToCommit
 from aiokafka_lite.broker.groups.values import Join, Leaver, Sync
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from aiokafka_lite.protocol.messages.group_records import GroupMetadataKey, encode_versioned

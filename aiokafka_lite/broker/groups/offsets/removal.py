@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.driver import Group
-from aiokafka_lite.broker.groups.offset_expiry import end_of, expired
-from aiokafka_lite.broker.groups.offsets import OffsetManager
-from aiokafka_lite.broker.groups.subscription import consumed_of
+from aiokafka_lite.broker.groups.offsets.cache import OffsetManager
+from aiokafka_lite.broker.groups.offsets.expiry import end_of, expired
+from aiokafka_lite.broker.groups.offsets.subscription import consumed_of
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.errors import (
     GroupIdNotFound,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
-from aiokafka_lite.broker.groups.pending import OpenTransaction, PendingOffsets, Target
+from aiokafka_lite.broker.groups.offsets.pending import OpenTransaction, PendingOffsets, Target
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.errors import NoError, OffsetMetadataTooLargeError
 from aiokafka_lite.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue

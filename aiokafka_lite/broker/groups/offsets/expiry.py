@@ -23,8 +23,8 @@ from aiokafka_lite.broker.groups.classic.state import GroupState
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.records import group_tombstones
-from aiokafka_lite.broker.groups.offsets import NO_EXPIRY, CommittedOffset, OffsetManager
-from aiokafka_lite.broker.groups.subscription import is_subscribed_to
+from aiokafka_lite.broker.groups.offsets.cache import NO_EXPIRY, CommittedOffset, OffsetManager
+from aiokafka_lite.broker.groups.offsets.subscription import is_subscribed_to
 from aiokafka_lite.structs import TopicPartition
 
 # Tells from when on an offset's time counts.

@@ -1,0 +1,1 @@
+"""Committed offsets: what is committed, within transactions too, and how it goes."""
