@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ClusterTopics:
-    """Implements `groups.topic_hash.Topics`.
+    """Implements `groups.kip848.topic_hash.Topics`.
 
     Args:
         catalog: The topics.

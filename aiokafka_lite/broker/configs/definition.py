@@ -29,7 +29,6 @@ class ConfigType(enum.IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
-    CLASS = 8
     PASSWORD = 9
 
 

@@ -10,10 +10,11 @@ processor does that, since such a request cannot be decoded.
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
+from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.features import FEATURES_EPOCH, FIRST_WITH_LEVEL_0, features
 from aiokafka_lite.broker.handlers.registry import HANDLERS, handler
 from aiokafka_lite.errors import IllegalSaslStateError, InvalidRequestError
 from aiokafka_lite.protocol.messages.api_versions import (
@@ -25,7 +26,28 @@ from aiokafka_lite.protocol.messages.api_versions import (
 )
 
 FIRST_WITH_SOFTWARE_NAME: Final = 3
+# The first that can say that a feature starts at level 0.
+FIRST_WITH_LEVEL_0: Final = 4
+# Counts the changes of features' levels in Kafka; here they are settings.
+FEATURES_EPOCH: Final = 0
 _LEGAL_SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+class _Feature(NamedTuple):
+    """A feature of the cluster (KIP-584); a finalized level of 0 means that it is not used."""
+
+    name: str
+    min_level: int
+    max_level: int
+    finalized_level: int
+
+
+def _features(config: BrokerConfig) -> Sequence[_Feature]:
+    """Return the features by whose levels clients decide what they ask for."""
+    return [
+        _Feature("group.version", 0, 1, 1),  # KIP-848
+        _Feature("transaction.version", 0, 2, config.transaction_version),
+    ]
 
 
 @handler(ApiVersionsRequest)
@@ -39,7 +61,7 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsRespo
     session = ctx.connection.sasl
     if session is not None and not session.versions_told():
         return ApiVersionsResponse(error_code=IllegalSaslStateError.errno)
-    known = features(ctx.broker.config)
+    known = _features(ctx.broker.config)
     return ApiVersionsResponse(
         supported_features=[
             SupportedFeatureKey(

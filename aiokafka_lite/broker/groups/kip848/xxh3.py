@@ -30,7 +30,6 @@ _SECRET: Final = bytes.fromhex(
     "2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e"
 )
 _STRIPES_IN_BLOCK: Final = (len(_SECRET) - _STRIPE) // 8
-_BLOCK: Final = _STRIPE * _STRIPES_IN_BLOCK
 _UINT32: Final = struct.Struct("<I")
 _UINT64: Final = struct.Struct("<Q")
 _LANES: Final = struct.Struct("<8Q")
