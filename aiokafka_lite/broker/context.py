@@ -24,7 +24,7 @@ class RequestContext:
     """Where a request came from, and who answers it. Nobody writes to it; frozen, it takes 2 µs.
 
     Attributes:
-        broker: The cluster: topics, purgatory, configuration.
+        cluster: What the node is a part of: topics, purgatory, configuration.
         node: The node that was asked; it answers for what it leads.
         api_version: The version the request came in; handlers only need it where a version
             changed the meaning of a message and not its fields.
@@ -33,7 +33,7 @@ class RequestContext:
         refuses: Only in a Fetch that a fault is for: which partitions are not served.
     """
 
-    broker: Broker
+    cluster: Broker
     node: BrokerNode
     api_version: int
     client_id: str | None

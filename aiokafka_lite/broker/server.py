@@ -427,7 +427,7 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
         """
         return self.security.tokens.issue(principal, lifetime_s=lifetime_s, scope=scope)
 
-    # Groups (what the coordinator needs of its broker)
+    # Groups (what the coordinator needs of its cluster)
 
     @property
     def group_settings(self) -> GroupSettings:

@@ -80,7 +80,7 @@ def change_configs(
     resource = _resource_type(kind)
     if resource is ResourceType.BROKER:
         _check_broker(ctx, name, changes)
-    catalog = ctx.broker.catalog
+    catalog = ctx.cluster.catalog
     topic = catalog.by_name(name) if resource is ResourceType.TOPIC else None
     before = catalog.settings.overrides(resource, name) if topic is None else topic.config.overrides
     after = _changed({} if replaces_all else before, changes, _TABLES[resource])

@@ -150,7 +150,7 @@ def flip_bytes(count: int) -> OnFrame:
     def flip(context: RequestContext, frame: bytes) -> bytes:
         broken = bytearray(frame)
         places = range(HEAD_BYTES, len(frame))
-        for place in context.broker.rng.sample(places, min(count, len(places))):
+        for place in context.cluster.rng.sample(places, min(count, len(places))):
             broken[place] ^= 0xFF
         return bytes(broken)
 

@@ -60,7 +60,7 @@ def topic_names(context: RequestContext) -> refusals.TopicName:
     """Return what names the cluster's topics by their ids."""
 
     def name_of(topic_id: bytes) -> str | None:
-        topic = context.broker.topic_by_id(topic_id)
+        topic = context.cluster.topic_by_id(topic_id)
         return None if topic is None else topic.name
 
     return name_of

@@ -1,4 +1,4 @@
-"""What the group coordinator needs of the broker that it belongs to."""
+"""What the group coordinator needs of the cluster that it belongs to."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ FIRST_WITH_FENCED: Final = 2
 async def handle(ctx: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
     """Add the partition that a group's offsets go to."""
     try:
-        await ctx.broker.open_offsets_topic()
+        await ctx.cluster.open_offsets_topic()
     except KafkaStorageError:
         return AddOffsetsToTxnResponse(error_code=KafkaStorageError.errno)
     error = ctx.transactions.add_partitions(

@@ -112,6 +112,6 @@ def _errors(
 def _why_refused(ctx: RequestContext, tp: TopicPartition) -> ErrorType | None:
     if tp.topic in INTERNAL_TOPICS and ctx.api_version < FIRST_FOR_BROKERS:
         return TopicAuthorizationFailedError
-    topic = ctx.broker.topic(tp.topic)
+    topic = ctx.cluster.topic(tp.topic)
     is_known = topic is not None and topic.partition(tp.partition) is not None
     return None if is_known else UnknownTopicOrPartitionError

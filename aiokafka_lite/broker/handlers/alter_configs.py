@@ -41,7 +41,7 @@ async def handle(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConf
         except KafkaError as error:
             answer.error_code, answer.error_message = code_of(error), text_of(error)
         responses.append(answer)
-    await ctx.broker.disk.settled()
+    await ctx.cluster.disk.settled()
     return AlterConfigsResponse(responses=responses)
 
 

@@ -41,7 +41,7 @@ async def handle(
     ctx: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
     """Set and delete what may be, and say why the rest may not."""
-    credentials = ctx.broker.security.credentials
+    credentials = ctx.cluster.security.credentials
     accepted: dict[str, Callable[[], None]] = {}
     refused: dict[str, BrokerResponseError] = {}
     changes: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [
@@ -61,7 +61,7 @@ async def handle(
             refused[wanted.name] = error
     async for change in in_slices(accepted.values()):
         change()
-    await ctx.broker.disk.settled()
+    await ctx.cluster.disk.settled()
     done = [
         AlterUserScramCredentialsResult(user=name, error_message=None)
         async for name in in_slices(accepted)

@@ -61,7 +61,7 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsRespo
     session = ctx.connection.sasl
     if session is not None and not session.versions_told():
         return ApiVersionsResponse(error_code=IllegalSaslStateError.errno)
-    known = _features(ctx.broker.config)
+    known = _features(ctx.cluster.config)
     return ApiVersionsResponse(
         supported_features=[
             SupportedFeatureKey(

@@ -84,7 +84,7 @@ def _member(ctx: RequestContext, group: ConsumerGroup, member: ConsumerMember) -
 
 def _assignment(ctx: RequestContext, partitions: Mapping[bytes, Iterable[int]]) -> Assignment:
     """Return partitions by topics; those that exist no more are left out."""
-    topics = ((ctx.broker.topic_by_id(topic_id), held) for topic_id, held in partitions.items())
+    topics = ((ctx.cluster.topic_by_id(topic_id), held) for topic_id, held in partitions.items())
     return Assignment(
         topic_partitions=[
             TopicPartitions(topic_id=topic.topic_id, topic_name=topic.name, partitions=sorted(held))

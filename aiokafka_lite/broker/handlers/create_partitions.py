@@ -48,12 +48,12 @@ async def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> Creat
         except KafkaError as error:
             result.error_code, result.error_message = code_of(error), text_of(error)
         results.append(result)
-    await ctx.broker.disk.settled()
+    await ctx.cluster.disk.settled()
     return CreatePartitionsResponse(results=results)
 
 
 def _add(ctx: RequestContext, wanted: CreatePartitionsTopic, *, validate_only: bool) -> None:
-    topic = ctx.broker.topic(wanted.name)
+    topic = ctx.cluster.topic(wanted.name)
     if topic is None:
         raise UnknownTopicOrPartitionError
     count = topic.partition_count
@@ -65,17 +65,17 @@ def _add(ctx: RequestContext, wanted: CreatePartitionsTopic, *, validate_only: b
             f"The topic {wanted.name} currently has {count} partition(s); "
             f"{wanted.count} would not be an increase."
         )
-    ctx.broker.catalog.check_growth(more)
+    ctx.cluster.catalog.check_growth(more)
     replicas = _replicas(ctx, wanted, more, len(topic.partitions[0].replicas))
     if not validate_only:
-        ctx.broker.catalog.add_partitions(topic, replicas)
+        ctx.cluster.catalog.add_partitions(topic, replicas)
 
 
 def _replicas(
     ctx: RequestContext, wanted: CreatePartitionsTopic, more: int, replication: int
 ) -> Sequence[Sequence[int]]:
     if wanted.assignments is None:
-        return ctx.broker.place_replicas(more, replication)
+        return ctx.cluster.place_replicas(more, replication)
     replicas = [assignment.broker_ids for assignment in wanted.assignments]
     if len(replicas) != more:
         raise InvalidReplicationAssignmentError(

@@ -59,11 +59,11 @@ async def handle(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTop
             results.append(_refused(wanted.name, error))
             continue
         if request.validate_only:
-            topic_id = ctx.broker.rng.randbytes(16)  # Kafka tells one that nobody gets, too
+            topic_id = ctx.cluster.rng.randbytes(16)  # Kafka tells one that nobody gets, too
         else:
-            topic_id = ctx.broker.catalog.create(new).topic_id
+            topic_id = ctx.cluster.catalog.create(new).topic_id
         results.append(_created(ctx, new, topic_id))
-    await ctx.broker.disk.settled()
+    await ctx.cluster.disk.settled()
     return CreateTopicsResponse(topics=results)
 
 
@@ -73,11 +73,11 @@ def _validated(ctx: RequestContext, wanted: CreatableTopic) -> NewTopic:
     Raises:
         KafkaError: It may not be created like that.
     """
-    catalog = ctx.broker.catalog
+    catalog = ctx.cluster.catalog
     catalog.check_name(wanted.name)
     if wanted.name == CLUSTER_METADATA_TOPIC:
         raise InvalidRequestError(f"Creation of internal topic {wanted.name} is prohibited.")
-    if ctx.broker.has_topic(wanted.name):
+    if ctx.cluster.has_topic(wanted.name):
         raise TopicAlreadyExistsError(f"Topic '{wanted.name}' already exists.")
     replicas = _assigned(ctx, wanted) if wanted.assignments else _spread(ctx, wanted)
     catalog.check_growth(len(replicas))
@@ -93,7 +93,7 @@ def _config(ctx: RequestContext, wanted: CreatableTopic) -> TopicConfig:
         )
     for setting in wanted.configs:
         overrides[setting.name] = setting.value or ""
-    return ctx.broker.catalog.parse_config(overrides)
+    return ctx.cluster.catalog.parse_config(overrides)
 
 
 def _spread(ctx: RequestContext, wanted: CreatableTopic) -> Sequence[Sequence[int]]:
@@ -107,8 +107,8 @@ def _spread(ctx: RequestContext, wanted: CreatableTopic) -> Sequence[Sequence[in
         raise InvalidPartitionsError(
             "Number of partitions was set to an invalid non-positive value."
         )
-    return ctx.broker.place_replicas(
-        ctx.broker.config.num_partitions if count == DEFAULT else count,
+    return ctx.cluster.place_replicas(
+        ctx.cluster.config.num_partitions if count == DEFAULT else count,
         None if replication == DEFAULT else replication,
     )
 
@@ -152,7 +152,7 @@ def check_replicas(ctx: RequestContext, replicas: Sequence[Sequence[int]]) -> No
                 "The manual partition assignment includes an empty replica list."
             )
         for node in nodes:
-            if node not in ctx.broker.nodes:
+            if node not in ctx.cluster.nodes:
                 raise InvalidReplicationAssignmentError(
                     f"The manual partition assignment includes broker {node}, "
                     "but no such broker is registered."
@@ -194,6 +194,6 @@ def _created(ctx: RequestContext, new: NewTopic, topic_id: bytes) -> CreatableTo
             CreatableTopicConfigs(
                 name=setting.definition.name, value=setting.value, config_source=setting.source
             )
-            for setting in ctx.broker.catalog.settings.of_topic(new.config.overrides)
+            for setting in ctx.cluster.catalog.settings.of_topic(new.config.overrides)
         ],
     )

@@ -39,7 +39,7 @@ async def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRe
         )
         for topic in request.topics
     ]
-    await ctx.broker.disk.drained()
+    await ctx.cluster.disk.drained()
     return DeleteRecordsResponse(topics=results)
 
 
@@ -55,7 +55,7 @@ def _delete(
 
 
 def _low_watermark(ctx: RequestContext, name: str, wanted: DeleteRecordsPartition) -> int:
-    topic = ctx.broker.topic(name)
+    topic = ctx.cluster.topic(name)
     partition = None if topic is None else topic.partition(wanted.partition_index)
     if topic is None or partition is None:
         raise UnknownTopicOrPartitionError(f"there is no {name}-{wanted.partition_index}")

@@ -37,7 +37,7 @@ async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTop
             results.append(_refused(name, topic_id, InvalidRequestError, twice))
         else:
             results.append(_delete(ctx, name, topic_id))
-    await ctx.broker.disk.settled()
+    await ctx.cluster.disk.settled()
     return DeleteTopicsResponse(responses=results)
 
 
@@ -48,14 +48,14 @@ def _delete(ctx: RequestContext, name: str | None, topic_id: bytes) -> Deletable
     if name is None and topic_id == ZERO_UUID:
         neither = "Neither topic name nor id were specified."
         return _refused(name, topic_id, InvalidRequestError, neither)
-    topic = ctx.broker.topic_by_id(topic_id) if name is None else ctx.broker.topic(name)
+    topic = ctx.cluster.topic_by_id(topic_id) if name is None else ctx.cluster.topic(name)
     if topic is None:
         if name is None:
             unknown = "This server does not host this topic ID."
             return _refused(name, topic_id, UnknownTopicIdError, unknown)
         unknown = "This server does not host this topic-partition."
         return _refused(name, topic_id, UnknownTopicOrPartitionError, unknown)
-    ctx.broker.delete_topic(topic)
+    ctx.cluster.delete_topic(topic)
     return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_message=None)
 
 

@@ -39,11 +39,11 @@ def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClus
             error_message=f"there is no endpoint type {request.endpoint_type}",
         )
     return DescribeClusterResponse(
-        cluster_id=ctx.broker.cluster_id,
-        controller_id=ctx.broker.controller_id,
+        cluster_id=ctx.cluster.cluster_id,
+        controller_id=ctx.cluster.controller_id,
         brokers=[
             DescribeClusterBroker(broker_id=at.id, host=at.host, port=at.port, rack=at.rack)
-            for at in map(ctx.address_of, ctx.broker.live_nodes)
+            for at in map(ctx.address_of, ctx.cluster.live_nodes)
         ],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED

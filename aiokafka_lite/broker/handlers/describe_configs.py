@@ -70,11 +70,11 @@ def _settings(ctx: RequestContext, kind: int, name: str) -> Iterator[Setting]:
         InvalidTopicError: There can be no such topic.
         UnknownTopicOrPartitionError: There is no such topic.
     """
-    settings = ctx.broker.catalog.settings
+    settings = ctx.cluster.catalog.settings
     match kind:
         case ResourceType.TOPIC:
             check_topic_name(name)
-            topic = ctx.broker.topic(name)
+            topic = ctx.cluster.topic(name)
             if topic is None:
                 raise UnknownTopicOrPartitionError("")
             return settings.of_topic(topic.config.overrides)

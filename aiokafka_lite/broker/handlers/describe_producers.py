@@ -34,7 +34,7 @@ def handle(ctx: RequestContext, request: DescribeProducersRequest) -> DescribePr
 
 def _describe(ctx: RequestContext, tp: TopicPartition) -> PartitionResponse:
     try:
-        partition = ctx.broker.partition(*tp)
+        partition = ctx.cluster.partition(*tp)
         partition.check_leader(ctx.node.id)
     except BrokerResponseError as error:
         return PartitionResponse(partition_index=tp.partition, error_code=error.errno)

@@ -41,7 +41,7 @@ async def handle(
     """Describe topics until the page is full."""
     cursor, asked_for_all = request.cursor, not request.topics
     asked = {topic.name async for topic in in_slices(request.topics)}
-    names = await sorted_in_slices(list(ctx.broker.topics) if asked_for_all else asked)
+    names = await sorted_in_slices(list(ctx.cluster.topics) if asked_for_all else asked)
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
         wrong = _wrong_cursor(request, cursor, names)
@@ -53,7 +53,7 @@ async def handle(
         if room == 0:
             answer.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
-        topic = ctx.broker.topic(name)
+        topic = ctx.cluster.topic(name)
         if topic is None:
             answer.topics.append(_unknown(name))
             continue
@@ -109,7 +109,7 @@ def _told_partition(
     ctx: RequestContext, partition: Partition
 ) -> DescribeTopicPartitionsResponsePartition:
     has_leader = partition.leader_id != NO_LEADER
-    nodes = ctx.broker.nodes
+    nodes = ctx.cluster.nodes
     return DescribeTopicPartitionsResponsePartition(
         error_code=(NoError if has_leader else LeaderNotAvailableError).errno,
         partition_index=partition.index,

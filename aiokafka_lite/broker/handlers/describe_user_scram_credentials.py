@@ -21,7 +21,7 @@ async def handle(
     ctx: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
     """Name the mechanisms and iterations of the users asked for, or of all."""
-    credentials = ctx.broker.security.credentials
+    credentials = ctx.cluster.security.credentials
     asked: Counter[str] = Counter()
     async for user in in_slices(request.users or ()):
         asked[user.name] += 1

@@ -50,7 +50,7 @@ _MOVED: Final = (NotLeaderForPartitionError.errno, FencedLeaderEpochError.errno)
 def handle(ctx: RequestContext, request: FetchRequest) -> Steps[FetchResponse | Late]:
     """Read from partitions, now or when there is enough."""
     uses_topic_ids = ctx.api_version >= FIRST_WITH_TOPIC_IDS
-    now = ctx.broker.loop.time()
+    now = ctx.cluster.loop.time()
     targets = yield from _targets(request.topics, uses_topic_ids)
     forgotten: list[FetchKey] = []
     if request.forgotten_topics_data:
@@ -63,7 +63,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Steps[FetchResponse | 
         uses_topic_ids=uses_topic_ids,
         now=now,
     )
-    max_bytes = min(request.max_bytes, ctx.broker.config.fetch_max_bytes)
+    max_bytes = min(request.max_bytes, ctx.cluster.config.fetch_max_bytes)
     limits = FetchLimits(
         min_bytes=min(request.min_bytes, max_bytes),
         max_bytes=max_bytes,
@@ -131,7 +131,7 @@ def _find(ctx: RequestContext, target: FetchTarget) -> Partition | type[BrokerRe
     if partition is not None:
         refused = ctx.refuses and ctx.refuses(partition.topic, partition.index)
         return refused or partition
-    is_unknown_id = isinstance(target.key.topic, bytes) and not ctx.broker.topic_by_id(
+    is_unknown_id = isinstance(target.key.topic, bytes) and not ctx.cluster.topic_by_id(
         target.key.topic
     )
     return UnknownTopicIdError if is_unknown_id else UnknownTopicOrPartitionError
@@ -139,7 +139,7 @@ def _find(ctx: RequestContext, target: FetchTarget) -> Partition | type[BrokerRe
 
 def _find_key(ctx: RequestContext, key: FetchKey) -> Partition | None:
     asked = key.topic
-    topic = ctx.broker.topic_by_id(asked) if isinstance(asked, bytes) else ctx.broker.topic(asked)
+    topic = ctx.cluster.topic_by_id(asked) if isinstance(asked, bytes) else ctx.cluster.topic(asked)
     return None if topic is None else topic.partition(key.partition)
 
 
@@ -169,7 +169,7 @@ def _hint_at_leaders(
         if data.error_code not in _MOVED:
             continue
         partition = _find_key(ctx, key)
-        leader = None if partition is None else ctx.broker.nodes.get(partition.leader_id)
+        leader = None if partition is None else ctx.cluster.nodes.get(partition.leader_id)
         if partition is not None and leader is not None:
             data.current_leader = LeaderIdAndEpoch(
                 leader_id=leader.id, leader_epoch=partition.leader_epoch

@@ -48,9 +48,9 @@ async def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCo
     """Say which node coordinates each of the keys; the first to ask has the topic made."""
     error = await _open(ctx, request.key_type)
     find = (
-        ctx.broker.transactions.coordinator_id_of
+        ctx.cluster.transactions.coordinator_id_of
         if request.key_type == KeyType.TRANSACTION
-        else ctx.broker.coordinator_of
+        else ctx.cluster.coordinator_of
     )
     return FindCoordinatorResponse(
         coordinators=[_coordinator(ctx, key, error, find) for key in request.coordinator_keys]
@@ -62,7 +62,7 @@ def _coordinator(
 ) -> Coordinator:
     address = NO_NODE
     if error is NoError:
-        node = ctx.broker.nodes.get(find(key))
+        node = ctx.cluster.nodes.get(find(key))
         if node is None:
             error = CoordinatorNotAvailableError
         else:
@@ -86,9 +86,9 @@ async def _open(ctx: RequestContext, key_type: int) -> ErrorType:
         return InvalidRequestError
     try:
         if key_type == KeyType.TRANSACTION:
-            await ctx.broker.open_transaction_topic()
+            await ctx.cluster.open_transaction_topic()
         else:
-            await ctx.broker.open_offsets_topic()
+            await ctx.cluster.open_offsets_topic()
     except KafkaStorageError:
         return CoordinatorNotAvailableError
     return NoError

@@ -43,7 +43,7 @@ async def handle(
         except KafkaError as error:
             answer.error_code, answer.error_message = code_of(error), text_of(error)
         responses.append(answer)
-    await ctx.broker.disk.settled()
+    await ctx.cluster.disk.settled()
     return IncrementalAlterConfigsResponse(responses=responses)
 
 

@@ -31,7 +31,7 @@ async def handle(ctx: RequestContext, request: InitProducerIdRequest) -> InitPro
     if (request.producer_id < 0) != (request.producer_epoch < 0):
         return InitProducerIdResponse(error_code=InvalidRequestError.errno, producer_epoch=NO_EPOCH)
     if request.transactional_id is None:
-        producer_id = await ctx.broker.transactions.new_producer_id()
+        producer_id = await ctx.cluster.transactions.new_producer_id()
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=FIRST_EPOCH)
     expected = None
     if request.producer_id >= 0:

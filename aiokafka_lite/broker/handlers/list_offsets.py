@@ -79,7 +79,7 @@ def _look_up(
     ctx: RequestContext, topic: str, wanted: ListOffsetsPartition, *, is_committed: bool
 ) -> ListOffsetsPartitionResponse:
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
-    known = ctx.broker.topic(topic)
+    known = ctx.cluster.topic(topic)
     partition = None if known is None else known.partition(wanted.partition_index)
     try:
         if partition is None:

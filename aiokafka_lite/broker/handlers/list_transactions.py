@@ -43,7 +43,7 @@ async def handle(ctx: RequestContext, request: ListTransactionsRequest) -> ListT
             async for transactional_id, transaction in in_slices(
                 tuple(ctx.transactions.transactions.items())
             )
-            if _passes(request, transaction, ctx.broker.clock())
+            if _passes(request, transaction, ctx.cluster.clock())
             and (pattern is None or pattern.matches(transactional_id))
         ],
     )

@@ -53,17 +53,17 @@ FIRST_WITH_REQUESTED_IDS: Final = 12
 @handler(MetadataRequest)
 async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """Describe the cluster and the topics asked for, creating those that may be."""
-    topic_count = len(ctx.broker.topics)
+    topic_count = len(ctx.cluster.topics)
     described = await _described(ctx, request)
-    if len(ctx.broker.topics) != topic_count:  # some were created
-        await ctx.broker.disk.settled()
+    if len(ctx.cluster.topics) != topic_count:  # some were created
+        await ctx.cluster.disk.settled()
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=at.id, host=at.host, port=at.port, rack=at.rack)
-            for at in map(ctx.address_of, ctx.broker.live_nodes)
+            for at in map(ctx.address_of, ctx.cluster.live_nodes)
         ],
-        cluster_id=ctx.broker.cluster_id,
-        controller_id=ctx.broker.controller_id,
+        cluster_id=ctx.cluster.cluster_id,
+        controller_id=ctx.cluster.controller_id,
         topics=described,
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
@@ -75,7 +75,7 @@ async def _described(ctx: RequestContext, request: MetadataRequest) -> list[Meta
     """Describe each topic asked for, or say what is to be said instead."""
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     if request.topics is None:
-        every_topic = tuple(ctx.broker.topics.values())
+        every_topic = tuple(ctx.cluster.topics.values())
         return [_describe(ctx, topic, operations) async for topic in in_slices(every_topic)]
     found: dict[str | bytes, MetadataResponseTopic] = {}
     slices = Slices()  # most requests are small: nothing is to be called for each topic
@@ -95,17 +95,17 @@ async def _described(ctx: RequestContext, request: MetadataRequest) -> list[Meta
 
 async def _open(ctx: RequestContext, internal_topic: str) -> None:
     if internal_topic == GROUP_METADATA_TOPIC:
-        await ctx.broker.open_offsets_topic()
+        await ctx.cluster.open_offsets_topic()
     else:
-        await ctx.broker.open_transaction_topic()
+        await ctx.cluster.open_transaction_topic()
 
 
 def _may_create(ctx: RequestContext, request: MetadataRequest) -> bool:
-    return request.allow_auto_topic_creation and ctx.broker.config.auto_create_topics
+    return request.allow_auto_topic_creation and ctx.cluster.config.auto_create_topics
 
 
 def _by_id(ctx: RequestContext, wanted: MetadataRequestTopic) -> Topic | MetadataResponseTopic:
-    topic = ctx.broker.topic_by_id(wanted.topic_id)
+    topic = ctx.cluster.topic_by_id(wanted.topic_id)
     if topic is not None:
         return topic
     return MetadataResponseTopic(
@@ -116,13 +116,13 @@ def _by_id(ctx: RequestContext, wanted: MetadataRequestTopic) -> Topic | Metadat
 def _by_name(
     ctx: RequestContext, request: MetadataRequest, name: str
 ) -> Topic | MetadataResponseTopic:
-    topic = ctx.broker.topic(name)
+    topic = ctx.cluster.topic(name)
     if topic is not None:
         return topic
     if not _may_create(ctx, request):
         return _unknown(name)
     try:
-        return ctx.broker.create_topic(name)
+        return ctx.cluster.create_topic(name)
     except KafkaError as error:
         return MetadataResponseTopic(name=name, error_code=code_of(error))
 
@@ -137,7 +137,7 @@ def _unknown(name: str) -> MetadataResponseTopic:
 
 
 def _describe(ctx: RequestContext, topic: Topic, operations: int) -> MetadataResponseTopic:
-    up = {node.id for node in ctx.broker.live_nodes}
+    up = {node.id for node in ctx.cluster.live_nodes}
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,

@@ -85,7 +85,7 @@ def handle(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCommitRes
 
 def _find(ctx: RequestContext, item: OffsetCommitRequestTopic) -> tuple[Topic | None, ErrorType]:
     if ctx.api_version >= FIRST_WITH_TOPIC_IDS:
-        topic = ctx.broker.topic_by_id(item.topic_id)
+        topic = ctx.cluster.topic_by_id(item.topic_id)
         return topic, NoError if topic else UnknownTopicIdError
-    topic = ctx.broker.topic(item.name)
+    topic = ctx.cluster.topic(item.name)
     return topic, NoError if topic else UnknownTopicOrPartitionError

@@ -21,7 +21,7 @@ def handle(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteRes
     accepted: list[OffsetDeleteResponsePartition] = []
     topics = []
     for item in request.topics:
-        topic = ctx.broker.topic(item.name)
+        topic = ctx.cluster.topic(item.name)
         answer = OffsetDeleteResponseTopic(name=item.name)
         topics.append(answer)
         for partition in item.partitions:

@@ -59,7 +59,7 @@ def _fetch_topic(
 ) -> OffsetFetchResponseTopics:
     name = wanted.name
     if ctx.api_version >= FIRST_WITH_TOPIC_IDS:
-        topic = ctx.broker.topic_by_id(wanted.topic_id)
+        topic = ctx.cluster.topic_by_id(wanted.topic_id)
         if topic is None:
             return _refused(wanted, UnknownTopicIdError)
         name = topic.name
@@ -89,7 +89,7 @@ def _everything(
 ) -> list[OffsetFetchResponseTopics]:
     topics = []
     for name, partitions in ctx.groups.offsets.fetch_all(group_id).items():
-        topic = ctx.broker.topic(name)
+        topic = ctx.cluster.topic(name)
         if topic is None and ctx.api_version >= FIRST_WITH_TOPIC_IDS:
             continue  # a topic that is gone has no id to go by
         topics.append(

@@ -39,7 +39,7 @@ def _end_of_epoch(
     ctx: RequestContext, topic: str, wanted: OffsetForLeaderPartition
 ) -> EpochEndOffset:
     answer = EpochEndOffset(partition=wanted.partition)
-    known = ctx.broker.topic(topic)
+    known = ctx.cluster.topic(topic)
     partition = None if known is None else known.partition(wanted.partition)
     try:
         if partition is None:

@@ -96,7 +96,7 @@ def handle(
 
 
 def _are_topics_kept(ctx: RequestContext, request: ProduceRequest) -> bool:
-    broker = ctx.broker
+    broker = ctx.cluster
     return all(
         topic is None or broker.catalog.is_kept(topic)
         for topic in (_topic(ctx, data) for data in request.topic_data)
@@ -104,7 +104,7 @@ def _are_topics_kept(ctx: RequestContext, request: ProduceRequest) -> bool:
 
 
 async def _answer_when_kept(ctx: RequestContext, answer: ProduceResponse) -> ProduceResponse:
-    await ctx.broker.disk.settled()
+    await ctx.cluster.disk.settled()
     return answer
 
 
@@ -129,7 +129,7 @@ def _append(
             raise NotEnoughReplicasError(
                 f"{len(partition.isr)} replicas are in sync, {needed} must be (min.insync.replicas)"
             )
-        now_ms = ctx.broker.clock()
+        now_ms = ctx.cluster.clock()
         header, batch = validated_batch(item.records, ctx.api_version, topic.config, now_ms)
         if header.is_transactional:
             verify_batch(ctx, request.transactional_id or "", header, partition)
@@ -169,7 +169,7 @@ def _leaders_hinted_at(
         for answer in topic.partition_responses
         if answer.error_code == NotLeaderForPartitionError.errno
     }
-    addresses = (ctx.address_of(ctx.broker.nodes[node]) for node in ids if node != NO_LEADER)
+    addresses = (ctx.address_of(ctx.cluster.nodes[node]) for node in ids if node != NO_LEADER)
     return [
         NodeEndpoint(node_id=at.id, host=at.host, port=at.port, rack=at.rack) for at in addresses
     ]
@@ -177,8 +177,8 @@ def _leaders_hinted_at(
 
 def _topic(ctx: RequestContext, data: TopicProduceData) -> Topic | None:
     if data.topic_id != ZERO_UUID:
-        return ctx.broker.topic_by_id(data.topic_id)
-    return ctx.broker.topic(data.name)
+        return ctx.cluster.topic_by_id(data.topic_id)
+    return ctx.cluster.topic(data.name)
 
 
 def _find(ctx: RequestContext, data: TopicProduceData, index: int) -> tuple[Topic, Partition]:

@@ -40,7 +40,7 @@ def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCom
     for item in request.topics:
         answer = TxnOffsetCommitResponseTopic(name=item.name)
         response.topics.append(answer)
-        topic = ctx.broker.topic(item.name)
+        topic = ctx.cluster.topic(item.name)
         for partition in item.partitions:
             index = partition.partition_index
             result = TxnOffsetCommitResponsePartition(partition_index=index)
@@ -89,7 +89,7 @@ def _verify(
     if error is not NoError:
         return error
     tp = TopicPartition(GROUP_METADATA_TOPIC, ctx.groups.partition_for(request.group_id))
-    producers = ctx.broker.partition(*tp).log.producers
+    producers = ctx.cluster.partition(*tp).log.producers
     if producers.has_open_transaction(producer.producer_id, producer.epoch):
         return NoError
     verification = Verification.OLD
@@ -97,4 +97,4 @@ def _verify(
         verification = Verification.ABORTABLE
     if ctx.api_version >= FIRST_THAT_ADDS:
         verification = Verification.ADDS
-    return verify(ctx.broker.transactions, request.transactional_id, producer, tp, verification)
+    return verify(ctx.cluster.transactions, request.transactional_id, producer, tp, verification)

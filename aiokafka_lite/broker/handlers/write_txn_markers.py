@@ -56,7 +56,7 @@ def _write_all(ctx: RequestContext, asked: WritableTxnMarker) -> WritableTxnMark
 
 def _write(ctx: RequestContext, tp: TopicPartition, marker: Marker) -> ErrorType:
     try:
-        ctx.broker.partition(*tp).check_leader(ctx.node.id)
+        ctx.cluster.partition(*tp).check_leader(ctx.node.id)
     except BrokerResponseError as error:
         return type(error)
-    return ctx.broker.transactions.write_marker(tp, marker)
+    return ctx.cluster.transactions.write_marker(tp, marker)

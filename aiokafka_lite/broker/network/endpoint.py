@@ -162,7 +162,7 @@ class Endpoint:
 
     def context(self, processor: Processor, version: int, client_id: str | None) -> RequestContext:
         return RequestContext(
-            broker=self.node.cluster,
+            cluster=self.node.cluster,
             node=self.node,
             api_version=version,
             client_id=client_id,

@@ -68,7 +68,7 @@ class TransactionSettings(NamedTuple):
 
 
 class TransactionServices(Protocol):
-    """What the coordinator needs of its broker."""
+    """What the coordinator needs of its cluster."""
 
     @property
     def clock(self) -> Callable[[], int]: ...

@@ -83,7 +83,7 @@ def verify_batch(
     adds = ctx.api_version >= FIRST_THAT_ADDS
     producers.verifying(header, has_epochs=adds)
     error = verify(
-        ctx.broker.transactions,
+        ctx.cluster.transactions,
         transactional_id,
         ProducerIdentity(header.producer_id, header.producer_epoch),
         TopicPartition(partition.topic, partition.index),

@@ -40,20 +40,20 @@ EXPIRY_CHECK_S: Final = 3_600.0
 class ClusterTransactions:
     """The cluster as transaction coordinators see it; see `TransactionServices`."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, cluster: Broker) -> None:
+        self._cluster = cluster
 
     @property
     def clock(self) -> Callable[[], int]:
-        return self._broker.clock
+        return self._cluster.clock
 
     @property
     def scope(self) -> TaskScope:
-        return self._broker.scope
+        return self._cluster.scope
 
     @property
     def settings(self) -> TransactionSettings:
-        config = self._broker.config
+        config = self._cluster.config
         return TransactionSettings(
             max_timeout_ms=config.transaction_max_timeout_ms,
             expiration_ms=config.transactional_id_expiration_ms,
@@ -63,25 +63,25 @@ class ClusterTransactions:
     @property
     def partition_count(self) -> int:
         """What there are: ids are assigned to partitions by it, so the stored number counts."""
-        topic = self._broker.topic(TRANSACTION_STATE_TOPIC)
+        topic = self._cluster.topic(TRANSACTION_STATE_TOPIC)
         if topic is None:
-            return self._broker.config.transaction_topic_partitions
+            return self._cluster.config.transaction_topic_partitions
         return topic.partition_count
 
     def partition(self, topic: str, index: int) -> Partition:
-        return self._broker.partition(topic, index)
+        return self._cluster.partition(topic, index)
 
     def leader_epoch(self, index: int) -> int:
         return self.partition(TRANSACTION_STATE_TOPIC, index).leader_epoch
 
     async def new_producer_id(self) -> int:
-        producer_id = self._broker.catalog.next_producer_id()
-        await self._broker.disk.settled()
+        producer_id = self._cluster.catalog.next_producer_id()
+        await self._cluster.disk.settled()
         return producer_id
 
     def expire_ids(self) -> Steps[None]:
         """Forget what nobody used for long, on every node."""
-        for node in self._broker.nodes.values():
+        for node in self._cluster.nodes.values():
             yield from node.transactions.expire_ids()
 
     # What a test may hold up
@@ -92,19 +92,19 @@ class ClusterTransactions:
         EndTxn is answered, and the outcome is in the log; readers of committed records wait, and
         producers are told CONCURRENT_TRANSACTIONS, until `release_markers`.
         """
-        for node in self._broker.nodes.values():
+        for node in self._cluster.nodes.values():
             node.transactions.hold_markers()
 
     def release_markers(self) -> None:
         """Write the markers that were held back."""
-        for node in self._broker.nodes.values():
+        for node in self._cluster.nodes.values():
             node.transactions.release_markers()
 
     # Other nodes
 
     def coordinator_id_of(self, transactional_id: str) -> int:
         """Return the id of the node that coordinates a transactional id, -1 when there is none."""
-        if not self._broker.has_topic(TRANSACTION_STATE_TOPIC):
+        if not self._cluster.has_topic(TRANSACTION_STATE_TOPIC):
             return NO_LEADER
         index = partition_for(transactional_id, self.partition_count)
         return self.partition(TRANSACTION_STATE_TOPIC, index).leader_id
@@ -115,7 +115,7 @@ class ClusterTransactions:
         Raises:
             CoordinatorNotAvailableError: No node coordinates it now.
         """
-        node = self._broker.nodes.get(self.coordinator_id_of(transactional_id))
+        node = self._cluster.nodes.get(self.coordinator_id_of(transactional_id))
         if node is None:
             raise CoordinatorNotAvailableError(f"nobody coordinates {transactional_id!r} now")
         return node.transactions
@@ -123,7 +123,7 @@ class ClusterTransactions:
     def write_marker(self, tp: TopicPartition, marker: Marker) -> ErrorType:
         """End a producer's transaction in a partition, whichever node leads it."""
         try:
-            partition = self._broker.partition(*tp)
+            partition = self._cluster.partition(*tp)
             if partition.leader_id == NO_LEADER:
                 return LeaderNotAvailableError
             if tp.topic == GROUP_METADATA_TOPIC:
@@ -137,7 +137,7 @@ class ClusterTransactions:
 
     def _write_to_groups(self, partition: Partition, marker: Marker) -> ErrorType:
         """End a transaction that committed offsets, also for the coordinator of the groups."""
-        groups = self._broker.nodes[partition.leader_id].groups
+        groups = self._cluster.nodes[partition.leader_id].groups
         error = groups.availability_of(partition.index)
         if error is NoError:
             self._write(partition, marker)
@@ -152,7 +152,7 @@ class ClusterTransactions:
                 ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
                 producer_id=marker.producer_id,
                 producer_epoch=marker.epoch,
-                timestamp_ms=self._broker.clock(),
+                timestamp_ms=self._cluster.clock(),
                 coordinator_epoch=marker.coordinator_epoch,
             )
         )
