@@ -88,8 +88,9 @@ class Pool:
         self.on_reachability: Callable[[int, str, KafkaError | None, float], None] | None = None
         # Connections that were opened, and those of them that took the place of lost ones.
         self.opened_count = self.reconnect_count = 0
-        # Nodes whose answers are overdue: not asked what any other node could tell as well.
-        self.suspects: frozenset[int] = frozenset()
+        # Nodes whose answers are overdue, by who waits for them: they are not asked what any other
+        # node could tell as well.
+        self._suspects: dict[object, frozenset[int]] = {}
 
     # --- What it is asked ------------------------------------------------------------------
     def is_ready(self, node_id: int, lane: Lane = Lane.GENERAL) -> bool:
@@ -174,6 +175,18 @@ class Pool:
         is_connected = state.slots[Lane.GENERAL].connection is not None
         is_doubtful = state.last_error is not None or state.node.id in self.suspects
         return (is_doubtful, not is_connected, state.in_flight_count)
+
+    def suspect(self, owner: object, node_ids: frozenset[int]) -> None:
+        """Note whose answers are overdue, in place of those that the owner has named before."""
+        if node_ids:
+            self._suspects[owner] = node_ids
+        else:
+            self._suspects.pop(owner, None)
+
+    @property
+    def suspects(self) -> frozenset[int]:
+        """The nodes that owe somebody an answer that is overdue."""
+        return frozenset(node_id for ids in self._suspects.values() for node_id in ids)
 
     def node_ids(self) -> list[int]:
         """Return the ids of the nodes that requests can be sent to."""

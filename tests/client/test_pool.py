@@ -395,6 +395,21 @@ async def test_least_loaded_node_is_connected_and_has_least_in_flight(
         await pool.close()
 
 
+async def test_nodes_whose_answers_are_overdue_for_anybody_are_chosen_last(
+    new_pool: NewPool,
+) -> None:
+    pool = new_pool(quick_config())
+    pool.update_nodes({number: Node(number, "127.0.0.1", 1) for number in (1, 2, 3)})
+    fetching, asking = object(), object()
+    pool.suspect(fetching, frozenset({1}))
+    pool.suspect(asking, frozenset({1, 2}))
+    assert {pool.least_loaded_node() for _ in range(20)} == {3}
+    pool.suspect(asking, frozenset())
+    assert {pool.least_loaded_node() for _ in range(50)} == {2, 3}
+    pool.suspect(fetching, frozenset({1, 2, 3}))
+    assert {pool.least_loaded_node() for _ in range(80)} == {1, 2, 3}
+
+
 # --- Throttling ------------------------------------------------------------------------------
 async def test_throttle_mutes_fetching_not_heartbeats(broker: ScriptedBroker, pool: Pool) -> None:
     broker.scripts[FetchRequest] = lambda _: FetchResponse(throttle_time_ms=5_000)

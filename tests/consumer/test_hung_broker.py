@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
@@ -162,6 +162,35 @@ async def test_a_partition_that_another_broker_leads_by_now_is_asked_about_there
         # The old leader answers at last; the position stays, and nothing is passed over.
         async with _compat.timeout(SOON_S):
             assert (await consumer.getone()).offset == COUNT
+
+
+@pytest.mark.parametrize("question", ["seek_to_end", "end_offsets"])
+async def test_a_partition_whose_leader_hangs_is_asked_about_at_the_next_one(
+    broker: Broker, question: str
+) -> None:
+    """Nobody tells that another node leads, and no fetch is overdue: it has to be asked."""
+    async with consuming(broker, metadata_max_age_ms=300_000) as consumer:
+        consumer.assign([STUCK])
+        await soon(consumer, STUCK)
+        consumer.pause(STUCK)
+        with broker.on(node=HUNG).hold():
+            asking: Awaitable[object] = (
+                consumer.seek_to_end(STUCK)
+                if question == "seek_to_end"
+                else consumer.end_offsets([STUCK])
+            )
+            answer = asyncio.ensure_future(asking)
+            await asyncio.sleep(1.5)  # others were asked once, and had nothing to tell
+            assert not answer.done()
+            assert consumer._engine.running.cluster.pool.suspects == {HUNG}
+            broker.move_leader(STUCK, SECOND)
+            assert await asyncio.wait_for(answer, 5) == (
+                True if question == "seek_to_end" else {STUCK: COUNT}
+            )
+        # The old one answers as well by now. What is asked of it next is asked in vain no more.
+        broker.move_leader(STUCK, HUNG)
+        assert await asyncio.wait_for(consumer.end_offsets([STUCK]), 5) == {STUCK: COUNT}
+        assert not consumer._engine.running.cluster.pool.suspects
 
 
 async def test_an_answer_that_comes_after_a_seek_moves_nothing(broker: Broker) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -21,13 +20,22 @@ from tests.support.cluster import KafkaHandle
 TP = TopicPartition("t", 0)
 
 
+class SuspectingPool:
+    """Stands in for Pool."""
+
+    suspects: frozenset[int] = frozenset()
+
+    def suspect(self, owner: object, node_ids: frozenset[int]) -> None:
+        self.suspects = node_ids
+
+
 class Questions:
     """Stands in for Cluster: counts what it is asked to do."""
 
     def __init__(self) -> None:
         self.searches: list[float] = []
         self.invalidations: list[float] = []
-        self.pool = SimpleNamespace(suspects=frozenset())
+        self.pool = SuspectingPool()
 
     def look_for_leader(self) -> None:
         self.searches.append(asyncio.get_running_loop().time())

@@ -91,7 +91,7 @@ class LeaderSearch:
             if node.failing_since is None and node.is_overdue(now):
                 overdue.add(node.node_id)
         is_searching = any(since is not None and now - since < SEARCH_S for since in began)
-        self._cluster.pool.suspects = frozenset(overdue)
+        self._cluster.pool.suspect(self, frozenset(overdue))
         if is_searching:
             self._cluster.look_for_leader()
         elif overdue:

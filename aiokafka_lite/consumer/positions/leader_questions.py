@@ -7,7 +7,8 @@
 Each node has one question pending at most, in a task of its own; what comes up meanwhile waits
 for its end and goes out together. A back-off is of one partition, grows with its failures in a
 row, and ends at once when another node leads. An answer of a node that leads no more counts for
-nothing: the new leader is asked.
+nothing: the new leader is asked. A node that hangs closes no connection: when its answer is
+overdue, the others are asked again and again whether it still leads.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from aiokafka_lite.errors import KafkaError, UnknownTopicOrPartitionError
 from aiokafka_lite.structs import TopicPartition
 
 LAST_BACKOFF_S: Final = 1.0
+# What a node may take to answer until it is asked of others whether it still leads.
+OVERDUE_S: Final = 1.0
 
 WishT = TypeVar("WishT", bound=Hashable)
 QuestionT = TypeVar("QuestionT")
@@ -89,6 +92,9 @@ class LeaderQuestions(Generic[WishT, QuestionT, AnswerT]):
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._pending: dict[int, asyncio.Task[None]] = {}
+        # By node: fires when what is pending there is overdue.
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._overdue: frozenset[int] = frozenset()
         self._failures: dict[WishT, Failure] = {}
 
     def advance(self, wanted: Mapping[WishT, tuple[TopicPartition, QuestionT]]) -> float | None:
@@ -138,12 +144,14 @@ class LeaderQuestions(Generic[WishT, QuestionT, AnswerT]):
         self, node_id: int, asked: Mapping[WishT, tuple[TopicPartition, QuestionT, Leader]]
     ) -> None:
         """Ask a node, and pass on what it answers."""
+        self._watch(node_id)
         try:
             found, failures = await self._ask(
                 node_id, {tp: question for tp, question, _ in asked.values()}
             )
         finally:
             del self._pending[node_id]
+            self._end_watch(node_id)
             self._on_end()
         delays: dict[int, float] = {}
         for wish, (tp, _, leader) in asked.items():
@@ -154,6 +162,24 @@ class LeaderQuestions(Generic[WishT, QuestionT, AnswerT]):
                 self._on_answer(wish, found[tp], leader.epoch)
             else:
                 self._fail(wish, failures[tp], leader, delays)
+
+    def _watch(self, node_id: int) -> None:
+        """Ask others for metadata when a node's answer is overdue, for as long as it is."""
+        self._timers[node_id] = self._loop.call_later(OVERDUE_S, self._ask_others, node_id)
+
+    def _ask_others(self, node_id: int) -> None:
+        self._suspect(self._overdue | {node_id})
+        self._cluster.invalidate()
+        self._watch(node_id)
+
+    def _end_watch(self, node_id: int) -> None:
+        self._timers.pop(node_id).cancel()
+        if node_id in self._overdue:
+            self._suspect(self._overdue - {node_id})
+
+    def _suspect(self, overdue: frozenset[int]) -> None:
+        self._overdue = overdue
+        self._cluster.pool.suspect(self, overdue)
 
     def _miss_leader(self, wish: WishT, tp: TopicPartition, delays: dict[int, float]) -> None:
         if tp.topic in self._cluster.view.topics:
