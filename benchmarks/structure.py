@@ -12,7 +12,7 @@ import argparse
 import ast
 import asyncio
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -24,7 +24,6 @@ from rich.table import Table
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.broker import NewRecord
 from aiokafka_lite.broker.thread import BrokerThread
-from aiokafka_lite.consumer.assignment.partition import PartitionState
 
 PACKAGE: Final = Path("aiokafka_lite")
 CONSUMER: Final = PACKAGE / "consumer"
@@ -62,9 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table.add_row("classes", str(sum(len(_classes(tree)) for tree in trees.values())))
     foreign = list(_foreign_privates(trees))
     table.add_row("accesses to another object's privates", str(len(foreign)))
-    writers = _writers(trees)
-    several = {name: sorted(paths) for name, paths in writers.items() if len(paths) > 1}
-    table.add_row("fields of a partition with several writing modules", str(len(several)))
     twice = _names_that_stand_twice()
     table.add_row("public class names that stand twice in the package", str(len(twice)))
     with BrokerThread() as broker:
@@ -87,7 +83,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, walked in walks.items():
             console.print(name, walked.files.most_common(), sorted(walked.classes))
         console.print("privates", foreign)
-        console.print("writers", several)
         console.print("twice", twice)
     return 0
 
@@ -107,22 +102,6 @@ def _foreign_privates(trees: dict[Path, ast.Module]) -> Iterator[str]:
             is_own = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
             if not is_special and not is_own:
                 yield f"{path.relative_to(CONSUMER)}:{node.lineno} {ast.unparse(node)}"
-
-
-def _writers(trees: dict[Path, ast.Module]) -> dict[str, set[str]]:
-    """Return which modules write each field of a partition, its own class aside."""
-    fields = frozenset(PartitionState.__slots__)
-    written: dict[str, set[str]] = defaultdict(set)
-    for path, tree in trees.items():
-        for node in ast.walk(tree):
-            if (
-                isinstance(node, ast.Attribute)
-                and isinstance(node.ctx, ast.Store)
-                and node.attr in fields
-                and not ast.unparse(node.value).endswith(("self", "counts"))
-            ):
-                written[node.attr].add(str(path.relative_to(CONSUMER)))
-    return written
 
 
 def _names_that_stand_twice() -> list[str]:
