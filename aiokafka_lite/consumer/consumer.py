@@ -27,7 +27,7 @@ from aiokafka_lite.consumer.arguments import (
     check_timestamps,
     check_topics,
 )
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.buffer.delivering import LentDelivery, make_delivery
@@ -639,7 +639,7 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
             from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
 
             self._arrow_gets = ArrowGets(
-                self._state, self._engine.queue, self._ready, self._config.max_poll_records
+                self._state, self._engine.buffer, self._ready, self._config.max_poll_records
             )
         return self._arrow_gets
 
@@ -803,7 +803,7 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
         def are_known() -> bool:
             missing = [tp for tp in wanted if self._awaits_position(tp)]
             for tp in missing:
-                if error := self._engine.queue.sticky_error(self._state.partition(tp)):
+                if error := self._engine.buffer.sticky_error(self._state.partition(tp)):
                     raise error.with_traceback(None)
             return not missing
 
@@ -964,7 +964,7 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
             return None
         return int((time.time() - (self._loop.time() - answered_at)) * 1000)
 
-    def _assigned(self, partition: TopicPartition) -> PartitionState:
+    def _assigned(self, partition: TopicPartition) -> Cursor:
         state = self._state.assignment.get(check_partition(partition))
         if state is None:
             raise AssertionError(f"Partition is not assigned: {partition}")
@@ -1132,7 +1132,7 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
         return measure(self._engine, self._loop.time())
 
     # --- Shared ---------------------------------------------------------------------------
-    def _states(self, partitions: tuple[TopicPartition, ...]) -> list[PartitionState]:
+    def _states(self, partitions: tuple[TopicPartition, ...]) -> list[Cursor]:
         if not partitions:
             return list(self._state.assignment.values())
         return [self._state.partition(tp) for tp in check_partitions(partitions)]

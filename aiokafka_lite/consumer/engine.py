@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._event import Event
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
+from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.delivering import AnyDelivery
-from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
@@ -66,7 +66,7 @@ class Engine:
         self.config = config
         self.state = state
         self.budget = ByteBudget(config.max_buffered_bytes, self._budget_released)
-        self.queue = FetchQueue(
+        self.buffer = Buffer(
             self.state,
             raise_if_unusable=self.raise_if_unusable,
             on_taken=self._taken,
@@ -78,8 +78,8 @@ class Engine:
             delivery=delivery,
             most_held_bytes=config.max_buffered_bytes,
         )
-        self.ready = ReadyRecords(self.state, on_closed=self.queue.finish_if_exhausted)
-        self.gets = Gets(self.state, self.queue, self.ready, self._raise_listener_error)
+        self.ready = ReadyRecords(self.state, on_closed=self.buffer.finish_if_exhausted)
+        self.gets = Gets(self.state, self.buffer, self.ready, self._raise_listener_error)
         self.owner = Owner(self.ready.cursor.close)
         self.is_stopped = False
         self._rng = rng
@@ -114,19 +114,19 @@ class Engine:
     # --- Hooks ----------------------------------------------------------------------------
     def _budget_released(self) -> None:
         if self._running is not None:
-            self._running.fetcher.budget_released()
+            self._running.sources.budget_released()
 
     def _sought_changed(self) -> None:
         if self._running is not None:
-            self._running.fetcher.look_anew()
+            self._running.sources.look_anew()
 
     def _taken(self, node_id: int) -> None:
         if self._running is not None:
-            self._running.fetcher.taken(node_id)
+            self._running.sources.taken(node_id)
 
-    def _has_room(self, partition: PartitionState) -> None:
+    def _has_room(self, partition: Cursor) -> None:
         if self._running is not None:
-            self._running.fetcher.touch(partition)
+            self._running.sources.touch(partition)
 
     def _assignment_changed(self) -> None:
         self._state_changed.set()
@@ -151,7 +151,7 @@ class Engine:
         """Make every get, those that wait too, look whether the consumer can still be used."""
         self._may_be_unusable = True
         self.ready.close()
-        self.queue.wake()
+        self.buffer.wake()
         self._state_changed.set()
 
     def on_reachability(
@@ -170,7 +170,7 @@ class Engine:
         """Let one `poll` raise what the listener raised; of several before it, the first."""
         if self._listener_error is None:
             self._listener_error = error
-            self.queue.wake()
+            self.buffer.wake()
 
     def _raise_listener_error(self) -> None:
         if self._listener_error is not None:
@@ -366,7 +366,7 @@ class Engine:
             raise
         finally:
             self.state.observers.forget_new()
-            self.queue.clear()
+            self.buffer.clear()
             self._ending = None
             self._has_ended.set()
 
@@ -390,7 +390,7 @@ class Engine:
         if running is not None:
             running.give_up()
             self.state.observers.forget_new()
-            self.queue.clear()
+            self.buffer.clear()
         self.state.events.close()
 
     async def _until_ended(self, deadline: float) -> None:

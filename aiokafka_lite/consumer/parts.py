@@ -31,7 +31,7 @@ from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, ClientConfig
 from aiokafka_lite.client.connection import Authenticate
 from aiokafka_lite.consumer.assignment.topics import watch_topics
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.fetching.fetcher import Fetcher
+from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.consumer.fetching.watchdog import Watchdog
 from aiokafka_lite.consumer.membership.none import NoCommits, NoGroup
 from aiokafka_lite.consumer.positions.leader_lookup import OffsetLookup
@@ -95,7 +95,7 @@ class Running:
         )
         self.cluster.pool.on_reachability = engine.on_reachability
         self.lookup = OffsetLookup(config, self.cluster, self.scopes.connecting, rng)
-        self.lives = TopicLives(state, engine.queue)
+        self.lives = TopicLives(state, engine.buffer)
         self.cluster.add_listener(self.lives.view_changed)  # before those that its word matters to
         self.commits: Commits | NoCommits
         self.membership: GroupMembership | NoGroup
@@ -104,13 +104,13 @@ class Running:
             self.membership = NoGroup(config, state, self.cluster, scope=self.scopes.grouping)
         else:
             self.commits, self.membership = self._make_group(engine, config.group_id, rng)
-        self.fetcher = Fetcher(
-            config, state, self.cluster, engine.queue, engine.budget, self.scopes.fetching, rng
+        self.sources = Sources(
+            config, state, self.cluster, engine.buffer, engine.budget, self.scopes.fetching, rng
         )
         self.resolver = PositionResolver(
             config,
             state,
-            engine.queue,
+            engine.buffer,
             self.cluster,
             self.lookup,
             self.commits.positions,
@@ -121,7 +121,7 @@ class Running:
         )
         self.lives.reset_by_policy = self.resolver.reset_by_policy
         self.watchdog = Watchdog(
-            state, self.fetcher, lambda: self.membership.is_stable, self.resolver.wake
+            state, self.sources, lambda: self.membership.is_stable, self.resolver.wake
         )
 
     def _make_group(
@@ -159,7 +159,7 @@ class Running:
 
     async def start(self) -> None:
         """Start all tasks and wait for the first assignment."""
-        self.fetcher.start()
+        self.sources.start()
         self.cluster.add_listener(self.resolver.view_changed)
         self.scopes.positions.supervise(self.resolver.run, name="positions")
         self.scopes.fetching.supervise(self.watchdog.run, name="watchdog")
@@ -191,7 +191,7 @@ class Running:
 
         Nothing is committed or waited for; the group hears of it if it can be told.
         """
-        self.fetcher.close()
+        self.sources.close()
         self.membership.leave_nowait("the consumer was not stopped, and is collected")
         self._abort()
 
@@ -211,7 +211,7 @@ class Running:
     async def _stop_in_order(self, deadline: float, offsets: Offsets) -> Offsets:
         # First of all: `offsets` are of the present assignment, not of one that is on its way.
         self.membership.halt()
-        self.fetcher.close()
+        self.sources.close()
         await _bounded(self.scopes.fetching.close(), deadline, "stop fetching")
         await _bounded(self.scopes.positions.close(), deadline, "stop looking up positions")
         leaving = self.membership.leave(deadline=deadline, offsets=offsets)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from aiokafka_lite import records
 from aiokafka_lite.bad_records import OnBadRecord
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
-from aiokafka_lite.consumer.buffer.chunk import FetchedPartition, FetchedResponse
+from aiokafka_lite.consumer.buffer.buffer import Buffer
+from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse
 from aiokafka_lite.consumer.buffer.delivering import make_delivery
 from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
-from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
@@ -53,7 +53,7 @@ class Buffers:
             on_bad_record=on_bad_record,
         )
         self.delivery = make_delivery(config, self.state.events)
-        self.queue = FetchQueue(
+        self.buffer = Buffer(
             self.state,
             raise_if_unusable=self._raise_if_unusable,
             on_taken=self.taken.append,
@@ -62,8 +62,8 @@ class Buffers:
             delivery=self.delivery,
             most_held_bytes=most_held_bytes,
         )
-        self.ready = ReadyRecords(self.state, self.queue.finish_if_exhausted)
-        self.gets = Gets(self.state, self.queue, self.ready)
+        self.ready = ReadyRecords(self.state, self.buffer.finish_if_exhausted)
+        self.gets = Gets(self.state, self.buffer, self.ready)
         self.state.assign_from_user(assigned or (A,))
         for tp in self.state.assignment:
             self.state.seek(self.partition(tp), 0)
@@ -72,12 +72,12 @@ class Buffers:
         if self.unusable is not None:
             raise self.unusable
 
-    def partition(self, tp: TopicPartition = A) -> PartitionState:
+    def partition(self, tp: TopicPartition = A) -> Cursor:
         return self.state.partition(tp)
 
-    def part(self, tp: TopicPartition, view: bytes, response: FetchedResponse) -> FetchedPartition:
+    def part(self, tp: TopicPartition, view: bytes, response: FetchedResponse) -> Chunk:
         partition = self.partition(tp)
-        return FetchedPartition(
+        return Chunk(
             partition,
             self.delivery,
             response=response,
@@ -94,7 +94,7 @@ class Buffers:
         assert reservation is not None
         reservation.keep(size)
         response = FetchedResponse(node_id, reservation)
-        self.queue.put(response, [self.part(tp, view, response) for tp, view in views.items()])
+        self.buffer.put(response, [self.part(tp, view, response) for tp, view in views.items()])
         return response
 
     async def poll(

@@ -1,4 +1,4 @@
-"""A cluster whose answers a test writes, for the fetcher without a network."""
+"""A cluster whose answers a test writes, for the sources without a network."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
+from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.delivering import make_delivery
-from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
-from aiokafka_lite.consumer.fetching.fetcher import Fetcher
+from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.protocol.fetch_template import PreparedFetch
 from aiokafka_lite.protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -245,7 +245,7 @@ class ScriptedCluster:
 
 
 class Fetching:
-    """A fetcher between a scripted cluster and real gets."""
+    """A sources between a scripted cluster and real gets."""
 
     def __init__(self, cluster: ScriptedCluster, **settings: object) -> None:
         arguments: dict[str, object] = {"retry_backoff_ms": 10, **settings}
@@ -254,32 +254,32 @@ class Fetching:
         self.state = SubscriptionState()
         self.scope = TaskScope("fetch")
         self.budget = ByteBudget(self.config.max_buffered_bytes, self._released)
-        self.queue = FetchQueue(
+        self.buffer = Buffer(
             self.state,
             raise_if_unusable=self.scope.raise_if_failed,
-            on_taken=lambda node_id: self.fetcher.taken(node_id),
-            on_room=lambda partition: self.fetcher.touch(partition),
+            on_taken=lambda node_id: self.sources.taken(node_id),
+            on_room=lambda partition: self.sources.touch(partition),
             on_blocked=self._released,
-            on_sought=lambda: self.fetcher.look_anew(),
+            on_sought=lambda: self.sources.look_anew(),
             budget=self.budget,
             delivery=make_delivery(self.config, self.state.events),
         )
-        self.ready = ReadyRecords(self.state, self.queue.finish_if_exhausted)
-        self.gets = Gets(self.state, self.queue, self.ready)
+        self.ready = ReadyRecords(self.state, self.buffer.finish_if_exhausted)
+        self.gets = Gets(self.state, self.buffer, self.ready)
         stand_in: Cluster = cluster  # type: ignore[assignment]
-        self.fetcher = Fetcher(
+        self.sources = Sources(
             self.config,
             self.state,
             stand_in,
-            self.queue,
+            self.buffer,
             self.budget,
             self.scope,
             random.Random(1),
         )
-        self.fetcher.start()
+        self.sources.start()
 
     def _released(self) -> None:
-        self.fetcher.budget_released()
+        self.sources.budget_released()
 
     def assign(self, *numbers: int, offset: int = 0) -> None:
         """Assign partitions of "t" and start them at an offset."""
@@ -296,5 +296,5 @@ class Fetching:
         return {tp.partition: [record.offset for record in batch] for tp, batch in found.items()}
 
     async def close(self) -> None:
-        self.fetcher.close()
+        self.sources.close()
         await self.scope.close()

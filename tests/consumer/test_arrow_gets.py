@@ -43,7 +43,7 @@ class Gets:
     """Gets of rows beside those of records, of the same queue."""
 
     def __init__(self, buffers: Buffers, max_rows: int | None = None) -> None:
-        self.arrow = ArrowGets(buffers.state, buffers.queue, buffers.ready, max_rows)
+        self.arrow = ArrowGets(buffers.state, buffers.buffer, buffers.ready, max_rows)
 
     async def rows(self, timeout_s: float | None = 0, max_rows: int | None = None) -> Rows:
         return rows_of(await self.arrow.one(self.arrow.columns(None), timeout_s, max_rows))
@@ -230,7 +230,7 @@ async def test_what_was_decoded_is_bounded_in_bytes_too(monkeypatch: pytest.Monk
     buffers = Buffers()
     gets = Gets(buffers)
     buffers.put({A: batch(0, 3, size=100) + batch(3, 1, size=999)})
-    await buffers.queue.decode(())
+    await buffers.buffer.decode(())
     assert [await gets.rows() for _ in range(4)] == [of(A, 0, 1), of(A, 2), of(A, 3), []]
 
 
@@ -290,7 +290,7 @@ async def test_gets_of_every_kind_mixed_and_cancelled_give_each_record_once(
 
     for _ in range(60):
         for tp, end in ends.items():
-            if buffers.queue.line.has_room(buffers.partition(tp)):
+            if buffers.buffer.line.has_room(buffers.partition(tp)):
                 counts = [rng.randint(1, 9) for _ in range(rng.randint(1, 3))]
                 view = b""
                 for count in counts:
@@ -346,7 +346,7 @@ async def test_gets_of_several_tasks_give_each_record_once(
     ends = {A: 0, B: 0}
     while len(found) < total:
         for tp, end in ends.items():
-            if end < 300 and buffers.queue.line.has_room(buffers.partition(tp)):
+            if end < 300 and buffers.buffer.line.has_room(buffers.partition(tp)):
                 count = rng.choice((1, 3, 12))
                 count = min(count, 300 - end)
                 buffers.put({tp: batch(end, count, codec=rng.choice(("none", "gzip")))})
@@ -459,7 +459,7 @@ async def test_an_error_never_takes_rows_of_others_with_it() -> None:
     buffers = Buffers(A, B)
     gets = Gets(buffers)
     buffers.put({A: batch(0, 1), B: batch(0, 1)})
-    buffers.queue.put_error(buffers.partition(A), KafkaError("refused"))
+    buffers.buffer.put_error(buffers.partition(A), KafkaError("refused"))
     assert await gets.rows() == of(A, 0) + of(B, 0)
     buffers.put({B: batch(1, 1)})
     with pytest.raises(KafkaError, match="refused"):
@@ -472,7 +472,7 @@ async def test_a_sticky_error_stays_until_seek() -> None:
     buffers = Buffers()
     gets = Gets(buffers)
     error = OffsetOutOfRangeError({A: 0}).at(A, 0)
-    buffers.queue.put_error(buffers.partition(), error, is_sticky=True)
+    buffers.buffer.put_error(buffers.partition(), error, is_sticky=True)
     for _ in range(3):
         with pytest.raises(OffsetOutOfRangeError):
             await gets.rows()
@@ -493,5 +493,5 @@ async def test_iterating_ends_when_the_consumer_is_stopped() -> None:
         await asyncio.sleep(0)
     assert not iterating.done()
     buffers.unusable = ConsumerStoppedError("stopped")
-    buffers.queue.wake()
+    buffers.buffer.wake()
     assert await iterating == [of(A, 0, 1), of(A, 2)]

@@ -74,7 +74,7 @@ async def test_a_record_that_is_too_large_is_logged_and_skipped(
         assert [(await anext(consumer)).offset for _ in range(3)] == [0, 1, 2]
         state = consumer._state.partition(tp)
         error = RecordTooLargeError("too large").at(tp, 3, 4)
-        consumer._engine.queue.put_error(state, error, is_sticky=True)
+        consumer._engine.buffer.put_error(state, error, is_sticky=True)
         with caplog.at_level(logging.ERROR), pytest.raises(RecordTooLargeError):
             await consumer.getone()
         assert not caplog.records

@@ -70,7 +70,7 @@ def assert_each_once(seen: Iterable[Place], count: int = COUNT) -> None:
 def assert_idle(consumer: AIOKafkaConsumer) -> None:
     """No get is in progress: time counts towards max_poll_interval_ms again."""
     assert consumer._state._gets_in_progress == 0
-    assert not consumer._engine.queue._waiting
+    assert not consumer._engine.buffer._waiting
 
 
 def thinned(names: Iterable[str]) -> list[Any]:

@@ -306,7 +306,7 @@ async def test_the_next_request_is_sent_before_records_are_handed_out(
         while seen < 50:
             batch = (await consumer.poll(timeout_ms=10_000))[tp]
             seen += len(batch)
-            cluster, queue = consumer._engine.running.cluster, consumer._engine.queue
+            cluster, queue = consumer._engine.running.cluster, consumer._engine.buffer
             leader = cluster.view.leader(tp)
             assert leader is not None
             if cluster.pool.in_flight_request_count() == 0:

@@ -53,7 +53,7 @@ async def eventually(condition: Callable[[], object]) -> None:
 def is_in_request(consumer: AIOKafkaConsumer, tp: TopicPartition) -> bool:
     """Whether the fetch in flight asks for a partition."""
     partition = consumer._state.partition(tp)
-    node = consumer._engine.running.fetcher.node_of(partition)
+    node = consumer._engine.running.sources.node_of(partition)
     return node is not None and node.is_asked_for(partition)
 
 
@@ -442,7 +442,7 @@ async def test_a_fetch_that_is_about_to_be_sent(kafka: KafkaHandle) -> None:
         await until(consumer, tp, Cause.AT_END)
         consumer.unsubscribe()
         running = consumer._engine.running
-        await eventually(lambda: not running.fetcher._nodes)
+        await eventually(lambda: not running.sources._nodes)
         consumer.assign([tp])
         consumer.seek(tp, 0)
         assert "from offset 0 is about to be sent" in await until(

@@ -20,7 +20,7 @@ from tests.support.cluster import KafkaHandle
 
 def session_of(consumer: AIOKafkaConsumer) -> FetchSession:
     """The session with the only broker that is read from."""
-    (node,) = consumer._engine.running.fetcher._nodes.values()
+    (node,) = consumer._engine.running.sources._nodes.values()
     return node._session
 
 
@@ -116,7 +116,7 @@ async def test_a_stopped_consumer_leaves_no_session_behind(
         await until(lambda: session.id != 0)
         if not is_polling:  # nothing more is asked for before what has come is taken
             await kafka.produce(topic, 0, rows(3, 1))
-            await until(lambda: bool(consumer._engine.queue._untaken))
+            await until(lambda: bool(consumer._engine.buffer._untaken))
         session_id = session.id
     code = 0
     for _ in range(200):  # nobody waited for the broker's answer

@@ -75,7 +75,7 @@ async def test_an_error_is_raised_by_the_loop_and_the_next_one_goes_on(
     buffers = Buffers()
     reader = iteration.read(buffers)
     buffers.put({A: batch(0, 2)})
-    buffers.queue.put_error(buffers.partition(), KafkaError("refused"))
+    buffers.buffer.put_error(buffers.partition(), KafkaError("refused"))
     found: dict[int, bytes | None] = {}
 
     async def read() -> None:
@@ -203,7 +203,7 @@ async def test_several_tasks_share_the_records(
     async def poll_arrow() -> None:
         from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
 
-        gets = ArrowGets(buffers.state, buffers.queue, buffers.ready, max_rows=3)
+        gets = ArrowGets(buffers.state, buffers.buffer, buffers.ready, max_rows=3)
         while True:
             for row in (await gets.one(gets.columns(None), None, None)).to_pylist():
                 note(row["partition"], row["offset"])
@@ -233,7 +233,7 @@ async def test_two_gets_that_wait_for_one_share_take_its_records_once(
     buffers = Buffers()
     reader = iteration.read(buffers)
     buffers.put({A: batch(0, 1)})
-    buffers.queue.time_slice.begin()  # and end it: both gets let others run before they decode
+    buffers.buffer.time_slice.begin()  # and end it: both gets let others run before they decode
     gets = [asyncio.ensure_future(anext(reader)) for _ in range(2)]
     await rounds(5)
     assert [get.done() for get in gets] == [True, False]

@@ -131,9 +131,9 @@ async def test_a_leader_that_hangs_is_left_before_its_connection_counts_as_dead(
     three: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leader_search, "WATCH_INTERVAL_S", 0.05)
-    monkeypatch.setattr("aiokafka_lite.consumer.fetching.node_fetcher.OVERDUE_S", 0.1)
+    monkeypatch.setattr("aiokafka_lite.consumer.fetching.source.OVERDUE_S", 0.1)
     # Only what the watch does can help in time: the connection would live on.
-    monkeypatch.setattr("aiokafka_lite.consumer.fetching.node_fetcher.FETCH_STALL_S", 600.0)
+    monkeypatch.setattr("aiokafka_lite.consumer.fetching.source.FETCH_STALL_S", 600.0)
     three.produce("t", b"0", partition=0)
     kafka = KafkaHandle("embedded", three.bootstrap_servers)
     async with reading(kafka, "t", fetch_max_wait_ms=50) as consumer:

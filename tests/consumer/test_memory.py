@@ -430,7 +430,7 @@ async def test_decompression_makes_room_by_what_has_not_been_begun() -> None:
     assert found == {A: list(range(10))}
     assert not budget.is_over  # B's was dropped, and is to be fetched again
     assert buffers.partition(B).fetched == 0
-    assert B in buffers.with_room or buffers.queue.line.has_room(buffers.partition(B))
+    assert B in buffers.with_room or buffers.buffer.line.has_room(buffers.partition(B))
     assert budget.is_tight or budget.headroom_bytes > 0
 
 
@@ -458,7 +458,7 @@ async def test_many_batches_that_are_begun_keep_to_the_budget(rows: bool) -> Non
         buffers.put({tp: batch(0, 100, codec="gzip", size=2_000)}, node_id=tp.partition)
     if rows:
         arrow_gets = pytest.importorskip("aiokafka_lite.consumer.delivery.arrow_gets")
-        arrow = arrow_gets.ArrowGets(buffers.state, buffers.queue, buffers.ready, None)
+        arrow = arrow_gets.ArrowGets(buffers.state, buffers.buffer, buffers.ready, None)
     for _ in range(40):
         if rows:
             assert (await arrow.one(arrow.columns(None), 0, 3)).num_rows

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite import consumer
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 
 PACKAGE = Path(consumer.__file__).parent
-OWNER = "assignment/partition.py"
-FIELDS = frozenset(PartitionState.__slots__)
+OWNER = "assignment/cursor.py"
+FIELDS = frozenset(Cursor.__slots__)
 
 
 def is_of_a_partition(target: ast.Attribute, path: str) -> bool:

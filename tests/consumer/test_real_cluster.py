@@ -12,7 +12,7 @@ import pytest
 
 from aiokafka_lite.client import Lane
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.fetching.fetcher import Fetcher
+from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.test_consumer import offsets_read, reading, rows
 from tests.support.cluster import KafkaHandle
@@ -44,8 +44,8 @@ async def until(is_so: Callable[[], bool]) -> None:
     raise TimeoutError
 
 
-def fetcher_of(consumer: AIOKafkaConsumer) -> Fetcher:
-    return consumer._engine.running.fetcher
+def sources_of(consumer: AIOKafkaConsumer) -> Sources:
+    return consumer._engine.running.sources
 
 
 async def test_records_come_from_our_rack_and_from_the_leader_while_it_is_down(
@@ -56,25 +56,25 @@ async def test_records_come_from_our_rack_and_from_the_leader_while_it_is_down(
     await kafka.produce(topic, 0, rows(0, 3))
     async with reading(kafka, topic, client_rack=f"rack{FOLLOWER}") as consumer:
         assert await offsets_read(consumer, 3) == {0: [0, 1, 2]}
-        fetcher = fetcher_of(consumer)
+        sources = sources_of(consumer)
         partition = consumer._state.partition(TopicPartition(topic, 0))
-        await until(lambda: list(fetcher._nodes) == [FOLLOWER])  # nobody else is asked
+        await until(lambda: list(sources._nodes) == [FOLLOWER])  # nobody else is asked
         assert partition.preferred_replica is not None
         assert partition.preferred_replica.leader == LEADER
         await kafka.produce(topic, 0, rows(3, 3))
         assert await offsets_read(consumer, 3) == {0: [3, 4, 5]}
-        assert list(fetcher._nodes) == [FOLLOWER]
+        assert list(sources._nodes) == [FOLLOWER]
 
         racks.kill_node(FOLLOWER)
         await kafka.produce(topic, 0, rows(6, 3))
         assert await offsets_read(consumer, 3) == {0: [6, 7, 8]}
-        assert fetcher.source(partition) == LEADER
+        assert sources.source(partition) == LEADER
 
         await asyncio.to_thread(racks.start_node, FOLLOWER)
-        await until(lambda: fetcher.source(partition) == FOLLOWER)
+        await until(lambda: sources.source(partition) == FOLLOWER)
         await kafka.produce(topic, 0, rows(9, 3))
         assert await offsets_read(consumer, 3) == {0: [9, 10, 11]}
-        assert fetcher.source(partition) == FOLLOWER
+        assert sources.source(partition) == FOLLOWER
 
 
 async def test_a_node_that_hangs_keeps_no_other_node_s_partitions_from_having_a_position(
@@ -149,4 +149,4 @@ async def test_without_a_rack_records_come_from_the_leader(racks: RealKafka) -> 
         assert await offsets_read(consumer, 3) == {0: [0, 1, 2]}
         await kafka.produce(topic, 0, rows(3, 3))
         assert await offsets_read(consumer, 3) == {0: [3, 4, 5]}
-        assert list(fetcher_of(consumer)._nodes) == [LEADER]
+        assert list(sources_of(consumer)._nodes) == [LEADER]

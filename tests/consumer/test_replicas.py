@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from aiokafka_lite.consumer.assignment.partition import FetchState, PartitionState, PreferredReplica
+from aiokafka_lite.consumer.assignment.cursor import Cursor, FetchState, PreferredReplica
 from aiokafka_lite.consumer.fetching.replicas import LEADERS_ONLY_S
 from aiokafka_lite.consumer.reset_policy import EARLIEST_TIMESTAMP
 from aiokafka_lite.errors import (
@@ -57,7 +57,7 @@ async def start() -> AsyncIterator[Start]:
         await fetching.close()
 
 
-def partition_of(fetching: Fetching, number: int = 0) -> PartitionState:
+def partition_of(fetching: Fetching, number: int = 0) -> Cursor:
     return fetching.state.partition(TopicPartition("t", number))
 
 
@@ -84,7 +84,7 @@ async def test_the_follower_that_the_leader_names_is_read_from(start: Start) -> 
     assert await fetching.poll() == {0: [0, 1, 2]}
     sent = await fetching.cluster.next_sent()
     assert (sent.node_id, sent.offsets) == (FOLLOWER, {0: 3})
-    assert fetching.fetcher.source(partition_of(fetching)) == FOLLOWER
+    assert fetching.sources.source(partition_of(fetching)) == FOLLOWER
 
 
 async def test_the_choice_can_be_told(start: Start) -> None:
@@ -147,7 +147,7 @@ async def test_the_leader_is_asked_again_when_the_lease_is_over(start: Start) ->
     sent.answer()
     sent = await fetching.cluster.next_sent()
     assert (sent.node_id, sent.offsets, sent.request.rack_id) == (LEADER, {0: 0}, RACK)
-    assert fetching.fetcher.replicas.lease_ends_at == math.inf
+    assert fetching.sources.replicas.lease_ends_at == math.inf
     sent.answer(answer(0, preferred=FOLLOWER))
     assert (await fetching.cluster.next_sent()).node_id == FOLLOWER
 
@@ -272,7 +272,7 @@ async def test_a_lost_follower_s_partitions_go_to_their_leader_at_once(start: St
     assert (sent.node_id, sent.offsets, sent.request.rack_id) == (LEADER, {0: 0}, "")
     assert loop.time() - lost_at < 1.0
     # What the lost node leads itself waits for it.
-    assert fetching.fetcher.source(partition_of(fetching, 1)) == FOLLOWER
+    assert fetching.sources.source(partition_of(fetching, 1)) == FOLLOWER
 
 
 async def test_a_follower_that_metadata_does_not_know_is_not_waited_for(start: Start) -> None:

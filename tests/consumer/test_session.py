@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.fetching.session import (
     FINAL_EPOCH,
     LAST_EPOCH,
@@ -15,7 +15,7 @@ ID = bytes(range(16))
 OTHER_ID = bytes(range(16, 32))
 A = TopicPartition("t", 0)
 B = TopicPartition("t", 1)
-STATES = {A: PartitionState(A), B: PartitionState(B)}
+STATES = {A: Cursor(A), B: Cursor(B)}
 
 
 def target(tp: TopicPartition, offset: int, *, topic_id: bytes = ID) -> FetchTarget:

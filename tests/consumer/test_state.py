@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from aiokafka_lite.consumer.assignment.partition import (
+from aiokafka_lite.consumer.assignment.cursor import (
     LEGAL_TRANSITIONS,
+    Cursor,
     FetchState,
-    PartitionState,
 )
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.reset_policy import LATEST_TIMESTAMP
@@ -28,7 +28,7 @@ def state() -> SubscriptionState:
 @pytest.mark.parametrize("before", FetchState)
 @pytest.mark.parametrize("after", FetchState)
 def test_only_the_table_s_transitions_are_possible(before: FetchState, after: FetchState) -> None:
-    partition = PartitionState(A)
+    partition = Cursor(A)
     partition.fetch_state = before
     if after in LEGAL_TRANSITIONS[before]:
         partition.transition(after)
@@ -107,7 +107,7 @@ def test_a_rebalance_keeps_positions_readable_and_then_starts_all_afresh(
 
 def test_seek_and_reset_make_what_is_under_way_stale(state: SubscriptionState) -> None:
     partition = state.partition(A)
-    discarded: list[PartitionState] = []
+    discarded: list[Cursor] = []
     state.observers.on_discard(discarded.append)
     state.seek(partition, 5)
     first_tag = partition.tag

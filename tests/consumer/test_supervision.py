@@ -20,7 +20,7 @@ from aiokafka_lite.client.frames import FrameReader
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.fetching.answer import Settling
-from aiokafka_lite.consumer.fetching.node_fetcher import NodeFetcher
+from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.membership import GroupMembership
 from aiokafka_lite.consumer.membership.classic.rebalance import Rebalance
@@ -82,7 +82,7 @@ async def nothing(_: Broker, __: AIOKafkaConsumer) -> None:
 
 PLACES = {
     "fetch: an answer": Place(Settling, "settle", new_records, "fetch"),
-    "fetch: the task": Place(NodeFetcher, "_recover", cut, "fetch"),
+    "fetch: the task": Place(Source, "_recover", cut, "fetch"),
     "positions": Place(PositionResolver, "_resolve_once", reset, "positions"),
     "group": Place(Rebalance, "join_and_sync", subscribe_anew, "group"),
     "heartbeat": Place(Heartbeat, "_send", nothing, "group"),
@@ -98,7 +98,7 @@ PLACES = {
 
 # Where nothing deals with what passes by itself, so that only a restart does.
 PASSING = {
-    "fetch": Place(NodeFetcher, "_recover", cut, "fetch"),
+    "fetch": Place(Source, "_recover", cut, "fetch"),
     "positions": Place(PositionResolver, "_resolve_once", reset, "positions"),
     "group": Place(GroupMembership, "_hold", subscribe_anew, "group"),
     "heartbeat": Place(Heartbeat, "_sleep_until_due", nothing, "group"),

@@ -11,12 +11,12 @@ import pytest
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.events.kinds import FetchStalled
 from aiokafka_lite.consumer.events.stream import EventSubscription
 from aiokafka_lite.consumer.fetching import watchdog
-from aiokafka_lite.consumer.fetching.fetcher import Fetcher
-from aiokafka_lite.consumer.fetching.node_fetcher import NodeFetcher
+from aiokafka_lite.consumer.fetching.source import Source
+from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.consumer.monitoring import health
 from aiokafka_lite.errors import LeaderNotAvailableError, NotLeaderForPartitionError
 from aiokafka_lite.structs import TopicPartition
@@ -24,7 +24,7 @@ from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
 
 TIMEOUT_S = 20.0
-Plant = Callable[[Fetcher, NodeFetcher, PartitionState], None]
+Plant = Callable[[Sources, Source, Cursor], None]
 
 
 @pytest.fixture(autouse=True)
@@ -32,51 +32,49 @@ def fast_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "TICK_S", 0.02)
 
 
-def still_given_back(fetcher: Fetcher, node: NodeFetcher, partition: PartitionState) -> None:
+def still_given_back(sources: Sources, node: Source, partition: Cursor) -> None:
     """As in kafka-python 3.0.7: the mark of a rebalance that ended long ago."""
     partition.is_revoking = True
-    fetcher.touch(partition)
+    sources.touch(partition)
 
 
-def left_out_of_the_session(fetcher: Fetcher, node: NodeFetcher, partition: PartitionState) -> None:
+def left_out_of_the_session(sources: Sources, node: Source, partition: Cursor) -> None:
     node._session.want(partition.tp, None)
     node._targets.touched.clear()
 
 
-def lost_by_its_task(fetcher: Fetcher, node: NodeFetcher, partition: PartitionState) -> None:
+def lost_by_its_task(sources: Sources, node: Source, partition: Cursor) -> None:
     node.remove(partition)
 
 
-def lost_by_the_fetcher(fetcher: Fetcher, node: NodeFetcher, partition: PartitionState) -> None:
-    fetcher._sources.pop(partition)
+def lost_by_the_sources(sources: Sources, node: Source, partition: Cursor) -> None:
+    sources._origins.pop(partition)
     node.remove(partition)
 
 
-def asked_from_elsewhere(fetcher: Fetcher, node: NodeFetcher, partition: PartitionState) -> None:
+def asked_from_elsewhere(sources: Sources, node: Source, partition: Cursor) -> None:
     partition.tag += 1
     node._targets.touched.clear()
 
 
-def backing_off_for_ever(fetcher: Fetcher, node: NodeFetcher, partition: PartitionState) -> None:
+def backing_off_for_ever(sources: Sources, node: Source, partition: Cursor) -> None:
     node._targets.backing_off[partition] = None
     node._session.want(partition.tp, None)
     node._give_up_request()
     node._retry_at = None
 
 
-def answer_that_nobody_takes(
-    fetcher: Fetcher, node: NodeFetcher, partition: PartitionState
-) -> None:
+def answer_that_nobody_takes(sources: Sources, node: Source, partition: Cursor) -> None:
     exchange = node._exchange
     assert exchange is not None
     exchange.abandon()
     exchange.deadline = asyncio.get_running_loop().time() - 60.0
 
 
-async def until_in_a_fetch(consumer: AIOKafkaConsumer) -> NodeFetcher:
+async def until_in_a_fetch(consumer: AIOKafkaConsumer) -> Source:
     """Wait for the long poll at the end of the log."""
     assert await consumer.poll(timeout_ms=50) == {}
-    (node,) = consumer._engine.running.fetcher._nodes.values()
+    (node,) = consumer._engine.running.sources._nodes.values()
     async with _compat.timeout(TIMEOUT_S):
         while node._exchange is None:
             await consumer.poll(timeout_ms=1)
@@ -96,7 +94,7 @@ async def next_stall(events: EventSubscription) -> FetchStalled:
         still_given_back,
         left_out_of_the_session,
         pytest.param(lost_by_its_task, marks=pytest.mark.slow),
-        pytest.param(lost_by_the_fetcher, marks=pytest.mark.slow),
+        pytest.param(lost_by_the_sources, marks=pytest.mark.slow),
         pytest.param(asked_from_elsewhere, marks=pytest.mark.slow),
         pytest.param(backing_off_for_ever, marks=pytest.mark.slow),
         answer_that_nobody_takes,
@@ -115,7 +113,7 @@ async def test_a_partition_that_was_forgotten_is_fetched_again(
         node = await until_in_a_fetch(consumer)
         running = consumer._engine.running
         with caplog.at_level(logging.WARNING), consumer.events() as events:
-            plant(running.fetcher, node, consumer._engine.state.partition(tp))
+            plant(running.sources, node, consumer._engine.state.partition(tp))
             await kafka.produce(topic, 0, rows(1, 1))
             record = await asyncio.wait_for(consumer.getone(), TIMEOUT_S)
             assert (await asyncio.wait_for(next_stall(events), TIMEOUT_S)).tp == tp

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 
@@ -26,8 +26,8 @@ class Observers:
     def __init__(self) -> None:
         self._subscription: list[Callable[[], None]] = []
         self._assignment: list[Callable[[], None]] = []
-        self._partition: list[Callable[[PartitionState], None]] = []
-        self._discard: list[Callable[[PartitionState], None]] = []
+        self._partition: list[Callable[[Cursor], None]] = []
+        self._discard: list[Callable[[Cursor], None]] = []
         self._hold: list[Callable[[], None]] = []
         self._get: list[Callable[[], None]] = []
         self._departure: list[Callable[[Departure], None]] = []
@@ -46,7 +46,7 @@ class Observers:
         """Call `observer` after partitions were given or taken."""
         self._assignment.append(observer)
 
-    def on_partition_change(self, observer: Callable[[PartitionState], None]) -> None:
+    def on_partition_change(self, observer: Callable[[Cursor], None]) -> None:
         """Call `observer` after a partition was paused, resumed, moved or sent back."""
         self._partition.append(observer)
 
@@ -54,7 +54,7 @@ class Observers:
         """Call `observer` when hand-outs begin or cease to be held back."""
         self._hold.append(observer)
 
-    def on_discard(self, observer: Callable[[PartitionState], None]) -> None:
+    def on_discard(self, observer: Callable[[Cursor], None]) -> None:
         """Call `observer` when what is buffered of a partition must not be handed out."""
         self._discard.append(observer)
 
@@ -93,12 +93,12 @@ class Observers:
         for observer in self._assignment:
             observer()
 
-    def partition_changed(self, partition: PartitionState) -> None:
+    def partition_changed(self, partition: Cursor) -> None:
         """Tell that a partition was paused, resumed, moved or sent back."""
         for observer in self._partition:
             observer(partition)
 
-    def discarded(self, partition: PartitionState) -> None:
+    def discarded(self, partition: Cursor) -> None:
         """Tell that what is buffered of a partition must not be handed out."""
         for observer in self._discard:
             observer(partition)

@@ -2,7 +2,7 @@
 
 Plain data changed synchronously on the event loop; nothing waits. Others ask for changes by the
 methods here, and hear of them as observers (observers.py). Who writes which field of a partition is
-said in partition.py.
+said in cursor.py.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer import reentry
-from aiokafka_lite.consumer.assignment.observers import Departure, Observers
-from aiokafka_lite.consumer.assignment.partition import (
+from aiokafka_lite.consumer.assignment.cursor import (
     NO_EPOCH,
+    Cursor,
     FetchState,
-    PartitionState,
     Range,
     joined,
 )
+from aiokafka_lite.consumer.assignment.observers import Departure, Observers
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -51,7 +51,7 @@ class SubscriptionState:
         # What it was after the last `unsubscribe`.
         self.unsubscribed_version = -1
         self._topics: frozenset[str] | None = None
-        self._assignment: dict[TopicPartition, PartitionState] = {}
+        self._assignment: dict[TopicPartition, Cursor] = {}
         # What was assigned and is not any more, though the application has not said so.
         self._taken: set[TopicPartition] = set()
         # What was handed out of partitions before another member may have had them.
@@ -61,7 +61,7 @@ class SubscriptionState:
         self._idle_since = 0.0
         self._hand_out_count = 0
         self._seen_hand_out_count = 0
-        self._latest_hand_out: PartitionState | None = None
+        self._latest_hand_out: Cursor | None = None
         # What a get raised last, and how much had been handed out by then.
         self._raised: tuple[str, int] = ("", -1)
         # Records and rows handed out since the consumer was made; the gets count them.
@@ -69,7 +69,7 @@ class SubscriptionState:
         # Between revocation and assignment, while the listener's callbacks run.
         self.is_held = False
         # What the latest get handed out from; everything else handed out has been processed.
-        self._latest: list[PartitionState] = []
+        self._latest: list[Cursor] = []
         self._settle: Callable[[], None] = _nothing
         self.observers = Observers()
         # Where the consumer's parts tell what happens.
@@ -86,7 +86,7 @@ class SubscriptionState:
         self.subscription_version += 1
         self.observers.subscription_changed()
 
-    def _discard(self, partition: PartitionState) -> None:
+    def _discard(self, partition: Cursor) -> None:
         partition.void()
         self.observers.discarded(partition)
 
@@ -171,11 +171,11 @@ class SubscriptionState:
 
     # --- Assignment -----------------------------------------------------------------------
     @property
-    def assignment(self) -> Mapping[TopicPartition, PartitionState]:
+    def assignment(self) -> Mapping[TopicPartition, Cursor]:
         """The partitions assigned, by topic and number."""
         return self._assignment
 
-    def partition(self, tp: TopicPartition) -> PartitionState:
+    def partition(self, tp: TopicPartition) -> Cursor:
         """Return the state of an assigned partition.
 
         Raises:
@@ -252,7 +252,7 @@ class SubscriptionState:
         """
         self._begin_revocation(self._assignment.values())
 
-    def _begin_revocation(self, partitions: Iterable[PartitionState]) -> None:
+    def _begin_revocation(self, partitions: Iterable[Cursor]) -> None:
         for partition in partitions:
             partition.begin_revocation()
             self.refetch(partition)
@@ -284,7 +284,7 @@ class SubscriptionState:
     ) -> None:
         self._settle()
         earlier, kept = self._handed_out_earlier, dict[TopicPartition, Range]()
-        gone: dict[TopicPartition, PartitionState] = {}
+        gone: dict[TopicPartition, Cursor] = {}
         for tp, partition in tuple(self._assignment.items()):
             if tp not in wanted or partition.is_revoking:
                 gone[tp] = self._assignment.pop(tp)
@@ -297,14 +297,14 @@ class SubscriptionState:
                 else:
                     earlier[tp] = joined(earlier.get(tp), handed_out) or handed_out
         for tp in sorted(wanted - self._assignment.keys()):
-            partition = self._assignment[tp] = PartitionState(tp, kept.get(tp))
+            partition = self._assignment[tp] = Cursor(tp, kept.get(tp))
             if tp in gone:
                 self._carry_over(gone[tp], partition)
         self._taken = (self._taken | gone.keys()) - wanted
         self._latest = [partition for partition in self._latest if partition.is_assigned]
         self.observers.assignment_changed()
 
-    def _carry_over(self, old: PartitionState, new: PartitionState) -> None:
+    def _carry_over(self, old: Cursor, new: Cursor) -> None:
         """Give a partition that comes back what the application asked for in the meantime."""
         if old.keeps_pause:
             new.pause()
@@ -320,7 +320,7 @@ class SubscriptionState:
             self._latest.append(new)
 
     # --- Positions ------------------------------------------------------------------------
-    def seek(self, partition: PartitionState, offset: int) -> None:
+    def seek(self, partition: Cursor, offset: int) -> None:
         """Move the position, as the application asks; what is buffered or on its way is dropped.
 
         What the latest get handed out stays unprocessed: the next one tells that it is done.
@@ -330,7 +330,7 @@ class SubscriptionState:
 
     def start_at(
         self,
-        partition: PartitionState,
+        partition: Cursor,
         offset: int,
         leader_epoch: int = NO_EPOCH,
         validated_epoch: int = NO_EPOCH,
@@ -350,7 +350,7 @@ class SubscriptionState:
         partition.start_at(offset, leader_epoch, validated_epoch, is_in_work=is_in_work)
         self.observers.partition_changed(partition)
 
-    def request_reset(self, partition: PartitionState, timestamp: int, *, reason: str = "") -> None:
+    def request_reset(self, partition: Cursor, timestamp: int, *, reason: str = "") -> None:
         """Give up the position and have it looked up by ListOffsets with `timestamp`.
 
         An event will tell of it, unless `reason` is empty because the application asked for it.
@@ -361,7 +361,7 @@ class SubscriptionState:
         partition.await_reset(timestamp, reason)
         self.observers.partition_changed(partition)
 
-    def replace_log(self, partition: PartitionState) -> None:
+    def replace_log(self, partition: Cursor) -> None:
         """Forget all that is known of a partition's log: there is another in its place.
 
         Its position is unknown then, until one is asked for by `request_reset` or `seek`.
@@ -372,7 +372,7 @@ class SubscriptionState:
         partition.forget_log()
         self.observers.partition_changed(partition)
 
-    def request_validation(self, partition: PartitionState) -> None:
+    def request_validation(self, partition: Cursor) -> None:
         """Fetch nothing more until the position was compared with the leader's log (KIP-320).
 
         What is buffered is dropped: it may be of a log that is no more.
@@ -380,30 +380,30 @@ class SubscriptionState:
         partition.transition(FetchState.AWAIT_VALIDATION)
         self.refetch(partition)
 
-    def validated(self, partition: PartitionState, leader_epoch: int) -> None:
+    def validated(self, partition: Cursor, leader_epoch: int) -> None:
         """Go on from the position: the log of that leader epoch has what was read before."""
         partition.validated(leader_epoch)
         self.observers.partition_changed(partition)
 
-    def keep(self, partition: PartitionState) -> None:
+    def keep(self, partition: Cursor) -> None:
         """Fetch and hand out a partition that is not given back after all."""
         partition.keep()
         self.observers.partition_changed(partition)
 
-    def refetch(self, partition: PartitionState) -> None:
+    def refetch(self, partition: Cursor) -> None:
         """Drop what is buffered and on its way, and fetch from the position again."""
         self._settle()
         self._discard(partition)
         partition.refetch()
         self.observers.partition_changed(partition)
 
-    def pause(self, partition: PartitionState) -> None:
+    def pause(self, partition: Cursor) -> None:
         """Stop fetching and handing out; what is buffered stays for `resume`."""
         self._settle()
         partition.pause()
         self.observers.partition_changed(partition)
 
-    def resume(self, partition: PartitionState) -> None:
+    def resume(self, partition: Cursor) -> None:
         """Fetch and hand out again."""
         partition.resume()
         self.observers.partition_changed(partition)
@@ -429,7 +429,7 @@ class SubscriptionState:
         return self._hand_out_count
 
     @property
-    def latest_hand_out(self) -> PartitionState | None:
+    def latest_hand_out(self) -> Cursor | None:
         """A partition of which the latest records were handed out, if it is still assigned."""
         partition = self._latest_hand_out
         return partition if partition is not None and partition.is_assigned else None
@@ -492,7 +492,7 @@ class SubscriptionState:
         self._latest.clear()
 
     def hand_out(
-        self, partition: PartitionState, first_offset: int, next_position: int, leader_epoch: int
+        self, partition: Cursor, first_offset: int, next_position: int, leader_epoch: int
     ) -> None:
         """Note that the get in progress hands out the records of [first, next)."""
         if partition not in self._latest:  # one or few: a get's partitions
@@ -502,7 +502,7 @@ class SubscriptionState:
         self._hand_out_count += 1
         self._latest_hand_out = partition
 
-    def pass_over(self, partition: PartitionState, next_position: int) -> None:
+    def pass_over(self, partition: Cursor, next_position: int) -> None:
         """Move the position over what is never handed out: control batches, gaps, aborted."""
         if partition not in self._latest:
             partition.process_to(next_position)

@@ -23,7 +23,7 @@ from aiokafka_lite.structs import ConsumerRecord
 if TYPE_CHECKING:
     from aiokafka_lite.bad_records import BadRecord, BadRecordHandler, Verdict
     from aiokafka_lite.consumer.buffer.bad_records import PoisonRule
-    from aiokafka_lite.consumer.buffer.chunk import FetchedPartition
+    from aiokafka_lite.consumer.buffer.chunk import Chunk
     from aiokafka_lite.consumer.buffer.decode import TimeSlice
     from aiokafka_lite.consumer.buffer.deserialising import AwaitedDeserialising
     from aiokafka_lite.consumer.buffer.line import Line
@@ -36,9 +36,7 @@ class Work(NamedTuple):
     is_done: Event
 
 
-async def work_on(
-    part: FetchedPartition, line: Line, poison: PoisonRule, time_slice: TimeSlice
-) -> None:
+async def work_on(part: Chunk, line: Line, poison: PoisonRule, time_slice: TimeSlice) -> None:
     """Do what a share waits for, or some of it.
 
     Raises:
@@ -69,9 +67,7 @@ async def work_on(
         work.is_done.set()
 
 
-async def _deserialise(
-    part: FetchedPartition, awaited: AwaitedDeserialising, time_slice: TimeSlice
-) -> None:
+async def _deserialise(part: Chunk, awaited: AwaitedDeserialising, time_slice: TimeSlice) -> None:
     """Deserialise what is decoded, until an error, or until the application takes its time."""
     loop = asyncio.get_running_loop()
     while part.error is None and part.raw:
@@ -87,7 +83,7 @@ async def _deserialise(
             await time_slice.let_others_run()
 
 
-async def _decide(part: FetchedPartition, error: KafkaError, poison: PoisonRule) -> None:
+async def _decide(part: Chunk, error: KafkaError, poison: PoisonRule) -> None:
     """Ask `on_bad_record` what becomes of the record or batch of an error."""
     if isinstance(error, CorruptRecordException) and poison.fetch_again(part, error):
         return

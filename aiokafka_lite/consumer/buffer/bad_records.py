@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.buffer.chunk import FetchedPartition
+from aiokafka_lite.consumer.buffer.chunk import Chunk
 from aiokafka_lite.consumer.buffer.line import Line
 from aiokafka_lite.errors import CorruptRecordException, KafkaError
 from aiokafka_lite.structs import ConsumerRecord
@@ -31,14 +31,14 @@ class PoisonRule:
     """
 
     def __init__(
-        self, state: SubscriptionState, line: Line, on_room: Callable[[PartitionState], None]
+        self, state: SubscriptionState, line: Line, on_room: Callable[[Cursor], None]
     ) -> None:
         self._state = state
         self._line = line
         self._on_room = on_room
         self._loop = asyncio.get_running_loop()
 
-    def fail(self, part: FetchedPartition, error: KafkaError) -> None:
+    def fail(self, part: Chunk, error: KafkaError) -> None:
         """Raise a share's error, unless it is to be tried again; other partitions come next."""
         partition = part.partition
         self._line.move_to_end(partition)
@@ -57,7 +57,7 @@ class PoisonRule:
         self._state.note_raised(error)
         raise error.with_traceback(None)
 
-    def fetch_again(self, part: FetchedPartition, error: CorruptRecordException) -> bool:
+    def fetch_again(self, part: Chunk, error: CorruptRecordException) -> bool:
         """Fetch once more what is corrupt; return False if that was done already."""
         partition = part.partition
         offset = partition.position if error.offset is None else error.offset
@@ -68,18 +68,18 @@ class PoisonRule:
         self._state.refetch(partition)
         return True
 
-    def skip_batch(self, part: FetchedPartition, next_offset: int) -> None:
+    def skip_batch(self, part: Chunk, next_offset: int) -> None:
         """Go on fetching behind a batch that cannot be read."""
         self._state.pass_over(part.partition, next_offset)
         self._state.refetch(part.partition)
 
     def replace_batch(
-        self, part: FetchedPartition, next_offset: int, record: ConsumerRecord[object, object]
+        self, part: Chunk, next_offset: int, record: ConsumerRecord[object, object]
     ) -> None:
         """Deliver a record instead of a batch that cannot be read, and go on fetching behind it."""
         partition = part.partition
         self._state.refetch(partition)
-        substitute = FetchedPartition(partition, part.delivery, end_offset=next_offset)
+        substitute = Chunk(partition, part.delivery, end_offset=next_offset)
         substitute.decoded.append(record)  # type: ignore[arg-type]  # of the application's types
         self._line.add(substitute)
         self._on_room(partition)

@@ -6,7 +6,7 @@ import asyncio
 import copy
 from typing import TYPE_CHECKING, TypeAlias
 
-from aiokafka_lite.consumer.assignment.partition import NO_EPOCH, PartitionState
+from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
 from aiokafka_lite.consumer.buffer.budget import Reservation
 from aiokafka_lite.consumer.buffer.delivering import AnyDelivery, Deserialize, raw_record
 from aiokafka_lite.errors import DeserializationError, KafkaError
@@ -55,7 +55,7 @@ class FetchedResponse:
         self._reservation.inflated(by_bytes, batch_bytes)
 
 
-class FetchedPartition:
+class Chunk:
     """One partition's share of a response; the source of its records, in offset order.
 
     `decoded` are records ready for the application; it grows by `decode` and shrinks when they
@@ -85,7 +85,7 @@ class FetchedPartition:
 
     def __init__(
         self,
-        partition: PartitionState,
+        partition: Cursor,
         delivery: AnyDelivery,
         *,
         response: FetchedResponse | None = None,
@@ -307,7 +307,7 @@ class FetchedPartition:
             self._inflated_bytes = inflated_bytes
 
     def close(self) -> None:
-        """Give its bytes back to the budget; called once, when it leaves the queue."""
+        """Give its bytes back to the budget; called once, when it leaves the buffer."""
         self._is_closed = True
         if self.response is None:
             return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.bad_records import PoisonRule
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
-from aiokafka_lite.consumer.buffer.chunk import FetchedPartition
+from aiokafka_lite.consumer.buffer.chunk import Chunk
 from aiokafka_lite.consumer.buffer.delivering import AnyDelivery
 from aiokafka_lite.consumer.buffer.line import Line
 
@@ -108,7 +108,7 @@ class Runs:
             self._length = max(self._length, delivery.awaited.max_records)
 
     # --- Decoding -------------------------------------------------------------------------
-    def decode(self, part: FetchedPartition, limit: int | None) -> None:
+    def decode(self, part: Chunk, limit: int | None) -> None:
         """Decode until a share holds `limit` records, but a run at most.
 
         The caller has asked `needs_pause`, which looked at the clock.
@@ -118,7 +118,7 @@ class Runs:
         self.keep_to_budget(part)
         self._fit(len(part.decoded) - before)
 
-    def fill(self, part: FetchedPartition, columns: Columns, max_rows: int) -> bool:
+    def fill(self, part: Chunk, columns: Columns, max_rows: int) -> bool:
         """Add a run of rows to columns; whether there were any.
 
         The caller has asked `needs_pause`, which looked at the clock.
@@ -138,7 +138,7 @@ class Runs:
         elif took_s < self._slice.length_s / 4:
             self._length = min(length * 2, LARGEST_RUN)
 
-    def keep_to_budget(self, part: FetchedPartition) -> None:
+    def keep_to_budget(self, part: Chunk) -> None:
         """Bring what is buffered down to the budget, whatever that takes but the share at hand."""
         for partition in self._line.droppable(part) if self._budget.is_over else ():
             self._state.refetch(partition)
@@ -146,11 +146,11 @@ class Runs:
                 return
 
     # --- Pauses ---------------------------------------------------------------------------
-    def needs_pause(self, part: FetchedPartition) -> bool:
+    def needs_pause(self, part: Chunk) -> bool:
         """Whether the loop has to run before more of a share is decoded."""
         return self.has_to_wait(part) or self._slice.is_used_up()
 
-    def has_to_wait(self, part: FetchedPartition) -> bool:
+    def has_to_wait(self, part: Chunk) -> bool:
         """Whether a worker thread, or the application, works on what comes next, or has to."""
         return (
             part.inflating is not None
@@ -158,7 +158,7 @@ class Runs:
             or (self._asks_application and part.needs_application)
         )
 
-    async def pause(self, part: FetchedPartition) -> None:
+    async def pause(self, part: Chunk) -> None:
         """Let others run: the application, a thread that decompresses, or once round the loop."""
         if part.needs_application:
             # Imported where it is used: most consumers have nothing that waits.

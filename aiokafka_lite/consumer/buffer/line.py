@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
-from aiokafka_lite.consumer.buffer.chunk import FetchedPartition
+from aiokafka_lite.consumer.buffer.chunk import Chunk
 from aiokafka_lite.structs import TopicPartition
 
 Wanted = Collection[TopicPartition]
@@ -27,31 +27,31 @@ class Line:
     def __init__(self, state: SubscriptionState, budget: ByteBudget) -> None:
         self._state = state
         self._budget = budget
-        self._shares: dict[PartitionState, deque[FetchedPartition]] = {}
+        self._shares: dict[Cursor, deque[Chunk]] = {}
         # What is buffered, for everybody to read: it changes with the line.
-        self.shares: Mapping[PartitionState, Sequence[FetchedPartition]] = self._shares
+        self.shares: Mapping[Cursor, Sequence[Chunk]] = self._shares
 
     def __len__(self) -> int:
         """Return of how many partitions something is buffered."""
         return len(self._shares)
 
     # --- What is in it --------------------------------------------------------------------
-    def partitions(self) -> tuple[PartitionState, ...]:
+    def partitions(self) -> tuple[Cursor, ...]:
         """Return all partitions, also those that are paused."""
         return tuple(self._shares)
 
-    def first_share(self, partition: PartitionState) -> FetchedPartition | None:
+    def first_share(self, partition: Cursor) -> Chunk | None:
         """Return what a get would look at first of a partition; None: nothing is buffered."""
         shares = self._shares.get(partition)
         return shares[0] if shares else None
 
-    def is_next(self, part: FetchedPartition) -> bool:
+    def is_next(self, part: Chunk) -> bool:
         """Whether a share is still the first of its partition, and may be handed out."""
         partition = part.partition
         is_first = self.first_share(partition) is part
         return is_first and not partition.is_paused and not self._state.is_held
 
-    def has_room(self, partition: PartitionState) -> bool:
+    def has_room(self, partition: Cursor) -> bool:
         """Whether another response may be asked for, and from a known offset."""
         shares = self._shares.get(partition)
         if not shares:
@@ -60,7 +60,7 @@ class Line:
         return len(shares) < 2 and last.error is None and last.end_offset is not None
 
     # --- Whose turn it is -----------------------------------------------------------------
-    def served(self, wanted: Wanted) -> Iterator[PartitionState]:
+    def served(self, wanted: Wanted) -> Iterator[Cursor]:
         """Yield the partitions that may be served, of those wanted (none named: of all)."""
         if self._state.is_held:
             return
@@ -68,7 +68,7 @@ class Line:
             if not partition.is_paused and (not wanted or partition.tp in wanted):
                 yield partition
 
-    def decoded_next(self, wanted: Wanted) -> Iterator[PartitionState]:
+    def decoded_next(self, wanted: Wanted) -> Iterator[Cursor]:
         """Like `served`; but when memory is short, first what takes none."""
         if not self._budget.is_tight:
             return self.served(wanted)
@@ -76,7 +76,7 @@ class Line:
 
         return light_first(self.served(wanted), self._shares)
 
-    def droppable(self, kept: FetchedPartition) -> Sequence[PartitionState]:
+    def droppable(self, kept: Chunk) -> Sequence[Cursor]:
         """Return the partitions to give up for a share when memory is short, in this order."""
         from aiokafka_lite.consumer.buffer.line import droppable
 
@@ -96,46 +96,46 @@ class Line:
                 return True
         return False
 
-    def front(self, most: int) -> list[tuple[FetchedPartition, ...]]:
+    def front(self, most: int) -> list[tuple[Chunk, ...]]:
         """Return the shares of the first `most` partitions that are decoded next."""
         line = islice(self.decoded_next(()), most)
         return [tuple(self._shares[partition]) for partition in line]
 
     # --- Changes --------------------------------------------------------------------------
-    def add(self, part: FetchedPartition) -> None:
+    def add(self, part: Chunk) -> None:
         """Put a share behind those of its partition, or at the end of the line."""
         self._shares.setdefault(part.partition, deque()).append(part)
         if part.end_offset is not None:
             part.partition.buffered_to(part.end_offset)
 
-    def move_to_end(self, partition: PartitionState) -> None:
+    def move_to_end(self, partition: Cursor) -> None:
         """Put a partition behind all others."""
         shares = self._shares.pop(partition, None)
         if shares is not None:
             self._shares[partition] = shares
 
-    def remove_first(self, partition: PartitionState) -> None:
+    def remove_first(self, partition: Cursor) -> None:
         """Take a partition's first share out."""
         shares = self._shares[partition]
         shares.popleft()
         if not shares:
             del self._shares[partition]
 
-    def remove(self, partition: PartitionState) -> Sequence[FetchedPartition]:
+    def remove(self, partition: Cursor) -> Sequence[Chunk]:
         """Take all of a partition out; return what it was."""
         return self._shares.pop(partition, ())
 
 
-Shares = Mapping[PartitionState, Sequence[FetchedPartition]]
+Shares = Mapping[Cursor, Sequence[Chunk]]
 
 
-def light_first(line: Iterable[PartitionState], shares: Shares) -> Iterator[PartitionState]:
+def light_first(line: Iterable[Cursor], shares: Shares) -> Iterator[Cursor]:
     """Yield the partitions in line of which no batch has to be decompressed now.
 
     If there are none, the first in line; so batches that are decompressed already are finished
     before memory is taken for another.
     """
-    first: PartitionState | None = None
+    first: Cursor | None = None
     has_light = False
     for partition in line:
         first = first or partition
@@ -147,7 +147,7 @@ def light_first(line: Iterable[PartitionState], shares: Shares) -> Iterator[Part
         yield first
 
 
-def droppable(shares: Shares, kept: FetchedPartition) -> list[PartitionState]:
+def droppable(shares: Shares, kept: Chunk) -> list[Cursor]:
     """Return the partitions whose buffers may be given up for a share, the least useful first.
 
     The last in line come first, and before all that has been begun what has not. What shares the

@@ -30,7 +30,7 @@ from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster
 from aiokafka_lite.consumer.arguments import check_offsets
-from aiokafka_lite.consumer.assignment.partition import NO_EPOCH, PartitionState
+from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.commits.auto_commit import AutoCommit, Departed
 from aiokafka_lite.consumer.commits.committed import CommittedReader, pause
@@ -115,7 +115,7 @@ GONE: Final = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 class Commits(CommittedReader):
     """Commits and reads offsets for one consumer.
 
-    Owns `PartitionState.committed`.
+    Owns `Cursor.committed`.
     """
 
     def __init__(
@@ -300,7 +300,7 @@ class Commits(CommittedReader):
         }
 
     @staticmethod
-    def _is_committed(partition: PartitionState | None, offset: int) -> bool:
+    def _is_committed(partition: Cursor | None, offset: int) -> bool:
         committed = None if partition is None else partition.committed
         return committed is not None and committed.offset == offset
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.client import Cluster
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.consumer.assignment.partition import CommittedPosition
+from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.commits.requests import (
     LAST_FETCH_BY_NAME,

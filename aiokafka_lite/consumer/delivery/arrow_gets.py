@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.buffer.chunk import FetchedPartition, Record
-from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
+from aiokafka_lite.consumer.buffer.buffer import Buffer
+from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaError
 from aiokafka_lite.records.arrow import DEFAULT_SCHEMA, ArrowColumns
@@ -35,13 +35,13 @@ class ArrowGets:
     def __init__(
         self,
         state: SubscriptionState,
-        queue: FetchQueue,
+        buffer: Buffer,
         ready: ReadyRecords,
         max_rows: int | None,
     ) -> None:
         self._max_rows = max_rows or DEFAULT_MAX_ROWS
         self._state = state
-        self._queue = queue
+        self._buffer = buffer
         self._ready = ready
         self._loop = asyncio.get_running_loop()
         self._latest: ArrowColumns | None = None
@@ -74,11 +74,11 @@ class ArrowGets:
         self._ready.close()
         self._state.enter_get()
         try:
-            if timeout_s is not None and timeout_s <= 0 and not self._queue.line.is_any_served(()):
+            if timeout_s is not None and timeout_s <= 0 and not self._buffer.line.is_any_served(()):
                 # A loop of gets that never wait must not keep the fetchers from working.
                 await asyncio.sleep(0)
-            while await self._queue.wait((), deadline):
-                part = await self._queue.first_in_line(())
+            while await self._buffer.wait((), deadline):
+                part = await self._buffer.first_in_line(())
                 # Another task's get may have opened a share meanwhile.
                 self._ready.close()
                 if part is None:
@@ -92,13 +92,11 @@ class ArrowGets:
         finally:
             self._state.leave_get(loop.time())
 
-    def _pop_decoded(
-        self, part: FetchedPartition, arrow: ArrowColumns, max_rows: int
-    ) -> pa.RecordBatch:
+    def _pop_decoded(self, part: Chunk, arrow: ArrowColumns, max_rows: int) -> pa.RecordBatch:
         """Hand out what was decoded record by record, for another get, and is left over."""
         count = _count_within(part.decoded[:max_rows], MAX_BATCH_BYTES)
         batch = arrow.from_records(part.decoded[:count])
-        self._queue.pop((part.partition.tp,), count)
+        self._buffer.pop((part.partition.tp,), count)
         return batch
 
     def _pop(self, arrow: ArrowColumns, max_rows: int) -> pa.RecordBatch | None:
@@ -107,12 +105,12 @@ class ArrowGets:
         Raises:
             KafkaError: What stands first in line, or alone.
         """
-        filled: list[tuple[FetchedPartition, int | None]] = []
-        failed: tuple[FetchedPartition, KafkaError] | None = None
+        filled: list[tuple[Chunk, int | None]] = []
+        failed: tuple[Chunk, KafkaError] | None = None
         is_alone = True  # what has failed: nothing else is in line
         batch: pa.RecordBatch | None = None
-        queue, columns = self._queue, arrow.columns
-        line = queue.line.front(max_rows)
+        buffer, columns = self._buffer, arrow.columns
+        line = buffer.line.front(max_rows)
         try:
             for parts in line:
                 before = columns.rows
@@ -124,7 +122,7 @@ class ArrowGets:
                         break
                 elif not front.is_exhausted:
                     is_alone = False
-                if columns.rows >= max_rows or columns.is_full or queue.is_over_budget:
+                if columns.rows >= max_rows or columns.is_full or buffer.is_over_budget:
                     break
             if row_count := columns.rows:
                 batch = arrow.finish()
@@ -136,28 +134,28 @@ class ArrowGets:
                 self._state.refetch(part.partition)
             raise
         for part, first_offset in filled:
-            queue.hand_out_rows(part, first_offset)
+            buffer.hand_out_rows(part, first_offset)
         if filled:
-            queue.keep_to_budget(filled[-1][0])
+            buffer.keep_to_budget(filled[-1][0])
         if batch is not None:
-            queue.end_turn(line[0][0].partition)
+            buffer.end_turn(line[0][0].partition)
         elif failed is not None and is_alone:
-            queue.poison.fail(*failed)
+            buffer.poison.fail(*failed)
         return batch
 
     def _fill(
         self,
-        parts: Sequence[FetchedPartition],
+        parts: Sequence[Chunk],
         arrow: ArrowColumns,
         max_rows: int,
-        filled: list[tuple[FetchedPartition, int | None]],
+        filled: list[tuple[Chunk, int | None]],
     ) -> None:
         """Fill columns from a partition's shares; note from which, and their first offsets."""
         columns = arrow.columns
         for part in parts:
             first_offset: int | None = None
             filled.append((part, None))
-            while columns.rows < max_rows and self._queue.fill(
+            while columns.rows < max_rows and self._buffer.fill(
                 part, columns, max_rows - columns.rows
             ):
                 if first_offset is None:

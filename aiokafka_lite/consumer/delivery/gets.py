@@ -1,4 +1,4 @@
-"""The application's side of the fetch queue: a batch at a time, or record by record.
+"""The application's side of the fetch buffer: a batch at a time, or record by record.
 
 Every get may be cancelled at any await: what it had prepared is found by the next one.
 """
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.chunk import Record
-from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
 from aiokafka_lite.consumer.buffer.line import Wanted
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.structs import TopicPartition
@@ -30,12 +30,12 @@ class Gets:
     def __init__(
         self,
         state: SubscriptionState,
-        queue: FetchQueue,
+        buffer: Buffer,
         ready: ReadyRecords,
         raise_in_poll: Callable[[], None] | None = None,
     ) -> None:
         self._state = state
-        self._queue = queue
+        self._buffer = buffer
         self._ready = ready
         self._raise_in_poll = raise_in_poll
         self._loop = asyncio.get_running_loop()
@@ -77,18 +77,18 @@ class Gets:
         self._state.enter_get()
         try:
             is_brief = timeout_s is not None and timeout_s <= 0
-            if is_brief and not self._queue.line.is_any_served(wanted):
+            if is_brief and not self._buffer.line.is_any_served(wanted):
                 # A loop of gets that never wait must not keep the fetchers from working.
                 await asyncio.sleep(0)
             # A get that does not wait returns all that is buffered: only decoding takes time.
             decode_until = deadline if timeout_s else None
             # What was lost before may come back, and a get of it alone takes its time.
             is_lost = not self._state.has_any(wanted)
-            while await self._queue.wait(wanted, deadline, also_raise, may_be_lost=is_lost):
-                await self._queue.decode(wanted, max_records, decode_until, max_of_each)
+            while await self._buffer.wait(wanted, deadline, also_raise, may_be_lost=is_lost):
+                await self._buffer.decode(wanted, max_records, decode_until, max_of_each)
                 # Another task's get may have opened a share meanwhile.
                 self._ready.close()
-                records = self._queue.pop(wanted, max_records, max_of_each)
+                records = self._buffer.pop(wanted, max_records, max_of_each)
                 if records:
                     return records
             return {}
@@ -110,9 +110,9 @@ class Gets:
             while record is None:
                 if self._ready.has_rest(wanted):  # but the time slice is used up
                     try:
-                        await self._queue.time_slice.let_others_run()
+                        await self._buffer.time_slice.let_others_run()
                     finally:  # the next get is in a new slice, also when this was cancelled
-                        self._ready.go_on(self._queue.time_slice.begin())
+                        self._ready.go_on(self._buffer.time_slice.begin())
                 else:
                     await self._open_next(wanted)
                 record = self._ready.take(wanted)
@@ -123,10 +123,10 @@ class Gets:
     async def _open_next(self, wanted: Wanted) -> None:
         """Wait for records and make them ready; perhaps there are none yet."""
         self._ready.close()
-        if not await self._queue.wait(wanted, None):
+        if not await self._buffer.wait(wanted, None):
             for tp in wanted:  # none of them is assigned any more
                 self._state.partition(tp)
-        part = await self._queue.decode_next(wanted, self._cached_records)
+        part = await self._buffer.decode_next(wanted, self._cached_records)
         if part is not None:
             self._fit_to_caches(part.decoded[-1])
-            self._ready.open(part, self._queue.time_slice.begin())
+            self._ready.open(part, self._buffer.time_slice.begin())

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.buffer.chunk import FetchedPartition, Record
+from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
 from aiokafka_lite.consumer.buffer.decode import TIME_SLICE_S
 from aiokafka_lite.consumer.buffer.line import Wanted
 from aiokafka_lite.consumer.delivery.iteration import RecordCursor
@@ -21,12 +21,10 @@ from aiokafka_lite.consumer.delivery.iteration import RecordCursor
 class ReadyRecords:
     """What `decoded` of one share has left, while it is handed out message by message."""
 
-    def __init__(
-        self, state: SubscriptionState, on_closed: Callable[[FetchedPartition], None]
-    ) -> None:
+    def __init__(self, state: SubscriptionState, on_closed: Callable[[Chunk], None]) -> None:
         # The per-message path knows nothing but this.
         self.cursor = RecordCursor(asyncio.get_running_loop().time, TIME_SLICE_S)
-        self._part: FetchedPartition | None = None
+        self._part: Chunk | None = None
         self._settled_count = 0
         self._state = state
         # Told when a share is given back, perhaps with nothing left in it.
@@ -47,7 +45,7 @@ class ReadyRecords:
     def _is_of(self, wanted: Wanted) -> bool:
         return not wanted or (self._part is not None and self._part.partition.tp in wanted)
 
-    def open(self, part: FetchedPartition, ends_at: float) -> None:
+    def open(self, part: Chunk, ends_at: float) -> None:
         """Hand out what a share has decoded, until `ends_at` on the loop's clock.
 
         Another share that is open is given back. It may be the same one, opened and partly handed
@@ -96,11 +94,11 @@ class ReadyRecords:
         self._settled_count = 0
         self.cursor.close()
 
-    def _discard(self, partition: PartitionState) -> None:
+    def _discard(self, partition: Cursor) -> None:
         # Positions were settled before the partition's tag changed.
         if self._part is not None and self._part.partition is partition:
             self._forget()
 
-    def _park_if_paused(self, partition: PartitionState) -> None:
+    def _park_if_paused(self, partition: Cursor) -> None:
         if partition.is_paused and self._part is not None and self._part.partition is partition:
             self.close()

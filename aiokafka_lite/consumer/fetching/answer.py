@@ -19,11 +19,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from aiokafka_lite.client import Node
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import Reservation
-from aiokafka_lite.consumer.buffer.chunk import FetchedPartition, FetchedResponse
-from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
+from aiokafka_lite.consumer.buffer.buffer import Buffer
+from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.node_targets import NodeTargets
 from aiokafka_lite.consumer.fetching.session import FetchSession, FetchTarget
@@ -49,7 +49,7 @@ from aiokafka_lite.protocol.schema import Struct
 from aiokafka_lite.records import RecordSet, end_offset
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.fetching.fetcher import Fetcher
+    from aiokafka_lite.consumer.fetching.sources import Sources
 
 log = logging.getLogger(__name__)
 
@@ -109,21 +109,19 @@ class Settling:
         self,
         config: ConsumerConfig,
         state: SubscriptionState,
-        queue: FetchQueue,
+        buffer: Buffer,
         rng: random.Random,
     ) -> None:
         self._config = config
         self._state = state
-        self._queue = queue
+        self._buffer = buffer
         self._rng = rng
         self._check_crcs = config.check_crcs
         self._is_read_committed = config.is_read_committed
         # Set when an answer shows that the metadata is out of date; whoever acts on it resets it.
         self.is_metadata_stale = False
 
-    def back_off(
-        self, partition: PartitionState, error_class: type[KafkaError], now: float
-    ) -> None:
+    def back_off(self, partition: Cursor, error_class: type[KafkaError], now: float) -> None:
         """Ask nothing of a partition for a while: twice as long with each failure, up to 1 s."""
         doublings = min(partition.failure_count, 10)
         delay_s = min(self._config.retry_backoff_s * 2.0**doublings, LAST_BACKOFF_S)
@@ -131,7 +129,7 @@ class Settling:
 
     def settle(
         self, target: FetchTarget, answer: PartitionData, response: FetchedResponse, now: float
-    ) -> FetchedPartition | None:
+    ) -> Chunk | None:
         """Settle an answer that is not stale; return the share to buffer, if it has records."""
         partition = target.partition
         partition.heard_at(now)
@@ -147,9 +145,9 @@ class Settling:
         if not answer.records:
             return None
         view = memoryview(answer.records)
-        return FetchedPartition(
+        return Chunk(
             partition,
-            self._queue.delivery,
+            self._buffer.delivery,
             response=response,
             records=RecordSet(
                 partition.tp.topic,
@@ -163,7 +161,7 @@ class Settling:
         )
 
     def _settle_error(
-        self, partition: PartitionState, error_class: type[KafkaError], code: int, now: float
+        self, partition: Cursor, error_class: type[KafkaError], code: int, now: float
     ) -> None:
         if partition.failure_count == 0:  # one line per change of state
             log.warning(
@@ -189,9 +187,9 @@ class Settling:
             text = "the broker cannot serve it"
         topic, number = partition.tp
         text = f"partition {number} of topic {topic} at offset {partition.fetched}: {text}"
-        self._queue.put_error(partition, error_class(text).at(partition.tp, partition.fetched))
+        self._buffer.put_error(partition, error_class(text).at(partition.tp, partition.fetched))
 
-    def _settle_out_of_range(self, partition: PartitionState) -> None:
+    def _settle_out_of_range(self, partition: Cursor) -> None:
         offset = partition.fetched
         if offset != partition.position:
             return  # records ahead of it are still to be handed out: asked again after them
@@ -206,7 +204,7 @@ class Settling:
             self._state.request_reset(partition, timestamp, reason=OUT_OF_RANGE)
             return
         error = OffsetOutOfRangeError({partition.tp: offset}).at(partition.tp, offset)
-        self._queue.put_error(partition, error, is_sticky=True)
+        self._buffer.put_error(partition, error, is_sticky=True)
 
 
 def aborted_transactions(answer: PartitionData) -> list[tuple[int, int]]:
@@ -225,13 +223,13 @@ class Answers:
 
     def __init__(
         self,
-        fetcher: Fetcher,
+        sources: Sources,
         node_id: int,
         counts: NodeCounts,
         session: FetchSession,
         targets: NodeTargets,
     ) -> None:
-        self._fetcher = fetcher
+        self._sources = sources
         self._node_id = node_id
         self._counts = counts
         self._session = session
@@ -240,7 +238,7 @@ class Answers:
         # What is left of an answer that is being settled.
         self._slices: Iterator[None] | None = None
         # What bytes were claimed for last.
-        self._claimed_last: PartitionState | None = None
+        self._claimed_last: Cursor | None = None
 
     @property
     def is_settling(self) -> bool:
@@ -287,12 +285,12 @@ class Answers:
         Yields when a slice is done and there is more.
         """
         now = self._loop.time()
-        settling = self._fetcher.settling
+        settling = self._sources.settling
         fetched = FetchedResponse(self._node_id, reservation)
-        parts: dict[PartitionState, FetchedPartition] = {}
+        parts: dict[Cursor, Chunk] = {}
         size_bytes = 0
         left_in_slice = SETTLED_AT_ONCE
-        hints: list[tuple[PartitionState, LeaderIdAndEpoch]] = []
+        hints: list[tuple[Cursor, LeaderIdAndEpoch]] = []
         for topic in cast("Iterable[FetchableTopicResponse]", topics):
             left_in_slice -= 1  # there may be very many without partitions, too
             for answer in topic.partitions:
@@ -328,7 +326,7 @@ class Answers:
             self._follow_hint(partition, leader, response)
         if settling.is_metadata_stale:
             settling.is_metadata_stale = False
-            self._fetcher.cluster.invalidate()
+            self._sources.cluster.invalidate()
         current = []
         for part in parts.values():
             if part.is_current:
@@ -337,16 +335,16 @@ class Answers:
                 part.close()  # moved while the rest was settled
         if not current:
             return
-        if self._fetcher.budget.can_keep(reservation, size_bytes):
+        if self._sources.budget.can_keep(reservation, size_bytes):
             reservation.keep(size_bytes)
             self._counts.received_bytes += size_bytes
-            self._fetcher.queue.put(fetched, current)
+            self._sources.buffer.put(fetched, current)
             return
         for part in current:
             part.close()
         self._targets.claim_bytes(self._choose_claimed(current), size_bytes)
 
-    def _choose_claimed(self, parts: Sequence[FetchedPartition]) -> PartitionState:
+    def _choose_claimed(self, parts: Sequence[Chunk]) -> Cursor:
         """Choose what is asked for alone when there is no room for an answer.
 
         What gets wait for comes first, in turns: else what is brought for others would be dropped
@@ -355,9 +353,9 @@ class Answers:
         partitions = [part.partition for part in parts]
         awaited = [
             partition
-            for tp in self._fetcher.queue.awaited()
-            if (partition := self._fetcher.assigned(tp)) is not None
-            and self._fetcher.is_behind(partition)
+            for tp in self._sources.buffer.awaited()
+            if (partition := self._sources.assigned(tp)) is not None
+            and self._sources.is_behind(partition)
             and self._targets.can_be_asked(partition)
         ]
         came = [partition for partition in awaited if partition in partitions]
@@ -367,27 +365,27 @@ class Answers:
         self._claimed_last = choice[index % len(choice)]
         return self._claimed_last
 
-    def _choose_replica(self, partition: PartitionState, answer: PartitionData, now: float) -> None:
+    def _choose_replica(self, partition: Cursor, answer: PartitionData, now: float) -> None:
         """Go to the follower that a leader names, or back to the leader from one that failed."""
         if answer.error_code:
             if partition.preferred_replica is not None:
-                self._fetcher.give_back(partition, now)
-        elif answer.preferred_read_replica != self._node_id and not self._fetcher.prefer(
+                self._sources.give_back(partition, now)
+        elif answer.preferred_read_replica != self._node_id and not self._sources.prefer(
             partition, answer.preferred_read_replica, now
         ):
-            self._fetcher.settling.back_off(partition, ReplicaNotAvailableError, now)
+            self._sources.settling.back_off(partition, ReplicaNotAvailableError, now)
 
     def _follow_hint(
-        self, partition: PartitionState, leader: LeaderIdAndEpoch, response: FetchResponse
+        self, partition: Cursor, leader: LeaderIdAndEpoch, response: FetchResponse
     ) -> None:
         """Go to the leader that an error answer names, without waiting for metadata (KIP-951)."""
         endpoints = [
             Node(endpoint.node_id, endpoint.host, endpoint.port, endpoint.rack)
             for endpoint in response.node_endpoints
         ]
-        is_newer = self._fetcher.cluster.apply_leader_hint(
+        is_newer = self._sources.cluster.apply_leader_hint(
             partition.tp, leader.leader_id, leader.leader_epoch, endpoints
         )
         if is_newer:
             partition.end_back_off()
-            self._fetcher.touch(partition)
+            self._sources.touch(partition)

@@ -5,32 +5,32 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.fetching.session import FetchSession
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.fetching.fetcher import Fetcher
-    from aiokafka_lite.consumer.fetching.node_fetcher import NodeFetcher
     from aiokafka_lite.consumer.fetching.oversized import OversizeSearch
+    from aiokafka_lite.consumer.fetching.source import Source
+    from aiokafka_lite.consumer.fetching.sources import Sources
 
 
 class Claim(NamedTuple):
     """What is asked for alone next, because an answer was more than there was room for."""
 
-    partition: PartitionState
+    partition: Cursor
     size_bytes: int
 
 
 class NodeTargets:
     """The partitions of one node; what has changed about them is looked at before a request."""
 
-    def __init__(self, fetcher: Fetcher, node: NodeFetcher, session: FetchSession) -> None:
-        self.partitions: set[PartitionState] = set()
+    def __init__(self, sources: Sources, node: Source, session: FetchSession) -> None:
+        self.partitions: set[Cursor] = set()
         # Looked at again before the next request.
-        self.touched: dict[PartitionState, None] = {}
+        self.touched: dict[Cursor, None] = {}
         # Partitions in a backoff of their own, looked at again when it ends.
-        self.backing_off: dict[PartitionState, None] = {}
-        self._fetcher = fetcher
+        self.backing_off: dict[Cursor, None] = {}
+        self._sources = sources
         self._node = node
         self._session = session
         self._loop = asyncio.get_running_loop()
@@ -39,15 +39,15 @@ class NodeTargets:
         # Made when an answer is too large to be received.
         self._oversize: OversizeSearch | None = None
 
-    def add(self, partition: PartitionState) -> None:
+    def add(self, partition: Cursor) -> None:
         """Ask for a partition from the next request on."""
         self.partitions.add(partition)
 
-    def remove(self, partition: PartitionState) -> None:
+    def remove(self, partition: Cursor) -> None:
         """Do not ask for a partition from the next request on."""
         self.partitions.discard(partition)
 
-    def touch(self, partition: PartitionState) -> None:
+    def touch(self, partition: Cursor) -> None:
         """Look at a partition again before the next request."""
         self.touched[partition] = None
 
@@ -55,7 +55,7 @@ class NodeTargets:
         """Look at all partitions again before the next request."""
         self.touched.update(dict.fromkeys(self.partitions))
 
-    def forget(self, partition: PartitionState) -> None:
+    def forget(self, partition: Cursor) -> None:
         """Know nothing of a partition any more."""
         self.partitions.discard(partition)
         self.touched.pop(partition, None)
@@ -65,8 +65,8 @@ class NodeTargets:
     def apply(self) -> float | None:
         """Bring the session's targets up to date; return when the next backoff ends."""
         now = self._loop.time()
-        if now >= self._fetcher.replicas.lease_ends_at:
-            self._fetcher.end_leases(now)
+        if now >= self._sources.replicas.lease_ends_at:
+            self._sources.end_leases(now)
         if self.backing_off:
             for partition in tuple(self.backing_off):
                 if partition.retry_at <= now:
@@ -82,7 +82,7 @@ class NodeTargets:
         for partition in touched:
             target = None
             if partition in self.partitions and self._may_ask_for(partition):
-                target = self._fetcher.target(partition, self._node)
+                target = self._sources.target(partition, self._node)
                 if target is not None and partition.retry_at > now:
                     target = None
                     self.backing_off[partition] = None
@@ -91,7 +91,7 @@ class NodeTargets:
             return None
         return min(partition.retry_at for partition in self.backing_off)
 
-    def _may_ask_for(self, partition: PartitionState) -> bool:
+    def _may_ask_for(self, partition: Cursor) -> bool:
         """Whether a partition is not left out for the sake of one that is asked for alone."""
         if self.claim is not None and self.claim.partition is not partition:
             return False
@@ -102,9 +102,9 @@ class NodeTargets:
         """Whether the next request is known to bring records."""
         if self.claim is not None:
             return True
-        return any(self._fetcher.is_behind(partition) for partition in self._session.partitions)
+        return any(self._sources.is_behind(partition) for partition in self._session.partitions)
 
-    def is_unmoved(self, partition: PartitionState) -> bool:
+    def is_unmoved(self, partition: Cursor) -> bool:
         """Whether the latest request asked for what comes next of a partition."""
         target = self._session.wanted(partition.tp)
         return (
@@ -115,14 +115,14 @@ class NodeTargets:
         )
 
     # --- Answers that are too large --------------------------------------------------------
-    def claim_bytes(self, partition: PartitionState, size_bytes: int) -> None:
+    def claim_bytes(self, partition: Cursor, size_bytes: int) -> None:
         """Ask next for a partition alone, as soon as there are so many bytes for it."""
         self.claim = Claim(partition, size_bytes)
         self.touch_all()
 
     def _end_claim(self) -> None:
         self.claim = None
-        self._fetcher.budget.withdraw(self._node)
+        self._sources.budget.withdraw(self._node)
         self.touch_all()
 
     def search_oversized(self, size_bytes: int, limit_bytes: int) -> None:
@@ -136,7 +136,7 @@ class NodeTargets:
             search.begin(asked)
         elif asked and self.is_unmoved(asked[0]) and search.is_found(asked[0]):
             error = too_large(asked[0], size_bytes, limit_bytes)
-            self._fetcher.queue.put_error(asked[0], error, is_sticky=True)
+            self._sources.buffer.put_error(asked[0], error, is_sticky=True)
 
     def answered(self) -> None:
         """Note that an answer could be received: what was left out for its sake is asked for."""
@@ -146,10 +146,10 @@ class NodeTargets:
             self._oversize.answered()
             self.touch_all()
 
-    def can_be_asked(self, partition: PartitionState) -> bool:
+    def can_be_asked(self, partition: Cursor) -> bool:
         """Whether a request could ask for a partition now, were it sent."""
         return (
             partition in self.partitions
             and partition.retry_at <= self._loop.time()
-            and self._fetcher.target(partition, self._node) is not None
+            and self._sources.target(partition, self._node) is not None
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.errors import RecordTooLargeError
 
 
@@ -20,24 +20,24 @@ class OversizeSearch:
 
     def __init__(self) -> None:
         # Asked for one by one; the first is asked now.
-        self._suspects: deque[PartitionState] = deque()
+        self._suspects: deque[Cursor] = deque()
         # What was asked for alone when an answer was too large, and at which offset.
-        self._suspicion: tuple[PartitionState, int] | None = None
+        self._suspicion: tuple[Cursor, int] | None = None
 
     @property
     def is_on(self) -> bool:
         return bool(self._suspects)
 
-    def allows(self, partition: PartitionState) -> bool:
+    def allows(self, partition: Cursor) -> bool:
         """Whether a partition may be asked for now."""
         return not self._suspects or self._suspects[0] is partition
 
-    def begin(self, partitions: Iterable[PartitionState]) -> None:
+    def begin(self, partitions: Iterable[Cursor]) -> None:
         """Ask for these one by one; the one found before comes first, as it may be again."""
         known = None if self._suspicion is None else self._suspicion[0]
         self._suspects = deque(sorted(partitions, key=lambda partition: partition is not known))
 
-    def pass_idle(self, can_be_asked: Callable[[PartitionState], bool]) -> None:
+    def pass_idle(self, can_be_asked: Callable[[Cursor], bool]) -> None:
         """Pass suspects that cannot be asked for at present."""
         while self._suspects and not can_be_asked(self._suspects[0]):
             self._suspects.popleft()
@@ -46,7 +46,7 @@ class OversizeSearch:
         """Note that the answer for the first suspect was no larger than others."""
         self._suspects.popleft()
 
-    def is_found(self, partition: PartitionState) -> bool:
+    def is_found(self, partition: Cursor) -> bool:
         """Note that the answer for a partition alone is too large; whether it was before."""
         suspicion = partition, partition.fetched
         is_found = self._suspicion == suspicion
@@ -56,7 +56,7 @@ class OversizeSearch:
         return is_found
 
 
-def too_large(partition: PartitionState, size_bytes: int, limit_bytes: int) -> RecordTooLargeError:
+def too_large(partition: Cursor, size_bytes: int, limit_bytes: int) -> RecordTooLargeError:
     """Return the error of a partition whose next batch is in an answer of that size."""
     topic, number = partition.tp
     return RecordTooLargeError(

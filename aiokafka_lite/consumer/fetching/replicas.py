@@ -24,7 +24,7 @@ from typing import Final
 
 from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.view import PartitionView
-from aiokafka_lite.consumer.assignment.partition import PartitionState, PreferredReplica
+from aiokafka_lite.consumer.assignment.cursor import Cursor, PreferredReplica
 from aiokafka_lite.consumer.config import ConsumerConfig
 
 # About what Kafka takes to notice that a broker has died (broker.session.timeout.ms: 9 s).
@@ -32,7 +32,7 @@ LEADERS_ONLY_S: Final = 10.0
 
 
 class ReplicaChoice:
-    """The only writer of `PartitionState.preferred_replica`. Times are loop times.
+    """The only writer of `Cursor.preferred_replica`. Times are loop times.
 
     Attributes:
         lease_ends_at: When the first choice expires; `end_leases` is to be called then.
@@ -48,7 +48,7 @@ class ReplicaChoice:
         """Return the rack to name in a request; empty while leaders are to serve us themselves."""
         return self._rack_id if now >= self._leaders_only_until else ""
 
-    def source(self, partition: PartitionState, leader: PartitionView, view: ClusterView) -> int:
+    def source(self, partition: Cursor, leader: PartitionView, view: ClusterView) -> int:
         """Return the id of the node to read a partition from; a choice that is void is dropped."""
         chosen = partition.preferred_replica
         if chosen is None:
@@ -61,9 +61,7 @@ class ReplicaChoice:
         partition.preferred_replica = None
         return leader.leader
 
-    def prefer(
-        self, partition: PartitionState, node_id: int, view: ClusterView, now: float
-    ) -> bool:
+    def prefer(self, partition: Cursor, node_id: int, view: ClusterView, now: float) -> bool:
         """Choose the follower that the leader named; False when metadata does not know it."""
         leader = view.leader(partition.tp)
         if leader is None or not is_replica(node_id, leader, view):
@@ -76,12 +74,12 @@ class ReplicaChoice:
         self.lease_ends_at = min(self.lease_ends_at, expires_at)
         return True
 
-    def give_back(self, partition: PartitionState, now: float) -> None:
+    def give_back(self, partition: Cursor, now: float) -> None:
         """Return a partition to its leader, because the follower failed."""
         partition.preferred_replica = None
         self._leaders_only_until = now + LEADERS_ONLY_S
 
-    def end_leases(self, partitions: Iterable[PartitionState], now: float) -> list[PartitionState]:
+    def end_leases(self, partitions: Iterable[Cursor], now: float) -> list[Cursor]:
         """Drop the choices that have expired, and return the partitions they were for."""
         ended = []
         self.lease_ends_at = math.inf

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.protocol.fetch_template import PartitionToFetch, TopicToFetch, TopicToForget
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.schema import ZERO_UUID
@@ -41,7 +41,7 @@ LAST_VERSION_WITH_NAMES: Final = 12
 class FetchTarget(NamedTuple):
     """What a broker is to send of a partition, and under which tag it was asked."""
 
-    partition: PartitionState
+    partition: Cursor
     tag: int
     offset: int
     leader_epoch: int
@@ -77,7 +77,7 @@ class FetchSession:
         return len(self._wanted)
 
     @property
-    def partitions(self) -> list[PartitionState]:
+    def partitions(self) -> list[Cursor]:
         """The partitions that are asked for."""
         return [target.partition for target in self._wanted.values()]
 

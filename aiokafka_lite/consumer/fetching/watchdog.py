@@ -1,7 +1,7 @@
 """The watchdog: no partition is assigned and silent.
 
 Every five seconds it looks whether each partition that is to be fetched is in a fetch or in a
-back-off that has a name (`Fetcher.place`). One that is in neither at two looks in a row, or that is
+back-off that has a name (`Sources.place`). One that is in neither at two looks in a row, or that is
 marked as being given back while there is no rebalance, is put under its fetch task anew; that is
 counted, published as FetchStalled, and logged. It is the consumer's own bug then, whatever it is:
 an application should not have to notice it by the silence.
@@ -18,9 +18,9 @@ from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite._compat import Never
-from aiokafka_lite.consumer.assignment.partition import FetchState, PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor, FetchState
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.fetching.fetcher import Fetcher
+from aiokafka_lite.consumer.fetching.sources import Sources
 
 TICK_S: Final = 5.0
 # Some 2 us each; then others run.
@@ -39,19 +39,19 @@ class Watchdog:
     def __init__(
         self,
         state: SubscriptionState,
-        fetcher: Fetcher,
+        sources: Sources,
         is_stable: Callable[[], bool],
         wake_resolver: Callable[[], None],
     ) -> None:
         self.stall_count = 0
         self._state = state
-        self._fetcher = fetcher
+        self._sources = sources
         self._is_stable = is_stable
         self._wake_resolver = wake_resolver
         self._loop = asyncio.get_running_loop()
         # Since when, in loop time.
-        self._suspects: dict[PartitionState, float] = {}
-        self._without_position: dict[PartitionState, float] = {}
+        self._suspects: dict[Cursor, float] = {}
+        self._without_position: dict[Cursor, float] = {}
 
     @property
     def assigned_without_position_s(self) -> float:
@@ -85,9 +85,9 @@ class Watchdog:
                 self._without_position[partition] = without_position.get(partition, now)
         if self.assigned_without_position_s > LONG_S:
             self._wake_resolver()
-        self._fetcher.cluster.pool.try_lost()
+        self._sources.cluster.pool.try_lost()
 
-    def _check(self, partition: PartitionState, since: float | None, now: float) -> None:
+    def _check(self, partition: Cursor, since: float | None, now: float) -> None:
         explanation = self._complaint(partition, now)
         if explanation is None:
             return
@@ -96,23 +96,23 @@ class Watchdog:
             return
         self._heal(partition, now - since + TICK_S, explanation)
 
-    def _complaint(self, partition: PartitionState, now: float) -> str | None:
+    def _complaint(self, partition: Cursor, now: float) -> str | None:
         """Say what is wrong; None: nothing."""
         if partition.is_revoking:
             if not self._is_stable():
                 return None
             return "it is marked as being given back, but no rebalance is under way"
-        place = self._fetcher.place(partition, now)
+        place = self._sources.place(partition, now)
         if place.is_sound and not place.is_brief:
             return None
         # What is brief may be met once, right after it began; not at two looks.
         return place.text
 
-    def _heal(self, partition: PartitionState, stalled_s: float, explanation: str) -> None:
+    def _heal(self, partition: Cursor, stalled_s: float, explanation: str) -> None:
         """Fetch the partition as if it had just been assigned at its position."""
         from aiokafka_lite.consumer.events.kinds import FetchStalled
 
         self.stall_count += 1
         self._state.events.publish(FetchStalled(partition.tp, stalled_s, explanation))
-        self._fetcher.place_anew(partition)
+        self._sources.place_anew(partition)
         self._state.keep(partition)

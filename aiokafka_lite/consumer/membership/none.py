@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
-from aiokafka_lite.consumer.assignment.partition import CommittedPosition
+from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed, match_pattern
 from aiokafka_lite.consumer.config import ConsumerConfig

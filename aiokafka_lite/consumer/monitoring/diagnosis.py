@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import StrEnum
 from aiokafka_lite.client import Lane
-from aiokafka_lite.consumer.assignment.partition import FetchState, PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor, FetchState
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.engine import Engine
-from aiokafka_lite.consumer.fetching.node_fetcher import NodeFetcher
+from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.consumer.parts import Running
 from aiokafka_lite.consumer.reset_policy import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from aiokafka_lite.errors import KafkaError
@@ -223,7 +223,7 @@ def _out_of_group(group_id: str) -> Diagnosis:
 
 
 # --- The gets ---------------------------------------------------------------------------------
-def _held(engine: Engine, running: Running, partition: PartitionState) -> Diagnosis | None:
+def _held(engine: Engine, running: Running, partition: Cursor) -> Diagnosis | None:
     standing = running.membership.standing
     if standing is not None and standing.sits_out:
         return _out_of_group(standing.group_id)
@@ -239,9 +239,9 @@ def _held(engine: Engine, running: Running, partition: PartitionState) -> Diagno
     return None
 
 
-def _at_hand(engine: Engine, partition: PartitionState, now: float) -> Diagnosis | None:
+def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
     """Say what is buffered: records, or an error that stands before them."""
-    part = engine.queue.line.first_share(partition)
+    part = engine.buffer.line.first_share(partition)
     if part is not None and not part.decoded and (error := part.waiting_error) is not None:
         return Diagnosis(
             Cause.ERROR_WAITS,
@@ -267,7 +267,7 @@ def _at_hand(engine: Engine, partition: PartitionState, now: float) -> Diagnosis
 WANTED: Final = {EARLIEST_TIMESTAMP: "the earliest offset", LATEST_TIMESTAMP: "the latest offset"}
 
 
-def _no_position(running: Running, partition: PartitionState, now: float) -> Diagnosis | None:
+def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis | None:
     fetch_state = partition.fetch_state
     if fetch_state is FetchState.FETCHING:
         return None
@@ -306,8 +306,8 @@ def _no_position(running: Running, partition: PartitionState, now: float) -> Dia
 
 
 # --- The broker -------------------------------------------------------------------------------
-def _no_broker(running: Running, partition: PartitionState, now: float) -> Diagnosis | None:
-    node = running.fetcher.node_of(partition)
+def _no_broker(running: Running, partition: Cursor, now: float) -> Diagnosis | None:
+    node = running.sources.node_of(partition)
     if node is None:
         return Diagnosis(Cause.NO_LEADER, _no_leader_text(running, partition.tp))
     pool = running.cluster.pool
@@ -336,8 +336,8 @@ def _no_leader_text(running: Running, tp: TopicPartition) -> str:
 
 
 # --- The fetch --------------------------------------------------------------------------------
-def _fetch(engine: Engine, running: Running, partition: PartitionState, now: float) -> Diagnosis:
-    node = running.fetcher.node_of(partition)
+def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> Diagnosis:
+    node = running.sources.node_of(partition)
     if node is None:
         raise AssertionError("a partition without a leader has been told already")
     node_id, pool = node.node_id, running.cluster.pool
@@ -347,7 +347,7 @@ def _fetch(engine: Engine, running: Running, partition: PartitionState, now: flo
             f"it is in a backoff for {seconds(partition.retry_at - now)} because of "
             f"{partition.retry_reason or 'an error'}: then node {node_id} is asked again",
         )
-    if running.fetcher.is_left_out(partition):
+    if running.sources.is_left_out(partition):
         budget = engine.budget
         return Diagnosis(
             Cause.NO_BUDGET,
@@ -360,7 +360,7 @@ def _fetch(engine: Engine, running: Running, partition: PartitionState, now: flo
         return Diagnosis(
             Cause.BACKING_OFF, f"a fetch from node {node_id} failed and is tried again: {error}"
         )
-    if (trouble := running.fetcher.trouble(node_id)) is not None:
+    if (trouble := running.sources.trouble(node_id)) is not None:
         return Diagnosis(
             Cause.BACKING_OFF, f"reading from node {node_id} failed and is tried again: {trouble}"
         )
@@ -370,7 +370,7 @@ def _fetch(engine: Engine, running: Running, partition: PartitionState, now: flo
         return Diagnosis(
             Cause.THROTTLED, f"node {node_id} throttles this client for another {seconds(delay_s)}"
         )
-    if engine.queue.has_untaken(node_id):
+    if engine.buffer.has_untaken(node_id):
         return Diagnosis(
             Cause.ANSWER_NOT_TAKEN,
             f"what node {node_id} sent of other partitions is buffered: the next fetch is sent "
@@ -391,9 +391,7 @@ def _fetch(engine: Engine, running: Running, partition: PartitionState, now: flo
     )
 
 
-def _in_flight(
-    engine: Engine, partition: PartitionState, node: NodeFetcher, for_s: float
-) -> Diagnosis:
+def _in_flight(engine: Engine, partition: Cursor, node: Source, for_s: float) -> Diagnosis:
     fetch = f"a fetch is in flight to node {node.node_id} for {seconds(for_s)}"
     if not node.is_asked_for(partition):
         return Diagnosis(

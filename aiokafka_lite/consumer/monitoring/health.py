@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from aiokafka_lite.consumer.assignment.partition import FetchState, PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor, FetchState
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.monitoring.diagnosis import (
@@ -248,14 +248,14 @@ def _partition_troubles(engine: Engine, running: Running, now: float) -> Iterato
         yield f"and {more} more partitions: {causes} in all"
 
 
-def _may_be_in_trouble(engine: Engine, running: Running, partition: PartitionState) -> bool:
+def _may_be_in_trouble(engine: Engine, running: Running, partition: Cursor) -> bool:
     """Whether a partition is worth a closer look, which costs some microseconds."""
     if partition.fetch_state is not FetchState.FETCHING or partition.failure_count:
         return True
-    node = running.fetcher.node_of(partition)
+    node = running.sources.node_of(partition)
     if node is None or node.error is not None or node.in_flight_since is None:
         return True
-    part = engine.queue.line.first_share(partition)
+    part = engine.buffer.line.first_share(partition)
     return part is not None and part.waiting_error is not None
 
 
@@ -293,12 +293,12 @@ def last_fetch_s(engine: Engine, now: float) -> float | None:
     """Return how long ago a broker answered a fetch; None if none did."""
     if engine.latest is None:
         return None
-    counts = engine.latest.fetcher.counts.values()
+    counts = engine.latest.sources.counts.values()
     answers = [c.last_answer_at for c in counts if c.last_answer_at is not None]
     return now - max(answers) if answers else None
 
 
-def lag_of(partition: PartitionState, *, is_read_committed: bool) -> int | None:
+def lag_of(partition: Cursor, *, is_read_committed: bool) -> int | None:
     """Return how many offsets a position is behind what could be handed out; None: not known."""
     end, stable = partition.high_watermark, partition.last_stable_offset
     if is_read_committed and stable is not None:

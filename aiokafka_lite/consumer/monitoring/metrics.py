@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from aiokafka_lite.client import Lane
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.fetching.answer import NodeCounts
 from aiokafka_lite.consumer.monitoring.diagnosis import diagnose
@@ -38,7 +38,7 @@ def measure(engine: Engine, now: float) -> Row:
     """Return all metrics at loop time `now`; after a stop, what was counted until then."""
     state, latest = engine.state, engine.latest
     state.settle()
-    counts = [] if latest is None else list(latest.fetcher.counts.values())
+    counts = [] if latest is None else list(latest.sources.counts.values())
     fetch_count = sum(c.fetch_count for c in counts)
     latency_sum_s = sum(c.latency_sum_s for c in counts)
     lag_s = engine.probe.lag_now_s(now)
@@ -78,8 +78,8 @@ def measure(engine: Engine, now: float) -> Row:
     }
 
 
-def _partition_row(engine: Engine, partition: PartitionState, now: float) -> Row:
-    node = None if engine.current is None else engine.current.fetcher.source(partition)
+def _partition_row(engine: Engine, partition: Cursor, now: float) -> Row:
+    node = None if engine.current is None else engine.current.sources.source(partition)
     committed = partition.committed
     last_fetch_at = partition.last_fetch_at
     return {
@@ -99,7 +99,7 @@ def _partition_row(engine: Engine, partition: PartitionState, now: float) -> Row
 
 
 def _node_rows(running: Running, now: float) -> list[Row]:
-    pool, counts = running.cluster.pool, running.fetcher.counts
+    pool, counts = running.cluster.pool, running.sources.counts
     node_ids = sorted({*counts, *(node_id for node_id in pool.node_ids() if node_id >= 0)})
     return [_node_row(running, node_id, counts.get(node_id), now) for node_id in node_ids]
 

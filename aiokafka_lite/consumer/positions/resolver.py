@@ -27,14 +27,14 @@ from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.consumer.assignment.partition import (
+from aiokafka_lite.consumer.assignment.cursor import (
     NO_EPOCH,
     CommittedPosition,
+    Cursor,
     FetchState,
-    PartitionState,
 )
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
+from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.positions.leader_lookup import (
     EpochEnd,
@@ -69,7 +69,7 @@ CommittedLookup = Callable[
 ]
 
 # A partition and its tag when it was asked about.
-Wish = tuple[PartitionState, int]
+Wish = tuple[Cursor, int]
 
 
 class Start(NamedTuple):
@@ -86,7 +86,7 @@ class PositionResolver:
         self,
         config: ConsumerConfig,
         state: SubscriptionState,
-        queue: FetchQueue,
+        buffer: Buffer,
         cluster: Cluster,
         lookup: OffsetLookup,
         committed: CommittedLookup,
@@ -98,7 +98,7 @@ class PositionResolver:
     ) -> None:
         self._config = config
         self._state = state
-        self._queue = queue
+        self._buffer = buffer
         self._cluster = cluster
         self._lookup = lookup
         self._committed = committed
@@ -132,7 +132,7 @@ class PositionResolver:
         )
         # Partitions whose failure is with the application, and their tags: left alone until it
         # seeks.
-        self._given_up: dict[PartitionState, int] = {}
+        self._given_up: dict[Cursor, int] = {}
         state.observers.on_assignment_change(self._wake.set)
         state.observers.on_partition_change(self._partition_changed)
 
@@ -148,7 +148,7 @@ class PositionResolver:
         """Look again at once."""
         self._wake.set()
 
-    def _partition_changed(self, partition: PartitionState) -> None:
+    def _partition_changed(self, partition: Cursor) -> None:
         if partition.fetch_state is not FetchState.FETCHING:
             self._wake.set()
 
@@ -158,10 +158,10 @@ class PositionResolver:
             self._wake.clear()
             await until_set(self._wake, self._resolve_once())
 
-    def _awaiting(self) -> dict[FetchState, list[PartitionState]]:
+    def _awaiting(self) -> dict[FetchState, list[Cursor]]:
         """Return the partitions that have to be asked about, by what is not known."""
         self._given_up = {p: tag for p, tag in self._given_up.items() if p.is_assigned}
-        awaiting: dict[FetchState, list[PartitionState]] = {}
+        awaiting: dict[FetchState, list[Cursor]] = {}
         for partition in self._state.assignment.values():
             if (
                 partition.fetch_state is not FetchState.FETCHING
@@ -215,7 +215,7 @@ class PositionResolver:
                 if partition.tag == tag and partition.fetch_state is FetchState.INITIALIZING:
                     self._start(partition, committed.get(partition.tp))
 
-    def _start(self, partition: PartitionState, committed: CommittedPosition | None) -> None:
+    def _start(self, partition: Cursor, committed: CommittedPosition | None) -> None:
         if committed is None:
             error = NoOffsetForPartitionError(
                 f"no offset is committed for {partition.tp} and auto_offset_reset is none: "
@@ -231,7 +231,7 @@ class PositionResolver:
         leader = self._cluster.view.leader(tp)
         return NO_EPOCH if leader is None else leader.leader_epoch
 
-    def reset_by_policy(self, partition: PartitionState, error: KafkaError, reason: str) -> None:
+    def reset_by_policy(self, partition: Cursor, error: KafkaError, reason: str) -> None:
         """Look the position up as auto_offset_reset says; if it says "none", raise `error`.
 
         "Latest" is that of the time when the consumer began: what came into being later is read
@@ -245,9 +245,11 @@ class PositionResolver:
         else:
             self._give_up(partition, error)
 
-    def _give_up(self, partition: PartitionState, error: KafkaError) -> None:
+    def _give_up(self, partition: Cursor, error: KafkaError) -> None:
         self._given_up[partition] = partition.tag
-        self._queue.put_error(partition, error.at(partition.tp, partition.position), is_sticky=True)
+        self._buffer.put_error(
+            partition, error.at(partition.tp, partition.position), is_sticky=True
+        )
 
     # --- Validation -----------------------------------------------------------------------
     def _checked(self, wish: Wish, end: EpochEnd, leader_epoch: int) -> None:
@@ -267,13 +269,13 @@ class PositionResolver:
             self._cluster.invalidate()
         self._note_failure(partition, error)
 
-    def _note_failure(self, partition: PartitionState, error: KafkaError) -> None:
+    def _note_failure(self, partition: Cursor, error: KafkaError) -> None:
         """Say why there is no position yet; the application hears of what does not pass."""
         partition.note_reason(type(error).__name__)
         if not (error.retriable or error.invalid_metadata):
-            self._queue.put_error(partition, error)
+            self._buffer.put_error(partition, error)
 
-    def _judge(self, partition: PartitionState, end: EpochEnd, current_epoch: int) -> None:
+    def _judge(self, partition: Cursor, end: EpochEnd, current_epoch: int) -> None:
         """Decide by where the position's epoch ended whether the log was cut before it."""
         position = partition.position
         if position is None:

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.view import TopicView
-from aiokafka_lite.consumer.assignment.partition import FetchState, PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor, FetchState
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.errors import KafkaError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
+    from aiokafka_lite.consumer.buffer.buffer import Buffer
 
 RECREATED: Final = "topic recreated"
 
@@ -34,7 +34,7 @@ RECREATED: Final = "topic recreated"
 class ResetByPolicy(Protocol):
     """Gives up a position for what auto_offset_reset says, or for an error."""
 
-    def __call__(self, partition: PartitionState, error: KafkaError, reason: str) -> None: ...
+    def __call__(self, partition: Cursor, error: KafkaError, reason: str) -> None: ...
 
 
 class _Life:
@@ -55,9 +55,9 @@ class _Life:
 class TopicLives:
     """Follows the topics that are subscribed or assigned."""
 
-    def __init__(self, state: SubscriptionState, queue: FetchQueue) -> None:
+    def __init__(self, state: SubscriptionState, buffer: Buffer) -> None:
         self._state = state
-        self._queue = queue
+        self._buffer = buffer
         # Set by whoever knows where reading starts.
         self.reset_by_policy: ResetByPolicy | None = None
         self._lives: dict[str, _Life] = {}
@@ -139,7 +139,7 @@ class TopicLives:
         if self._state.mode is SubscriptionMode.ASSIGNED:
             partition = min(self._assigned(name), key=lambda partition: partition.tp)
             error = UnknownTopicOrPartitionError(f"{event}").at(partition.tp, partition.position)
-            self._queue.put_error(partition, error)
+            self._buffer.put_error(partition, error)
 
     def _recreated(self, name: str, life: _Life, topic: TopicView) -> None:
         from aiokafka_lite.consumer.events.kinds import TopicRecreated
@@ -153,7 +153,7 @@ class TopicLives:
         for partition in list(self._assigned(name)):
             self._start_over(partition, f"{event}")
 
-    def _start_over(self, partition: PartitionState, why: str) -> None:
+    def _start_over(self, partition: Cursor, why: str) -> None:
         """Read a partition from where the policy says, not from where the old log was read."""
         position, timestamp = partition.position, partition.reset_timestamp
         was, reason = partition.fetch_state, partition.reset_reason
@@ -167,7 +167,7 @@ class TopicLives:
             error = OffsetOutOfRangeError({partition.tp: offset}, f"{why}; seek to an offset")
             self.reset_by_policy(partition, error, RECREATED)
 
-    def _assigned(self, name: str) -> Iterable[PartitionState]:
+    def _assigned(self, name: str) -> Iterable[Cursor]:
         return (p for tp, p in self._state.assignment.items() if tp.topic == name)
 
 

@@ -5,7 +5,7 @@ not come for. When a get comes for it, the next request goes out before its reco
 from the offsets behind them, which the batch headers tell. So the next response is on its way, or
 there, while the application works.
 
-    apply what was touched -> reserve bytes -> request -> settle each partition -> queue
+    apply what was touched -> reserve bytes -> request -> settle each partition -> buffer
             ^                                                                      |
             +------------- response taken, partition touched, bytes released ------+
 
@@ -30,7 +30,7 @@ from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._event import Event
 from aiokafka_lite.client import Connection, Exchange, Lane
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.buffer.budget import Reservation
 from aiokafka_lite.consumer.fetching.answer import Answers, NodeCounts
 from aiokafka_lite.consumer.fetching.node_targets import NodeTargets
@@ -51,7 +51,7 @@ from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
 from aiokafka_lite.protocol.schema import Struct
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.fetching.fetcher import Fetcher
+    from aiokafka_lite.consumer.fetching.sources import Sources
 
 log = logging.getLogger(__name__)
 
@@ -103,26 +103,26 @@ class Step(enum.Enum):
     END = enum.auto()  # nothing is left to fetch from this broker
 
 
-class NodeFetcher:
+class Source:
     """The fetch task of one broker: owns its session, its request in flight and its backoff.
 
     What it reads as a follower is marked in the partitions: their preferred replica.
     """
 
-    def __init__(self, fetcher: Fetcher, node_id: int, counts: NodeCounts) -> None:
+    def __init__(self, sources: Sources, node_id: int, counts: NodeCounts) -> None:
         self.node_id = node_id
         self.counts = counts
         self.is_short_of_bytes = False
-        self._fetcher = fetcher
+        self._sources = sources
         self._loop = asyncio.get_running_loop()
         self._session = FetchSession()
         # When the next backoff of a partition ends; None: there is none, or an answer comes first.
         self._retry_at: float | None = None
-        self._targets = NodeTargets(fetcher, self, self._session)
-        self._answers = Answers(fetcher, node_id, counts, self._session, self._targets)
+        self._targets = NodeTargets(sources, self, self._session)
+        self._answers = Answers(sources, node_id, counts, self._session, self._targets)
         self._wake = Event()
-        self._backoff = Backoff(fetcher.config.retry_backoff_s, LAST_BACKOFF_S, fetcher.rng)
-        self._stall_s = min(FETCH_STALL_S, fetcher.config.request_timeout_s)
+        self._backoff = Backoff(sources.config.retry_backoff_s, LAST_BACKOFF_S, sources.rng)
+        self._stall_s = min(FETCH_STALL_S, sources.config.request_timeout_s)
         self._exchange: Exchange[FetchResponse] | None = None
         self._reservation: Reservation | None = None
         self._asked_epoch = FULL_EPOCH
@@ -137,29 +137,29 @@ class NodeFetcher:
         self._sent_at = 0.0
 
     # --- What others post -----------------------------------------------------------------
-    def add(self, partition: PartitionState) -> None:
+    def add(self, partition: Cursor) -> None:
         """Take a partition over."""
         self._targets.add(partition)
         self.touch(partition)
 
-    def remove(self, partition: PartitionState) -> None:
+    def remove(self, partition: Cursor) -> None:
         """Give a partition up."""
         self._targets.remove(partition)
         self.touch(partition)
 
     @property
-    def partitions(self) -> Set[PartitionState]:
+    def partitions(self) -> Set[Cursor]:
         """What is read from this node."""
         return self._targets.partitions
 
-    def forget(self, partition: PartitionState) -> None:
+    def forget(self, partition: Cursor) -> None:
         """Give a partition up, and a request whose deadline passed unnoticed."""
         self._targets.forget(partition)
         if self._exchange is not None and self._exchange.deadline < self._loop.time():
             self._give_up_request()
             self._session.replace()
 
-    def touch(self, partition: PartitionState) -> None:
+    def touch(self, partition: Cursor) -> None:
         """Look at a partition again before the next request."""
         self._targets.touch(partition)
         if self._exchange is None:
@@ -196,11 +196,11 @@ class NodeFetcher:
         """Loop time at which the request in flight was sent; None: there is none."""
         return None if self._exchange is None else self._sent_at
 
-    def is_asked_for(self, partition: PartitionState) -> bool:
+    def is_asked_for(self, partition: Cursor) -> bool:
         """Whether the request in flight asks for what comes next of a partition."""
         return self._exchange is not None and self._targets.is_unmoved(partition)
 
-    def place(self, partition: PartitionState, now: float) -> Place:
+    def place(self, partition: Cursor, now: float) -> Place:
         """Return where a partition is that is read from this node and can be fetched."""
         name = f"node {self.node_id}"
         if partition not in self._targets.partitions:
@@ -209,7 +209,7 @@ class NodeFetcher:
             return Place(f"the task of {name} is being restarted")
         if self._error is not None:
             return Place(f"{name} is asked again after {type(self._error).__name__}")
-        if self.is_settling or self._fetcher.queue.has_untaken(self.node_id):
+        if self.is_settling or self._sources.buffer.has_untaken(self.node_id):
             return Place(f"an answer of {name} waits to be taken")
         exchange = self._exchange
         if exchange is not None and now > exchange.deadline + LATE_S:
@@ -242,7 +242,7 @@ class NodeFetcher:
     def close(self) -> None:
         """Send nothing more; the session is closed where that takes no wait."""
         self._is_closed = True
-        self._fetcher.budget.withdraw(self)
+        self._sources.budget.withdraw(self)
         self._close_session()
 
     def _close_session(self) -> None:
@@ -252,12 +252,12 @@ class NodeFetcher:
         """
         request = self._session.closing()
         if request is not None:
-            self._fetcher.cluster.pool.send_nowait(self.node_id, request)
+            self._sources.cluster.pool.send_nowait(self.node_id, request)
 
     # --- The task -------------------------------------------------------------------------
     async def run(self) -> None:
         """Fetch until no partition is left; run again after an error, with a new session."""
-        self._is_closed = self._fetcher.is_closed
+        self._is_closed = self._sources.is_closed
         try:
             while True:
                 self._wake.clear()
@@ -270,14 +270,14 @@ class NodeFetcher:
                 self.is_waiting_to_send = step in (Step.CONNECT, Step.MAKE_ROOM)
                 if step is Step.END:
                     self.close()
-                    self._fetcher.node_ended(self)
+                    self._sources.node_ended(self)
                     return
                 if step is Step.CONNECT:
                     await self._connect()
                     continue
                 if step is Step.MAKE_ROOM:
                     # What nobody comes for must not hold up the others.
-                    self._fetcher.queue.make_room(is_behind=self._targets.is_behind)
+                    self._sources.buffer.make_room(is_behind=self._targets.is_behind)
                 await self._sleep_until_woken(self._retry_at)
         finally:
             self._is_closed = True
@@ -294,7 +294,7 @@ class NodeFetcher:
             pass
 
     async def _connect(self) -> None:
-        pool = self._fetcher.cluster.pool
+        pool = self._sources.cluster.pool
         delay_s = pool.connection_delay(self.node_id, Lane.FETCH)
         if delay_s > 0:
             # Throttled (KIP-219), or about to connect again: what is asked for, and whether
@@ -319,13 +319,13 @@ class NodeFetcher:
         now = self._loop.time()
         for partition in tuple(self._targets.partitions):
             if partition.preferred_replica is not None:
-                self._fetcher.give_back(partition, now)
+                self._sources.give_back(partition, now)
         if isinstance(error, FrameTooLargeError) and error.size_bytes is not None:
             self._targets.search_oversized(error.size_bytes, error.limit_bytes)
-        self._fetcher.node_failed(self.node_id, error)
+        self._sources.node_failed(self.node_id, error)
         if error.invalid_metadata or isinstance(error, UNREACHABLE):
-            self._fetcher.cluster.invalidate()
-            self._fetcher.search.hurry()
+            self._sources.cluster.invalidate()
+            self._sources.search.hurry()
         await asyncio.sleep(self._backoff.next_delay_s())
         self._error = None
 
@@ -335,7 +335,7 @@ class NodeFetcher:
         step = self._try_to_send()
         if step is not Step.MAKE_ROOM:
             # Others need not leave bytes to who could not use them now.
-            self._fetcher.budget.withdraw(self)
+            self._sources.budget.withdraw(self)
         return step
 
     def _try_to_send(self) -> Step:
@@ -344,14 +344,14 @@ class NodeFetcher:
             or self._exchange is not None
             or self._answers.is_settling
             or self._error is not None
-            or self._fetcher.queue.has_untaken(self.node_id)
+            or self._sources.buffer.has_untaken(self.node_id)
         ):
             self._retry_at = None
             return Step.WAIT
         self._retry_at = self._targets.apply()
         if not len(self._session):
             return Step.WAIT if self._targets.partitions else Step.END
-        connection = self._fetcher.cluster.pool.ready_connection(self.node_id, Lane.FETCH)
+        connection = self._sources.cluster.pool.ready_connection(self.node_id, Lane.FETCH)
         if connection is None:
             return Step.CONNECT
         reservation = self._reserve()
@@ -361,11 +361,11 @@ class NodeFetcher:
         return Step.WAIT
 
     def _reserve(self) -> Reservation | None:
-        config = self._fetcher.config
+        config = self._sources.config
         wanted_bytes = min(
             config.fetch_max_bytes,
             len(self._session) * config.max_partition_fetch_bytes,
-            self._fetcher.share_bytes,
+            self._sources.share_bytes,
         )
         least_bytes = min(wanted_bytes, config.max_partition_fetch_bytes)
         claim, claimant = self._targets.claim, None
@@ -374,15 +374,15 @@ class NodeFetcher:
             least_bytes = max(least_bytes, claim.size_bytes)
             wanted_bytes = max(wanted_bytes, least_bytes)
             claimant = self
-        reservation = self._fetcher.budget.reserve(wanted_bytes, least_bytes, claimant)
-        if reservation is None and self._fetcher.queue.sought and not self._targets.is_behind:
+        reservation = self._sources.budget.reserve(wanted_bytes, least_bytes, claimant)
+        if reservation is None and self._sources.buffer.sought and not self._targets.is_behind:
             # What gets wait for may be long in coming: what is buffered of the rest is kept.
-            reservation = self._fetcher.budget.reserve_nothing()
+            reservation = self._sources.budget.reserve_nothing()
         self.is_short_of_bytes = reservation is None
         return reservation
 
     def _send(self, connection: Connection, reservation: Reservation) -> None:
-        config = self._fetcher.config
+        config = self._sources.config
         now = self._loop.time()
         asked = self._session.request()
         max_wait_ms = config.fetch_max_wait_ms
@@ -390,13 +390,13 @@ class NodeFetcher:
             # Whoever is in a backoff is asked again when it ends, not when others have records.
             left_s = max(0.0, self._retry_at - now)
             max_wait_ms = min(max_wait_ms, math.ceil(left_s * 1000))
-        request = self._fetcher.template.request(
+        request = self._sources.template.request(
             session_id=asked.session_id,
             session_epoch=asked.session_epoch,
             max_bytes=max(1, reservation.size_bytes),
             topics=asked.topics,
             forgotten=asked.forgotten,
-            rack_id=self._fetcher.replicas.rack_id(now),
+            rack_id=self._sources.replicas.rack_id(now),
             max_wait_ms=max_wait_ms,
         )
         self._sent_at = now
@@ -455,7 +455,7 @@ class NodeFetcher:
 
         self._is_throttled = throttle_s > 0
         if self._is_throttled:
-            self._fetcher.events.publish(Throttled(self.node_id, throttle_s))
+            self._sources.events.publish(Throttled(self.node_id, throttle_s))
 
     def _failed(self, error: Exception) -> None:
         """Leave an error to the task; the broker may have counted the request: start over."""
@@ -479,7 +479,7 @@ class NodeFetcher:
         if self._backoff.failures:
             self._backoff.reset()
             self._failing_since = None
-            self._fetcher.node_recovered(self.node_id)
+            self._sources.node_recovered(self.node_id)
         self._session.succeeded(response.session_id)
         self._targets.answered()
         if self._reservation is None:
@@ -495,7 +495,7 @@ class NodeFetcher:
         else:
             self._session.replace()
         if error_class is FetchSessionTopicIdError:
-            self._fetcher.cluster.invalidate()
+            self._sources.cluster.invalidate()
         if error_class not in SESSION_ERRORS or self._asked_epoch == FULL_EPOCH:
             # No session can be blamed for the refusal of a full request: not again at once.
             self._error = error_class(f"node {self.node_id} refused a fetch")

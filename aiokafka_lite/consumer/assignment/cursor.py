@@ -10,9 +10,9 @@ Who wants a change calls the method that says why: of SubscriptionState where ot
 it (a new position, a pause, a revocation), or of the partition itself (a back-off, an answer).
 
 Fetched and consumed offsets are kept apart: `position` is the next offset the application will
-be handed, `fetched` the next offset to ask a broker for. Data between them lies in the queue.
+be handed, `fetched` the next offset to ask a broker for. Data between them lies in the buffer.
 
-Stale answers: whatever makes data in flight or in the queue worthless (seek, reset, revocation)
+Stale answers: whatever makes data in flight or in the buffer worthless (seek, reset, revocation)
 bumps the partition's `tag`. A fetch remembers the tag it was sent under, and its answer is
 dropped when the tag is no longer the same.
 """
@@ -89,7 +89,7 @@ def joined(one: Range | None, other: Range | None) -> Range | None:
     return Range(min(one.first, other.first), max(one.end, other.end))
 
 
-class PartitionState:
+class Cursor:
     """One assigned partition. Made anew for each assignment, so identity tells them apart."""
 
     __slots__ = (

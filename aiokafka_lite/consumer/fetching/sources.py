@@ -1,6 +1,6 @@
 """Which partitions are read from which broker, and what is asked of each.
 
-There is one `NodeFetcher` per broker that assigned partitions are read from. Only what changed is
+There is one `Source` per broker that assigned partitions are read from. Only what changed is
 looked at: a partition is *touched* when it was moved, paused, resumed, given another leader, when
 its answer came, or when its backoff ends. `explain` can name, for every partition, the request or
 the backoff that it is in.
@@ -16,16 +16,16 @@ from typing import NamedTuple
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView, Lane
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
-from aiokafka_lite.consumer.buffer.fetch_queue import FetchQueue
+from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.answer import NodeCounts, Settling
 from aiokafka_lite.consumer.fetching.leader_search import LeaderSearch
-from aiokafka_lite.consumer.fetching.node_fetcher import NodeFetcher, Place
 from aiokafka_lite.consumer.fetching.replicas import ReplicaChoice
 from aiokafka_lite.consumer.fetching.session import FetchTarget
+from aiokafka_lite.consumer.fetching.source import Place, Source
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.fetch_template import FetchTemplate
 from aiokafka_lite.protocol.schema import ZERO_UUID
@@ -39,33 +39,33 @@ def task_name(node_id: int) -> str:
     return f"fetch from node {node_id}"
 
 
-class Source(NamedTuple):
+class Origin(NamedTuple):
     """Where a partition is read from, and what a request names it by."""
 
-    node: NodeFetcher
+    node: Source
     leader_epoch: int
     topic_id: bytes
 
 
-class Fetcher:
-    """Shares the assigned partitions out to one NodeFetcher per node that they are read from."""
+class Sources:
+    """Shares the assigned partitions out to one Source per node that they are read from."""
 
     def __init__(
         self,
         config: ConsumerConfig,
         state: SubscriptionState,
         cluster: Cluster,
-        queue: FetchQueue,
+        buffer: Buffer,
         budget: ByteBudget,
         scope: TaskScope,
         rng: random.Random,
     ) -> None:
         self.config = config
         self.cluster = cluster
-        self.queue = queue
+        self.buffer = buffer
         self.budget = budget
         self.rng = rng
-        self.settling = Settling(config, state, queue, rng)
+        self.settling = Settling(config, state, buffer, rng)
         self.template = FetchTemplate(
             max_wait_ms=config.fetch_max_wait_ms,
             min_bytes=config.fetch_min_bytes,
@@ -77,8 +77,8 @@ class Fetcher:
         self._scope = scope
         # By node id; they outlive the node's task.
         self.counts: dict[int, NodeCounts] = {}
-        self._nodes: dict[int, NodeFetcher] = {}
-        self._sources: dict[PartitionState, Source] = {}
+        self._nodes: dict[int, Source] = {}
+        self._origins: dict[Cursor, Origin] = {}
         self.search = LeaderSearch(cluster, self._nodes)
         self._is_closed = False
 
@@ -106,9 +106,9 @@ class Fetcher:
             return
         view = self.cluster.view
         is_unavailable = is_leaderless = False
-        for partition in tuple(self._sources):
+        for partition in tuple(self._origins):
             if not partition.is_assigned:
-                self._sources.pop(partition).node.remove(partition)
+                self._origins.pop(partition).node.remove(partition)
         for tp, partition in self._state.assignment.items():
             if not self._place(partition, view):
                 # A topic that metadata does not cover yet is being asked for already, and one
@@ -120,10 +120,10 @@ class Fetcher:
             self.cluster.invalidate()
         self.search.note_leaderless(is_so=is_leaderless)
 
-    def _place(self, partition: PartitionState, view: ClusterView) -> bool:
+    def _place(self, partition: Cursor, view: ClusterView) -> bool:
         """Put a partition under the task of the node to read it from; False without a leader."""
         leader = view.leader(partition.tp)
-        before = self._sources.pop(partition, None)
+        before = self._origins.pop(partition, None)
         if leader is None:
             if before is not None:
                 before.node.remove(partition)
@@ -133,7 +133,7 @@ class Fetcher:
             self._node(node_id) if before is None or before.node.node_id != node_id else before.node
         )
         topic_id = view.topic_id(partition.tp.topic)
-        self._sources[partition] = Source(
+        self._origins[partition] = Origin(
             node, leader.leader_epoch, ZERO_UUID if topic_id is None else topic_id
         )
         if before is not None and before.node is not node:
@@ -144,11 +144,11 @@ class Fetcher:
             node.touch(partition)
         return True
 
-    def _node(self, node_id: int) -> NodeFetcher:
+    def _node(self, node_id: int) -> Source:
         node = self._nodes.get(node_id)
         if node is None:
             counts = self.counts.setdefault(node_id, NodeCounts())
-            node = self._nodes[node_id] = NodeFetcher(self, node_id, counts)
+            node = self._nodes[node_id] = Source(self, node_id, counts)
             self.cluster.pool.ready(node_id, Lane.FETCH)  # while positions are being looked up
             self._scope.supervise(node.run, name=task_name(node_id))
         return node
@@ -158,7 +158,7 @@ class Fetcher:
         """Whether nothing is to be fetched any more."""
         return self._is_closed
 
-    def node_ended(self, node: NodeFetcher) -> None:
+    def node_ended(self, node: Source) -> None:
         """Forget a task that ended because nothing is left for it."""
         del self._nodes[node.node_id]
         self._scope.recovered(task_name(node.node_id))
@@ -179,49 +179,49 @@ class Fetcher:
         """Return why fetching from a node is being tried again, None if it is not."""
         return self._scope.degraded.get(task_name(node_id))
 
-    def touch(self, partition: PartitionState) -> None:
+    def touch(self, partition: Cursor) -> None:
         """Look at a partition again before the next request to its leader."""
-        source = self._sources.get(partition)
+        source = self._origins.get(partition)
         if source is not None:
             source.node.touch(partition)
 
-    def is_behind(self, partition: PartitionState) -> bool:
+    def is_behind(self, partition: Cursor) -> bool:
         """Whether a broker is known to have records of a partition that are not fetched."""
         return partition.is_behind(is_read_committed=self.config.is_read_committed)
 
-    def assigned(self, tp: TopicPartition) -> PartitionState | None:
+    def assigned(self, tp: TopicPartition) -> Cursor | None:
         """Return an assigned partition; None: it is not."""
         return self._state.assignment.get(tp)
 
-    def source(self, partition: PartitionState) -> int | None:
+    def source(self, partition: Cursor) -> int | None:
         """Return the id of the node that a partition is read from; None without a leader."""
-        source = self._sources.get(partition)
+        source = self._origins.get(partition)
         return None if source is None else source.node.node_id
 
-    def node_of(self, partition: PartitionState) -> NodeFetcher | None:
+    def node_of(self, partition: Cursor) -> Source | None:
         """Return what reads a partition; None without a leader."""
-        source = self._sources.get(partition)
+        source = self._origins.get(partition)
         return None if source is None else source.node
 
-    def node(self, node_id: int) -> NodeFetcher | None:
+    def node(self, node_id: int) -> Source | None:
         """Return what fetches from a node; None: nothing does."""
         return self._nodes.get(node_id)
 
-    def place(self, partition: PartitionState, now: float) -> Place:
-        """Return where a partition is that is to be fetched (`PartitionState.is_fetchable`)."""
-        if not self.queue.line.has_room(partition):
+    def place(self, partition: Cursor, now: float) -> Place:
+        """Return where a partition is that is to be fetched (`Cursor.is_fetchable`)."""
+        if not self.buffer.line.has_room(partition):
             return Place("buffered records or an error wait to be taken")
         if self.is_left_out(partition):
             return Place("memory is short, and gets wait for other partitions")
-        source = self._sources.get(partition)
+        source = self._origins.get(partition)
         if source is None:
             has_leader = self.cluster.view.leader(partition.tp) is not None
             return Place("there is a leader, but it is read from nowhere", not has_leader)
         return source.node.place(partition, now)
 
-    def place_anew(self, partition: PartitionState) -> None:
+    def place_anew(self, partition: Cursor) -> None:
         """Fetch a partition as if nobody had heard of it before."""
-        self._sources.pop(partition, None)
+        self._origins.pop(partition, None)
         for node in self._nodes.values():
             node.forget(partition)
         partition.end_back_off()
@@ -231,7 +231,7 @@ class Fetcher:
             node.wake()
 
     # --- Closest replica ------------------------------------------------------------------
-    def prefer(self, partition: PartitionState, node_id: int, now: float) -> bool:
+    def prefer(self, partition: Cursor, node_id: int, now: float) -> bool:
         """Read a partition from the follower that its leader names; False if it is not known."""
         view = self.cluster.view
         if not self.replicas.prefer(partition, node_id, view, now):
@@ -240,14 +240,14 @@ class Fetcher:
         self._place(partition, view)
         return True
 
-    def give_back(self, partition: PartitionState, now: float) -> None:
+    def give_back(self, partition: Cursor, now: float) -> None:
         """Read a partition from its leader again, because the follower failed."""
         self.replicas.give_back(partition, now)
         self._place(partition, self.cluster.view)
 
     def end_leases(self, now: float) -> None:
         """Ask the leaders anew about the partitions whose choice has expired."""
-        for partition in self.replicas.end_leases(tuple(self._sources), now):
+        for partition in self.replicas.end_leases(tuple(self._origins), now):
             self._place(partition, self.cluster.view)
 
     # --- The gets' side -------------------------------------------------------------------
@@ -276,19 +276,19 @@ class Fetcher:
         """
         return max(1, self.budget.room_bytes // (2 * max(1, len(self._nodes))))
 
-    def is_left_out(self, partition: PartitionState) -> bool:
+    def is_left_out(self, partition: Cursor) -> bool:
         """Whether a partition is not fetched because memory is short, and gets wait for others."""
-        sought = self.queue.sought
+        sought = self.buffer.sought
         return bool(sought) and partition.tp not in sought
 
-    def target(self, partition: PartitionState, node: NodeFetcher) -> FetchTarget | None:
+    def target(self, partition: Cursor, node: Source) -> FetchTarget | None:
         """Return what to ask a broker of a partition now; None: nothing."""
-        source = self._sources.get(partition)
+        source = self._origins.get(partition)
         if (
             source is None
             or source.node is not node
             or not partition.is_fetchable
-            or not self.queue.line.has_room(partition)
+            or not self.buffer.line.has_room(partition)
             or self.is_left_out(partition)
         ):
             return None

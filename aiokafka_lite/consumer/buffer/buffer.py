@@ -24,11 +24,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from aiokafka_lite.consumer import reentry
-from aiokafka_lite.consumer.assignment.partition import PartitionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.bad_records import PoisonRule
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
-from aiokafka_lite.consumer.buffer.chunk import FetchedPartition, FetchedResponse, Record
+from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse, Record
 from aiokafka_lite.consumer.buffer.decode import Runs, TimeSlice
 from aiokafka_lite.consumer.buffer.delivering import AnyDelivery
 from aiokafka_lite.consumer.buffer.line import Line, Wanted
@@ -102,11 +102,11 @@ def _do_nothing() -> None:
     """Stand in for a hook that nobody has set."""
 
 
-class FetchQueue:
+class Buffer:
     """Buffered responses of one consumer, and the gets' side of the hand-over.
 
     `raise_if_unusable` raises what every get has to raise: stopped, or a task has died.
-    `on_taken(node_id)` tells a fetcher that its buffered response was taken, `on_room(partition)`
+    `on_taken(node_id)` tells a sources that its buffered response was taken, `on_room(partition)`
     that a partition has room for another response, `on_error()` that a partition cannot go on,
     `on_blocked()` that a get waits though something is buffered: others may lack its bytes,
     `on_sought()` that other partitions are sought (`sought`) than before.
@@ -118,7 +118,7 @@ class FetchQueue:
         *,
         raise_if_unusable: Callable[[], None],
         on_taken: Callable[[int], None],
-        on_room: Callable[[PartitionState], None],
+        on_room: Callable[[Cursor], None],
         on_error: Callable[[], None] | None = None,
         on_blocked: Callable[[], None] | None = None,
         on_sought: Callable[[], None] | None = None,
@@ -158,12 +158,12 @@ class FetchQueue:
         """Whether a response of this broker waits that the application has not come for."""
         return node_id in self._untaken
 
-    def put(self, response: FetchedResponse, parts: list[FetchedPartition]) -> None:
+    def put(self, response: FetchedResponse, parts: list[Chunk]) -> None:
         """Add a response's partitions, which must be current."""
         for part in parts:
             self.line.add(part)
         if self._waiting or all(part.partition.is_paused for part in parts):
-            # A get is waiting, and takes this; or none will. So the fetcher may go on at once.
+            # A get is waiting, and takes this; or none will. So the sources may go on at once.
             response.is_taken = True
         else:
             self._untaken[response.node_id] = response
@@ -171,9 +171,7 @@ class FetchQueue:
             self._seek(self.sought.difference(part.partition.tp for part in parts))
         self.wake()
 
-    def put_error(
-        self, partition: PartitionState, error: KafkaError, *, is_sticky: bool = False
-    ) -> None:
+    def put_error(self, partition: Cursor, error: KafkaError, *, is_sticky: bool = False) -> None:
         """Let the gets raise `error` behind the partition's records.
 
         A sticky error stays until the application seeks; others are raised once. Nobody is told
@@ -182,20 +180,20 @@ class FetchQueue:
         shares = self.line.shares.get(partition)
         if not partition.is_assigned or (shares and shares[-1].error is not None):
             return
-        part = FetchedPartition(partition, self.delivery, is_sticky=is_sticky)
+        part = Chunk(partition, self.delivery, is_sticky=is_sticky)
         part.set_error(error)
         self.line.add(part)
         self.wake()
         self._on_error()
 
-    def sticky_error(self, partition: PartitionState) -> KafkaError | None:
+    def sticky_error(self, partition: Cursor) -> KafkaError | None:
         """Return the error that holds a partition until the application seeks, if any."""
         for part in self.line.shares.get(partition, ()):
             if part.is_sticky:
                 return part.error
         return None
 
-    def drop(self, partition: PartitionState) -> None:
+    def drop(self, partition: Cursor) -> None:
         """Forget all that is buffered of a partition."""
         for part in self.line.remove(partition):
             response = part.response
@@ -211,7 +209,7 @@ class FetchQueue:
         if self._take(response):
             self._loop.call_soon(self._on_taken, response.node_id)
 
-    def _partition_changed(self, partition: PartitionState) -> None:
+    def _partition_changed(self, partition: Cursor) -> None:
         if partition.is_paused:
             # What else its broker has must not wait until it is resumed.
             for part in self.line.shares.get(partition, ()):
@@ -358,7 +356,7 @@ class FetchQueue:
         each: int | None,
         *,
         may_work: bool,
-    ) -> FetchedPartition | None:
+    ) -> Chunk | None:
         """Decode until it is done, or time for a pause ahead of the share returned.
 
         Without `may_work` it is done where the application would have to be awaited.
@@ -373,7 +371,7 @@ class FetchQueue:
             parts = tuple(line.shares.get(partition, ()))
             for part in parts:
                 if part.response is not None and not part.response.is_taken:
-                    # The fetcher sends its next request before this one's records are decoded.
+                    # The sources sends its next request before this one's records are decoded.
                     self._mark_taken(part.response)
                 while (missing is None or len(part.decoded) < missing) and part.can_decode:
                     if runs.needs_pause(part):
@@ -401,7 +399,7 @@ class FetchQueue:
                 return None
         return None
 
-    async def decode_next(self, wanted: Wanted, limit: int) -> FetchedPartition | None:
+    async def decode_next(self, wanted: Wanted, limit: int) -> Chunk | None:
         """Decode up to `limit` records of the partition that is first in line.
 
         Returns:
@@ -425,7 +423,7 @@ class FetchQueue:
             self._finish(part)
         return None
 
-    async def first_in_line(self, wanted: Wanted) -> FetchedPartition | None:
+    async def first_in_line(self, wanted: Wanted) -> Chunk | None:
         """Return the share that is first in line, after a pause if one is due before its decoding.
 
         None if there is none, or if the line has changed meanwhile: the caller looks again.
@@ -476,10 +474,10 @@ class FetchQueue:
             KafkaError: What stands first in line, or alone.
         """
         result: dict[TopicPartition, list[Record]] = {}
-        failed: tuple[FetchedPartition, KafkaError] | None = None
+        failed: tuple[Chunk, KafkaError] | None = None
         missing = max_records
         each = max_records if max_of_each is None else max_of_each
-        served: list[PartitionState] = []
+        served: list[Cursor] = []
         for partition in tuple(islice(self.line.served(wanted), max_records)):
             is_first = not served
             limit = each if missing is None or each is None else min(missing, each)
@@ -504,7 +502,7 @@ class FetchQueue:
             self.poison.fail(*failed)
         return result
 
-    def _pop_partition(self, partition: PartitionState, missing: int | None) -> list[Record]:
+    def _pop_partition(self, partition: Cursor, missing: int | None) -> list[Record]:
         records: list[Record] = []
         shares = self.line.shares[partition]
         while shares:
@@ -523,7 +521,7 @@ class FetchQueue:
         return records
 
     # --- pop, into columns ----------------------------------------------------------------
-    def fill(self, part: FetchedPartition, columns: Columns, max_rows: int) -> bool:
+    def fill(self, part: Chunk, columns: Columns, max_rows: int) -> bool:
         """Add a run of rows to columns; False if there are none, or a pause is due first.
 
         Moves nothing: that is for `hand_out_rows`, before anything else is done.
@@ -534,7 +532,7 @@ class FetchQueue:
             self._mark_taken(part.response)
         return self._runs.fill(part, columns, max_rows)
 
-    def hand_out_rows(self, part: FetchedPartition, first_offset: int | None) -> None:
+    def hand_out_rows(self, part: Chunk, first_offset: int | None) -> None:
         """Move the position behind what was filled from a share, the first of its partition.
 
         `first_offset` is that of the first row; None if there was none.
@@ -549,22 +547,22 @@ class FetchQueue:
         """Whether more is buffered than there may be."""
         return self._budget.is_over
 
-    def keep_to_budget(self, part: FetchedPartition) -> None:
+    def keep_to_budget(self, part: Chunk) -> None:
         """Bring what is buffered down to the budget, whatever that takes but the share at hand."""
         self._runs.keep_to_budget(part)
 
-    def end_turn(self, partition: PartitionState) -> None:
+    def end_turn(self, partition: Cursor) -> None:
         """Let the next partition be first; a time slice that is half used up is over."""
         self.line.move_to_end(partition)
         self.time_slice.end_if_half_used()
 
-    def finish_if_exhausted(self, part: FetchedPartition) -> None:
+    def finish_if_exhausted(self, part: Chunk) -> None:
         """Let go of a share whose records have all been handed out."""
         if self.line.first_share(part.partition) is part and part.is_exhausted:
             self._finish(part)
 
-    def _finish(self, part: FetchedPartition) -> None:
-        """Take an exhausted share, the first of its partition, out of the queue."""
+    def _finish(self, part: Chunk) -> None:
+        """Take an exhausted share, the first of its partition, out of the buffer."""
         partition = part.partition
         self.line.remove_first(partition)
         if partition.position != part.position_after:
@@ -572,7 +570,7 @@ class FetchQueue:
         self._close(part)
         self._on_room(partition)
 
-    def _close(self, part: FetchedPartition) -> None:
+    def _close(self, part: Chunk) -> None:
         response = part.response
         part.close()
         if response is not None and not response.is_open and not response.is_taken:

@@ -8,7 +8,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.assignment.partition import FetchState
+from aiokafka_lite.consumer.assignment.cursor import FetchState
 from aiokafka_lite.consumer.reset_policy import EARLIEST_TIMESTAMP
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -100,7 +100,7 @@ async def test_a_wide_answer_leaves_the_loop_free_and_minds_a_seek_meanwhile(
     )
     await asyncio.sleep(0)
     await asyncio.sleep(0)  # the first slice is settled, and nothing is to be had before the last
-    assert not fetching.queue.line.is_any_served(())
+    assert not fetching.buffer.line.is_any_served(())
     fetching.seek(moved, 7)
     assert await fetching.cluster.sends_nothing()
     assert await fetching.poll() == {number: [0] for number in range(count) if number != moved}
@@ -415,7 +415,7 @@ async def test_errors_that_retrying_cannot_mend_reach_the_gets(start: Start) -> 
     await asyncio.sleep(0)
     sent.response.set_exception(KafkaError("no common version"))
     await fetching.cluster.sends_nothing()
-    fetching.queue.wake()
+    fetching.buffer.wake()
     with pytest.raises(KafkaError, match="no common version"):
         await polling
 
@@ -606,6 +606,6 @@ async def test_closing_closes_every_session_once(start: Start) -> None:
     sent[1].answer(session_id=5)
     sent[2].answer(session_id=0)  # this broker keeps none
     await fetching.cluster.next_sent()
-    fetching.fetcher.close()
-    fetching.fetcher.close()
+    fetching.sources.close()
+    fetching.sources.close()
     assert [node_id for node_id, _ in fetching.cluster.pool.sent_in_passing] == [1]

@@ -42,7 +42,7 @@ async def test_a_limit_may_end_exactly_with_a_response_behind_which_more_is_deco
     buffers = Buffers()
     buffers.put({A: batch(0, 3)})
     buffers.put({A: batch(3, 3)})
-    await buffers.queue.decode(())  # as a get does that is cancelled then
+    await buffers.buffer.decode(())  # as a get does that is cancelled then
     assert await buffers.poll(max_records=3) == {A: [0, 1, 2]}
     assert await buffers.poll() == {A: [3, 4, 5]}
 
@@ -71,10 +71,10 @@ async def test_poll_returns_nothing_when_its_time_is_up() -> None:
 async def test_a_response_is_taken_before_its_records_are_decoded() -> None:
     buffers = Buffers()
     buffers.put({A: batch(0, 3)}, node_id=7)
-    assert buffers.queue.has_untaken(7)
+    assert buffers.buffer.has_untaken(7)
     await buffers.poll(max_records=1)
     assert buffers.taken == [7]
-    assert not buffers.queue.has_untaken(7)
+    assert not buffers.buffer.has_untaken(7)
 
 
 async def test_a_waiting_get_takes_a_response_at_once() -> None:
@@ -99,14 +99,14 @@ async def test_a_get_that_waits_for_other_partitions_lets_the_fetchers_go_on() -
 
 async def test_fetching_goes_on_behind_what_is_buffered_twice_at_most() -> None:
     buffers = Buffers()
-    assert buffers.queue.line.has_room(buffers.partition())
+    assert buffers.buffer.line.has_room(buffers.partition())
     buffers.put({A: batch(0, 3)})
     assert buffers.partition().fetched == 3
-    assert buffers.queue.line.has_room(buffers.partition())
+    assert buffers.buffer.line.has_room(buffers.partition())
     buffers.put({A: batch(3, 3)})
-    assert not buffers.queue.line.has_room(buffers.partition())
+    assert not buffers.buffer.line.has_room(buffers.partition())
     await buffers.poll(max_records=3)
-    assert buffers.queue.line.has_room(buffers.partition())
+    assert buffers.buffer.line.has_room(buffers.partition())
     assert buffers.with_room == [A]
     assert await buffers.poll() == {A: [3, 4, 5]}
 
@@ -117,9 +117,9 @@ async def test_a_response_counts_as_taken_only_when_its_own_records_are() -> Non
     await buffers.poll(max_records=2)
     buffers.put({A: batch(4, 4)}, node_id=7)
     await buffers.poll(max_records=2)
-    assert buffers.queue.has_untaken(7)
+    assert buffers.buffer.has_untaken(7)
     await buffers.poll(max_records=2)
-    assert not buffers.queue.has_untaken(7)
+    assert not buffers.buffer.has_untaken(7)
 
 
 async def test_a_response_without_records_for_the_application_holds_nothing_up() -> None:
@@ -131,7 +131,7 @@ async def test_a_response_without_records_for_the_application_holds_nothing_up()
     await buffers.poll(max_records=1)
     buffers.put({A: marker}, node_id=7)
     assert await buffers.poll(max_records=1) == {A: [1]}
-    assert not buffers.queue.has_untaken(7)
+    assert not buffers.buffer.has_untaken(7)
     assert buffers.partition().position == 3
     assert buffers.state.processed_offsets()[A].offset == 1
 
@@ -152,7 +152,7 @@ async def test_seek_drops_what_is_buffered() -> None:
     buffers.state.seek(buffers.partition(), 10)
     assert await buffers.poll() == {}
     assert buffers.budget.used_bytes == 0
-    assert not buffers.queue.has_untaken(7)
+    assert not buffers.buffer.has_untaken(7)
     buffers.put({A: batch(10, 1)})
     assert await buffers.poll() == {A: [10]}
 
@@ -264,21 +264,21 @@ async def _until_found(buffers: Buffers, tp: TopicPartition) -> list[int]:
 async def test_a_sticky_error_stays_until_seek() -> None:
     buffers = Buffers()
     error = OffsetOutOfRangeError({A: 0}).at(A, 0)
-    buffers.queue.put_error(buffers.partition(), error, is_sticky=True)
-    buffers.queue.put_error(buffers.partition(), error, is_sticky=True)
+    buffers.buffer.put_error(buffers.partition(), error, is_sticky=True)
+    buffers.buffer.put_error(buffers.partition(), error, is_sticky=True)
     for _ in range(3):
         with pytest.raises(OffsetOutOfRangeError):
             await buffers.poll()
-    assert not buffers.queue.line.has_room(buffers.partition())
+    assert not buffers.buffer.line.has_room(buffers.partition())
     buffers.state.seek(buffers.partition(), 2)
     assert await buffers.poll() == {}
-    assert buffers.queue.line.has_room(buffers.partition())
+    assert buffers.buffer.line.has_room(buffers.partition())
 
 
 async def test_other_errors_are_raised_once_behind_the_records() -> None:
     buffers = Buffers()
     buffers.put({A: batch(0, 2)})
-    buffers.queue.put_error(buffers.partition(), KafkaError("refused"))
+    buffers.buffer.put_error(buffers.partition(), KafkaError("refused"))
     assert await buffers.poll() == {A: [0, 1]}
     with pytest.raises(KafkaError, match="refused"):
         await buffers.poll()
@@ -290,7 +290,7 @@ async def test_a_stopped_consumer_wakes_its_gets() -> None:
     poll = asyncio.ensure_future(buffers.poll(timeout_s=None))
     await asyncio.sleep(0)
     buffers.unusable = ConsumerStoppedError("stopped")
-    buffers.queue.wake()
+    buffers.buffer.wake()
     with pytest.raises(ConsumerStoppedError):
         await poll
 
@@ -458,7 +458,7 @@ async def test_an_error_of_a_partition_taken_away_meanwhile_is_nobody_s() -> Non
     buffers = Buffers(A, B)
     partition = buffers.partition(A)
     buffers.state.remove_from_user([A])
-    buffers.queue.put_error(partition, KafkaError("late"), is_sticky=True)
+    buffers.buffer.put_error(partition, KafkaError("late"), is_sticky=True)
     assert await buffers.poll() == {}
 
 
@@ -466,7 +466,7 @@ async def test_what_was_cleared_under_the_cursor_may_be_closed() -> None:
     buffers = Buffers()
     buffers.put({A: batch(0, 1)})
     assert (await buffers.gets.one(())).offset == 0
-    buffers.queue.clear()
+    buffers.buffer.clear()
     buffers.ready.close()
     assert buffers.partition().position == 1
 
