@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from benchmarks import structure
@@ -12,4 +14,5 @@ def test_what_a_get_walks_through_is_counted(capsys: pytest.CaptureFixture[str])
     out = capsys.readouterr().out
     assert "getmany: Python calls a record" in out
     assert "consumer/delivery/gets.py" in out  # entered by every getmany
-    assert "AIOKafkaConsumer" in out
+    if sys.version_info >= (3, 11):  # before, a frame does not know its class
+        assert "AIOKafkaConsumer" in out

@@ -85,4 +85,5 @@ async def test_consumer_that_waits_is_light(broker: Broker, way: str, most_kib: 
     )
     output, _ = await program.communicate()
     assert program.returncode == 0
-    assert float(output) < most_kib
+    larger = 1.1 if sys.version_info < (3, 11) else 1.0  # as Python's objects are before 3.11
+    assert float(output) < most_kib * larger

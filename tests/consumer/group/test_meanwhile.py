@@ -149,12 +149,15 @@ async def test_a_listener_may_move_what_it_gives_back(kafka: KafkaHandle) -> Non
 
 
 async def test_a_search_that_is_on_its_way_as_the_rebalance_begins_is_not_forgotten() -> None:
-    async with Broker() as broker:
+    group = unique("g")
+    async with Broker(nodes=2) as broker:
         broker.create_topic("t")
+        if broker.leader_of(T) == broker.coordinator_of(group):  # which is to answer meanwhile
+            broker.move_leader(T)
         for number in range(10):
             broker.produce("t", b"%d" % number)
         kafka = KafkaHandle("embedded", broker.bootstrap_servers)
-        async with member(kafka, "t") as (consumer, rebalances):
+        async with member(kafka, "t", group) as (consumer, rebalances):
             assert await next_offset(consumer) == 0
             with broker.on("ListOffsets").hold():
                 moving = asyncio.ensure_future(consumer.seek_to_end(T))
