@@ -70,7 +70,7 @@ class Engine:
             self.state,
             raise_if_unusable=self.raise_if_unusable,
             on_taken=self._taken,
-            on_room=self._has_room,
+            on_room=Cursor.chunks_changed,
             on_error=lambda: self._state_changed.set(),
             on_blocked=self._budget_released,
             on_sought=self._sought_changed,
@@ -118,15 +118,11 @@ class Engine:
 
     def _sought_changed(self) -> None:
         if self._running is not None:
-            self._running.sources.look_anew()
+            self._running.sources.choose_anew()
 
     def _taken(self, node_id: int) -> None:
         if self._running is not None:
             self._running.sources.taken(node_id)
-
-    def _has_room(self, partition: Cursor) -> None:
-        if self._running is not None:
-            self._running.sources.touch(partition)
 
     def _assignment_changed(self) -> None:
         self._state_changed.set()

@@ -32,11 +32,11 @@ from aiokafka_lite.client.connection import Authenticate
 from aiokafka_lite.consumer.assignment.topics import watch_topics
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.sources import Sources
-from aiokafka_lite.consumer.fetching.watchdog import Watchdog
 from aiokafka_lite.consumer.membership.none import NoCommits, NoGroup
 from aiokafka_lite.consumer.positions.leader_lookup import OffsetLookup
 from aiokafka_lite.consumer.positions.resolver import PositionResolver
 from aiokafka_lite.consumer.positions.topic_changes import TopicLives
+from aiokafka_lite.consumer.positions.watchdog import Watchdog
 from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
@@ -120,9 +120,7 @@ class Running:
             rng=rng,
         )
         self.lives.reset_by_policy = self.resolver.reset_by_policy
-        self.watchdog = Watchdog(
-            state, self.sources, lambda: self.membership.is_stable, self.resolver.wake
-        )
+        self.watchdog = Watchdog(state, self.cluster, self.resolver.wake)
 
     def _make_group(
         self, engine: Engine, group_id: str, rng: random.Random
@@ -162,7 +160,7 @@ class Running:
         self.sources.start()
         self.cluster.add_listener(self.resolver.view_changed)
         self.scopes.positions.supervise(self.resolver.run, name="positions")
-        self.scopes.fetching.supervise(self.watchdog.run, name="watchdog")
+        self.scopes.positions.supervise(self.watchdog.run, name="watchdog")
         self.commits.start_auto_commit(self.scopes.grouping)
         await self.membership.start()
         await self.membership.wait_assigned()

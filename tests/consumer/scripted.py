@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
@@ -258,9 +259,9 @@ class Fetching:
             self.state,
             raise_if_unusable=self.scope.raise_if_failed,
             on_taken=lambda node_id: self.sources.taken(node_id),
-            on_room=lambda partition: self.sources.touch(partition),
+            on_room=Cursor.chunks_changed,
             on_blocked=self._released,
-            on_sought=lambda: self.sources.look_anew(),
+            on_sought=lambda: self.sources.choose_anew(),
             budget=self.budget,
             delivery=make_delivery(self.config, self.state.events),
         )

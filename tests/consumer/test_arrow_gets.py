@@ -290,7 +290,7 @@ async def test_gets_of_every_kind_mixed_and_cancelled_give_each_record_once(
 
     for _ in range(60):
         for tp, end in ends.items():
-            if buffers.buffer.line.has_room(buffers.partition(tp)):
+            if not buffers.partition(tp).is_full:
                 counts = [rng.randint(1, 9) for _ in range(rng.randint(1, 3))]
                 view = b""
                 for count in counts:
@@ -346,7 +346,7 @@ async def test_gets_of_several_tasks_give_each_record_once(
     ends = {A: 0, B: 0}
     while len(found) < total:
         for tp, end in ends.items():
-            if end < 300 and buffers.buffer.line.has_room(buffers.partition(tp)):
+            if end < 300 and not buffers.partition(tp).is_full:
                 count = rng.choice((1, 3, 12))
                 count = min(count, 300 - end)
                 buffers.put({tp: batch(end, count, codec=rng.choice(("none", "gzip")))})

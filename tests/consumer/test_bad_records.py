@@ -366,7 +366,7 @@ class Log:
             (n for n, end in enumerate(ends) if end is None or end > offset), len(self._batches)
         )
         view = b"".join(self._batches[first:])
-        if view and self._buffers.buffer.line.has_room(self._buffers.partition()):
+        if view and not self._buffers.partition().is_full:
             self._buffers.put({A: view})
         return offset
 

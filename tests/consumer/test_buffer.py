@@ -99,14 +99,14 @@ async def test_a_get_that_waits_for_other_partitions_lets_the_fetchers_go_on() -
 
 async def test_fetching_goes_on_behind_what_is_buffered_twice_at_most() -> None:
     buffers = Buffers()
-    assert buffers.buffer.line.has_room(buffers.partition())
+    assert not buffers.partition().is_full
     buffers.put({A: batch(0, 3)})
     assert buffers.partition().fetched == 3
-    assert buffers.buffer.line.has_room(buffers.partition())
+    assert not buffers.partition().is_full
     buffers.put({A: batch(3, 3)})
-    assert not buffers.buffer.line.has_room(buffers.partition())
+    assert buffers.partition().is_full
     await buffers.poll(max_records=3)
-    assert buffers.buffer.line.has_room(buffers.partition())
+    assert not buffers.partition().is_full
     assert buffers.with_room == [A]
     assert await buffers.poll() == {A: [3, 4, 5]}
 
@@ -269,10 +269,10 @@ async def test_a_sticky_error_stays_until_seek() -> None:
     for _ in range(3):
         with pytest.raises(OffsetOutOfRangeError):
             await buffers.poll()
-    assert not buffers.buffer.line.has_room(buffers.partition())
+    assert buffers.partition().is_full
     buffers.state.seek(buffers.partition(), 2)
     assert await buffers.poll() == {}
-    assert buffers.buffer.line.has_room(buffers.partition())
+    assert not buffers.partition().is_full
 
 
 async def test_other_errors_are_raised_once_behind_the_records() -> None:

@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.assignment.cursor import Place
 from aiokafka_lite.consumer.monitoring.diagnosis import Cause, diagnose
 from aiokafka_lite.errors import (
     DeserializationError,
@@ -52,9 +53,10 @@ async def eventually(condition: Callable[[], object]) -> None:
 
 def is_in_request(consumer: AIOKafkaConsumer, tp: TopicPartition) -> bool:
     """Whether the fetch in flight asks for a partition."""
-    partition = consumer._state.partition(tp)
-    node = consumer._engine.running.sources.node_of(partition)
-    return node is not None and node.is_asked_for(partition)
+    cursor = consumer._state.partition(tp)
+    source = consumer._engine.running.sources.of(cursor)
+    is_in_flight = source is not None and source.in_flight_since is not None
+    return is_in_flight and cursor.place is Place.IN_FLIGHT
 
 
 @pytest.fixture
@@ -442,7 +444,7 @@ async def test_a_fetch_that_is_about_to_be_sent(kafka: KafkaHandle) -> None:
         await until(consumer, tp, Cause.AT_END)
         consumer.unsubscribe()
         running = consumer._engine.running
-        await eventually(lambda: not running.sources._nodes)
+        await eventually(lambda: not running.sources._sources)
         consumer.assign([tp])
         consumer.seek(tp, 0)
         assert "from offset 0 is about to be sent" in await until(

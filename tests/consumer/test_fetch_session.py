@@ -20,7 +20,7 @@ from tests.support.cluster import KafkaHandle
 
 def session_of(consumer: AIOKafkaConsumer) -> FetchSession:
     """The session with the only broker that is read from."""
-    (node,) = consumer._engine.running.sources._nodes.values()
+    (node,) = consumer._engine.running.sources._sources.values()
     return node._session
 
 

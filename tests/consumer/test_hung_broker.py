@@ -171,8 +171,8 @@ async def test_a_partition_whose_leader_hangs_is_asked_about_at_the_next_one(
     """Nobody tells that another node leads, and no fetch is overdue: it has to be asked."""
     async with consuming(broker, metadata_max_age_ms=300_000) as consumer:
         consumer.assign([STUCK])
+        consumer.pause(STUCK)  # before a fetch is sent, which would be overdue as well
         await soon(consumer, STUCK)
-        consumer.pause(STUCK)
         with broker.on(node=HUNG).hold():
             asking: Awaitable[object] = (
                 consumer.seek_to_end(STUCK)

@@ -21,7 +21,8 @@ def is_of_a_partition(target: ast.Attribute, path: str) -> bool:
     owner = ast.unparse(target.value)
     if owner == "self":
         return path == OWNER
-    return not owner.endswith("counts")  # a node's, which have a field of the same name
+    # A node's counts and a topic's life have fields of the same names.
+    return not owner.endswith(("counts", "life"))
 
 
 def writers() -> dict[str, set[str]]:

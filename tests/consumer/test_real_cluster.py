@@ -58,23 +58,23 @@ async def test_records_come_from_our_rack_and_from_the_leader_while_it_is_down(
         assert await offsets_read(consumer, 3) == {0: [0, 1, 2]}
         sources = sources_of(consumer)
         partition = consumer._state.partition(TopicPartition(topic, 0))
-        await until(lambda: list(sources._nodes) == [FOLLOWER])  # nobody else is asked
+        await until(lambda: list(sources._sources) == [FOLLOWER])  # nobody else is asked
         assert partition.preferred_replica is not None
         assert partition.preferred_replica.leader == LEADER
         await kafka.produce(topic, 0, rows(3, 3))
         assert await offsets_read(consumer, 3) == {0: [3, 4, 5]}
-        assert list(sources._nodes) == [FOLLOWER]
+        assert list(sources._sources) == [FOLLOWER]
 
         racks.kill_node(FOLLOWER)
         await kafka.produce(topic, 0, rows(6, 3))
         assert await offsets_read(consumer, 3) == {0: [6, 7, 8]}
-        assert sources.source(partition) == LEADER
+        assert partition.node_id == LEADER
 
         await asyncio.to_thread(racks.start_node, FOLLOWER)
-        await until(lambda: sources.source(partition) == FOLLOWER)
+        await until(lambda: partition.node_id == FOLLOWER)
         await kafka.produce(topic, 0, rows(9, 3))
         assert await offsets_read(consumer, 3) == {0: [9, 10, 11]}
-        assert sources.source(partition) == FOLLOWER
+        assert partition.node_id == FOLLOWER
 
 
 async def test_a_node_that_hangs_keeps_no_other_node_s_partitions_from_having_a_position(
@@ -149,4 +149,4 @@ async def test_without_a_rack_records_come_from_the_leader(racks: RealKafka) -> 
         assert await offsets_read(consumer, 3) == {0: [0, 1, 2]}
         await kafka.produce(topic, 0, rows(3, 3))
         assert await offsets_read(consumer, 3) == {0: [3, 4, 5]}
-        assert list(sources_of(consumer)._nodes) == [LEADER]
+        assert list(sources_of(consumer)._sources) == [LEADER]

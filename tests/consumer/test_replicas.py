@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from aiokafka_lite.consumer.assignment.cursor import Cursor, FetchState, PreferredReplica
+from aiokafka_lite.consumer.assignment.cursor import Cursor, PreferredReplica
 from aiokafka_lite.consumer.fetching.replicas import LEADERS_ONLY_S
 from aiokafka_lite.consumer.reset_policy import EARLIEST_TIMESTAMP
 from aiokafka_lite.errors import (
@@ -84,7 +84,7 @@ async def test_the_follower_that_the_leader_names_is_read_from(start: Start) -> 
     assert await fetching.poll() == {0: [0, 1, 2]}
     sent = await fetching.cluster.next_sent()
     assert (sent.node_id, sent.offsets) == (FOLLOWER, {0: 3})
-    assert fetching.sources.source(partition_of(fetching)) == FOLLOWER
+    assert partition_of(fetching).node_id == FOLLOWER
 
 
 async def test_the_choice_can_be_told(start: Start) -> None:
@@ -232,7 +232,7 @@ async def test_a_follower_s_out_of_range_neither_resets_nor_raises(
     (await redirected(fetching)).answer(answer(0, error_code=OffsetOutOfRangeError.errno))
     sent = await fetching.cluster.next_sent()
     assert await fetching.poll(0.0) == {}
-    assert partition_of(fetching).fetch_state is FetchState.FETCHING
+    assert partition_of(fetching).search is None
     assert partition_of(fetching).position == 0
     # The leader's word counts.
     sent.answer(answer(0, error_code=OffsetOutOfRangeError.errno))
@@ -241,7 +241,9 @@ async def test_a_follower_s_out_of_range_neither_resets_nor_raises(
             await fetching.poll()
     else:
         assert await fetching.poll(0.0) == {}
-        assert partition_of(fetching).reset_timestamp == EARLIEST_TIMESTAMP
+        search = partition_of(fetching).search
+        assert search is not None
+        assert search.timestamp == EARLIEST_TIMESTAMP
 
 
 async def test_a_late_error_of_the_follower_is_no_longer_its_to_give(start: Start) -> None:
@@ -254,7 +256,7 @@ async def test_a_late_error_of_the_follower_is_no_longer_its_to_give(start: Star
     assert (again.node_id, again.offsets[0]) == (LEADER, 0)
     sent[FOLLOWER].answer(answer(0, error_code=OffsetOutOfRangeError.errno))
     assert await fetching.cluster.sends_nothing()
-    assert partition_of(fetching).fetch_state is FetchState.FETCHING
+    assert partition_of(fetching).search is None
     assert partition_of(fetching).retry_reason == ""
 
 
@@ -272,7 +274,7 @@ async def test_a_lost_follower_s_partitions_go_to_their_leader_at_once(start: St
     assert (sent.node_id, sent.offsets, sent.request.rack_id) == (LEADER, {0: 0}, "")
     assert loop.time() - lost_at < 1.0
     # What the lost node leads itself waits for it.
-    assert fetching.sources.source(partition_of(fetching, 1)) == FOLLOWER
+    assert partition_of(fetching, 1).node_id == FOLLOWER
 
 
 async def test_a_follower_that_metadata_does_not_know_is_not_waited_for(start: Start) -> None:

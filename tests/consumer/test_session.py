@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
 from aiokafka_lite.consumer.fetching.session import (
     FINAL_EPOCH,
     LAST_EPOCH,
     FetchSession,
-    FetchTarget,
     SessionRequest,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
@@ -15,11 +14,11 @@ ID = bytes(range(16))
 OTHER_ID = bytes(range(16, 32))
 A = TopicPartition("t", 0)
 B = TopicPartition("t", 1)
-STATES = {A: Cursor(A), B: Cursor(B)}
+CURSORS = {A: Cursor(A), B: Cursor(B)}
 
 
-def target(tp: TopicPartition, offset: int, *, topic_id: bytes = ID) -> FetchTarget:
-    return FetchTarget(STATES[tp], 0, offset, 0, topic_id, 1000)
+def loan(tp: TopicPartition, offset: int, *, topic_id: bytes = ID) -> Loan:
+    return Loan(CURSORS[tp], offset, 0, topic_id, 1000)
 
 
 def asked(request: SessionRequest) -> dict[int, int]:
@@ -34,8 +33,8 @@ def forgotten(request: SessionRequest) -> list[int]:
 
 def opened() -> FetchSession:
     session = FetchSession()
-    session.want(A, target(A, 0))
-    session.want(B, target(B, 0))
+    session.lend(loan(A, 0))
+    session.lend(loan(B, 0))
     session.request()
     session.succeeded(9)
     return session
@@ -43,7 +42,7 @@ def opened() -> FetchSession:
 
 def test_the_first_request_is_full_and_opens_a_session() -> None:
     session = FetchSession()
-    session.want(A, target(A, 5))
+    session.lend(loan(A, 5))
     request = session.request()
     assert (request.session_id, request.session_epoch) == (0, 0)
     assert asked(request) == {0: 5}
@@ -56,43 +55,54 @@ def test_later_requests_name_only_what_changed() -> None:
     request = session.request()
     assert (request.session_id, request.session_epoch, request.topics) == (9, 1, [])
     session.succeeded(9)
-    session.want(A, target(A, 7))
-    session.want(B, target(B, 0))
+    session.lend(loan(A, 7))
     request = session.request()
     assert request.session_epoch == 2
     assert asked(request) == {0: 7}
 
 
-def test_a_change_is_repeated_until_an_answer_came() -> None:
+def test_after_a_lost_answer_all_is_named_again() -> None:
     session = opened()
-    session.want(A, target(A, 7))
+    session.lend(loan(A, 7))
     session.request()
-    assert asked(session.request()) == {0: 7}
+    session.replace()
+    assert asked(session.request()) == {1: 0, 0: 7}
 
 
-def test_what_is_not_wanted_is_forgotten_and_can_come_back() -> None:
+def test_what_changes_while_a_request_is_in_flight_is_for_the_next_one() -> None:
     session = opened()
-    session.want(A, None)
+    session.lend(loan(A, 7))
+    session.request()
+    session.lend(loan(A, 3))
+    session.end(B)
+    session.succeeded(9)
+    request = session.request()
+    assert (asked(request), forgotten(request)) == ({0: 3}, [1])
+
+
+def test_what_is_ended_is_forgotten_and_can_come_back() -> None:
+    session = opened()
+    session.end(A)
     request = session.request()
     assert (asked(request), forgotten(request)) == ({}, [0])
     session.succeeded(9)
     assert len(session) == 1
-    session.want(A, target(A, 3))
+    session.lend(loan(A, 3))
     request = session.request()
     assert (asked(request), forgotten(request)) == ({0: 3}, [])
 
 
-def test_unwanted_and_wanted_again_before_a_request_is_a_change() -> None:
+def test_ended_and_lent_again_before_a_request_is_a_change() -> None:
     session = opened()
-    session.want(A, None)
-    session.want(A, target(A, 0))
+    session.end(A)
+    session.lend(loan(A, 0))
     request = session.request()
     assert (asked(request), forgotten(request)) == ({0: 0}, [])
 
 
 def test_a_broker_without_sessions_is_always_asked_in_full() -> None:
     session = FetchSession()
-    session.want(A, target(A, 0))
+    session.lend(loan(A, 0))
     session.request()
     session.succeeded(0)
     request = session.request()
@@ -120,16 +130,16 @@ def test_a_lost_answer_closes_the_session_and_opens_another() -> None:
 
 def test_a_topic_made_anew_replaces_the_session() -> None:
     session = opened()
-    session.want(A, target(A, 0, topic_id=OTHER_ID))
+    session.lend(loan(A, 0, topic_id=OTHER_ID))
     request = session.request()
     assert (request.session_id, request.session_epoch) == (9, 0)
     assert asked(request) == {0: 0, 1: 0}
 
 
-def test_a_topic_made_anew_after_it_was_unwanted_replaces_the_session() -> None:
+def test_a_topic_made_anew_after_it_was_ended_replaces_the_session() -> None:
     session = opened()
-    session.want(A, None)
-    session.want(A, target(A, 0, topic_id=OTHER_ID))
+    session.end(A)
+    session.lend(loan(A, 0, topic_id=OTHER_ID))
     request = session.request()
     assert (request.session_id, request.session_epoch) == (9, 0)
     assert (asked(request), forgotten(request)) == ({0: 0, 1: 0}, [])
@@ -154,18 +164,18 @@ def test_a_session_that_is_to_be_replaced_can_be_closed() -> None:
 
 def test_topics_without_id_keep_to_versions_with_names() -> None:
     session = FetchSession()
-    session.want(A, target(A, 0, topic_id=ZERO_UUID))
+    session.lend(loan(A, 0, topic_id=ZERO_UUID))
     assert session.request().max_version == 12
-    session.want(A, target(A, 0))
+    session.lend(loan(A, 0))
     assert session.request().max_version is None
 
 
 def test_answers_are_found_by_name_and_by_id() -> None:
     session = opened()
-    assert session.target("t", ZERO_UUID, 0) == target(A, 0)
-    assert session.target("", ID, 1) == target(B, 0)
-    assert session.target("", OTHER_ID, 0) is None
-    assert session.target("t", ZERO_UUID, 5) is None
+    assert session.loan("t", ZERO_UUID, 0) == loan(A, 0)
+    assert session.loan("", ID, 1) == loan(B, 0)
+    assert session.loan("", OTHER_ID, 0) is None
+    assert session.loan("t", ZERO_UUID, 5) is None
 
 
 def test_the_epoch_wraps_around_to_one() -> None:
@@ -177,7 +187,7 @@ def test_the_epoch_wraps_around_to_one() -> None:
 
 def test_partitions_that_had_records_go_to_the_end() -> None:
     session = FetchSession()
-    session.want(A, target(A, 0))
-    session.want(B, target(B, 0))
-    session.want(A, target(A, 4))
+    session.lend(loan(A, 0))
+    session.lend(loan(B, 0))
+    session.lend(loan(A, 4))
     assert list(asked(session.request())) == [1, 0]

@@ -8,7 +8,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.assignment.cursor import FetchState
+from aiokafka_lite.consumer.assignment.cursor import Sought
 from aiokafka_lite.consumer.reset_policy import EARLIEST_TIMESTAMP
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -283,8 +283,9 @@ async def test_out_of_range_is_reset_by_policy(start: Start) -> None:
     (await fetching.cluster.next_sent()).answer(answer(0, error_code=OffsetOutOfRangeError.errno))
     assert await fetching.cluster.sends_nothing()
     partition = fetching.state.partition(TopicPartition("t", 0))
-    assert partition.fetch_state is FetchState.AWAIT_RESET
-    assert partition.reset_timestamp == EARLIEST_TIMESTAMP
+    assert partition.search is not None
+    assert partition.search.sought is Sought.RESET
+    assert partition.search.timestamp == EARLIEST_TIMESTAMP
 
 
 async def test_out_of_range_without_policy_is_raised_until_sought(start: Start) -> None:

@@ -4,11 +4,7 @@ import re
 
 import pytest
 
-from aiokafka_lite.consumer.assignment.cursor import (
-    LEGAL_TRANSITIONS,
-    Cursor,
-    FetchState,
-)
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.reset_policy import LATEST_TIMESTAMP
 from aiokafka_lite.errors import IllegalStateError
@@ -23,24 +19,6 @@ def state() -> SubscriptionState:
     subscription = SubscriptionState()
     subscription.assign_from_user([A, B])
     return subscription
-
-
-@pytest.mark.parametrize("before", FetchState)
-@pytest.mark.parametrize("after", FetchState)
-def test_only_the_table_s_transitions_are_possible(before: FetchState, after: FetchState) -> None:
-    partition = Cursor(A)
-    partition.fetch_state = before
-    if after in LEGAL_TRANSITIONS[before]:
-        partition.transition(after)
-        assert partition.fetch_state is after
-    else:
-        with pytest.raises(IllegalStateError, match=before.name):
-            partition.transition(after)
-
-
-def test_every_state_has_its_transitions_and_can_reach_fetching() -> None:
-    assert LEGAL_TRANSITIONS.keys() == set(FetchState)
-    assert all(FetchState.FETCHING in after for after in LEGAL_TRANSITIONS.values())
 
 
 def test_the_ways_to_subscribe_exclude_each_other() -> None:
@@ -80,12 +58,13 @@ def test_assigning_keeps_what_stays_and_drops_what_goes(state: SubscriptionState
     kept = state.partition(A)
     gone = state.partition(B)
     state.seek(kept, 7)
-    tag = gone.tag
+    state.seek(gone, 0)
+    loan = gone.lend(1)
     state.assign_from_user([A, TopicPartition("u", 0)])
     assert state.partition(A) is kept
     assert kept.position == 7
     assert not gone.is_assigned
-    assert gone.tag > tag
+    assert gone.loan is not loan
     with pytest.raises(IllegalStateError):
         state.partition(B)
 
@@ -101,7 +80,9 @@ def test_a_rebalance_keeps_positions_readable_and_then_starts_all_afresh(
     state.assign_from_group([A])
     after = state.partition(A)
     assert after is not before
-    assert after.fetch_state is FetchState.INITIALIZING
+    assert after.place is Place.UNPOSITIONED
+    assert after.search is not None
+    assert after.search.sought is Sought.COMMITTED
     assert not before.is_assigned
 
 
@@ -110,15 +91,18 @@ def test_seek_and_reset_make_what_is_under_way_stale(state: SubscriptionState) -
     discarded: list[Cursor] = []
     state.observers.on_discard(discarded.append)
     state.seek(partition, 5)
-    first_tag = partition.tag
+    loan = partition.lend(1)
     state.request_reset(partition, LATEST_TIMESTAMP)
+    search = partition.search
+    assert search is not None
+    assert partition.loan is not loan
     assert state.handed_out_offsets() == {}
     assert not partition.is_fetchable
     state.seek(partition, 9)
-    assert partition.tag > first_tag
+    assert not search.is_current
     assert state.handed_out_offsets() == {A: OffsetAndMetadata(9, "")}
     assert partition.fetched == 9
-    assert partition.reset_timestamp is None
+    assert partition.search is None
     assert discarded == [partition] * 3
 
 
@@ -127,10 +111,10 @@ def test_a_paused_partition_is_not_fetchable_and_keeps_what_is_buffered(
 ) -> None:
     partition = state.partition(A)
     state.seek(partition, 5)
-    tag = partition.tag
+    loan = partition.lend(1)
     state.pause(partition)
     assert not partition.is_fetchable
-    assert partition.tag == tag
+    assert partition.loan is loan
     state.resume(partition)
     assert partition.is_fetchable
 

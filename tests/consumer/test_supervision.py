@@ -19,7 +19,7 @@ from aiokafka_lite.client.exchange import Exchange
 from aiokafka_lite.client.frames import FrameReader
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.commits.commits import Commits
-from aiokafka_lite.consumer.fetching.answer import Settling
+from aiokafka_lite.consumer.fetching.answer import Answers
 from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.membership import GroupMembership
@@ -81,7 +81,7 @@ async def nothing(_: Broker, __: AIOKafkaConsumer) -> None:
 
 
 PLACES = {
-    "fetch: an answer": Place(Settling, "settle", new_records, "fetch"),
+    "fetch: an answer": Place(Answers, "_settle_partition", new_records, "fetch"),
     "fetch: the task": Place(Source, "_recover", cut, "fetch"),
     "positions": Place(PositionResolver, "_resolve_once", reset, "positions"),
     "group": Place(Rebalance, "join_and_sync", subscribe_anew, "group"),

@@ -1,58 +1,172 @@
-"""One assigned partition: the data that fetching needs about it.
+"""A cursor: one assigned partition, its position, what is buffered of it, and its place.
+
+A cursor is at exactly one place, and the place has one keeper, who says what happens to it next:
+
+============  =========================================  ==========================================
+place         meaning                                    keeper, and what takes it on
+============  =========================================  ==========================================
+UNPOSITIONED  its position is searched for (`search`)    positions/: the answer, or a seek
+READY         may be asked for with the next request     its source: the request lends it
+IN_FLIGHT     lent to its source's fetch session         its source: an answer about it, or a recall
+              (`loan`)
+BACKING_OFF   nothing is asked for before `retry_at`     its source: the end of the back-off
+FULL          enough of it is buffered                   the buffer: the application takes some
+FAILED        an error stands behind what is buffered    the buffer: a get raises it, or a seek
+============  =========================================  ==========================================
+
+Two switches lie across that: `is_paused` and `is_revoking`. A cursor with one of them set is not
+lent, and nothing of it is handed out.
+
+Loans and searches are things. Whoever asks a broker about a cursor holds the loan, or the search,
+under which it asked, and the answer counts only while the cursor still has that one. A seek, a
+reset and a revocation take it away: then the answer is void, whatever it says. A cursor tells its
+source of each move (`CursorSource.moved`): nobody has to look through lists for it.
+
+Fetched and consumed offsets are kept apart: `position` is the next offset the application will be
+handed, `fetched` the next offset to ask a broker for. What lies between them is buffered.
 
 Everything here is plain data changed synchronously on the event loop; nothing waits. Each field
-has one writer, this module but for two; a test holds that (tests/consumer/test_one_writer.py):
+has one writer, this module but for three; a test holds that (tests/consumer/test_one_writer.py):
 
+    chunks               buffer/
     preferred_replica    replicas.py
     corrupt_at           bad_records.py
 
 Who wants a change calls the method that says why: of SubscriptionState where others have to hear of
-it (a new position, a pause, a revocation), or of the partition itself (a back-off, an answer).
-
-Fetched and consumed offsets are kept apart: `position` is the next offset the application will
-be handed, `fetched` the next offset to ask a broker for. Data between them lies in the buffer.
-
-Stale answers: whatever makes data in flight or in the buffer worthless (seek, reset, revocation)
-bumps the partition's `tag`. A fetch remembers the tag it was sent under, and its answer is
-dropped when the tag is no longer the same.
+it (a new position, a pause, a revocation), or of the cursor itself (a back-off, an answer).
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from aiokafka_lite.errors import IllegalStateError
+from aiokafka_lite.errors import IllegalStateError, KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 NO_EPOCH: Final = -1
+# Of one partition: the chunk that is worked on, and the one that is asked for meanwhile.
+MOST_CHUNKS: Final = 2
 
 
-class FetchState(enum.Enum):
-    """Whether a partition can be fetched (Kafka's SubscriptionState.FetchStates)."""
+class Place(enum.Enum):
+    """Where a cursor is; the table is in the module's docstring."""
 
-    INITIALIZING = enum.auto()  # assigned; its position is not known yet
-    FETCHING = enum.auto()  # the position is known and good
-    AWAIT_RESET = enum.auto()  # the position has to be looked up by time (ListOffsets)
-    AWAIT_VALIDATION = enum.auto()  # the position has to be checked against the leader (KIP-320)
+    UNPOSITIONED = enum.auto()
+    READY = enum.auto()
+    IN_FLIGHT = enum.auto()
+    BACKING_OFF = enum.auto()
+    FULL = enum.auto()
+    FAILED = enum.auto()
 
 
-LEGAL_TRANSITIONS: Final[Mapping[FetchState, frozenset[FetchState]]] = MappingProxyType(
+# A cursor rests where its chunks and its back-off put it; it is lent only from READY.
+RESTING: Final = frozenset({Place.READY, Place.BACKING_OFF, Place.FULL, Place.FAILED})
+LEGAL_MOVES: Final[Mapping[Place, frozenset[Place]]] = MappingProxyType(
     {
-        FetchState.INITIALIZING: frozenset(
-            {FetchState.FETCHING, FetchState.AWAIT_RESET, FetchState.AWAIT_VALIDATION}
-        ),
-        FetchState.FETCHING: frozenset(
-            {FetchState.FETCHING, FetchState.AWAIT_RESET, FetchState.AWAIT_VALIDATION}
-        ),
-        FetchState.AWAIT_RESET: frozenset({FetchState.FETCHING, FetchState.AWAIT_RESET}),
-        FetchState.AWAIT_VALIDATION: frozenset(
-            {FetchState.FETCHING, FetchState.AWAIT_RESET, FetchState.AWAIT_VALIDATION}
-        ),
+        Place.UNPOSITIONED: RESTING | {Place.UNPOSITIONED},
+        Place.READY: RESTING | {Place.UNPOSITIONED, Place.IN_FLIGHT},
+        Place.IN_FLIGHT: RESTING | {Place.UNPOSITIONED},
+        Place.BACKING_OFF: RESTING | {Place.UNPOSITIONED},
+        Place.FULL: RESTING | {Place.UNPOSITIONED},
+        Place.FAILED: RESTING | {Place.UNPOSITIONED},
     }
 )
+
+
+class Sought(enum.Enum):
+    """What is searched for (Kafka's SubscriptionState.FetchStates)."""
+
+    COMMITTED = enum.auto()  # the group's committed offset (OffsetFetch)
+    RESET = enum.auto()  # the offset of a timestamp (ListOffsets)
+    VALIDATION = enum.auto()  # whether the leader has what was read before (KIP-320)
+
+
+class Search:
+    """A search for a cursor's position. Its answer counts while the cursor still has it.
+
+    Attributes:
+        cursor: Whose position is searched for.
+        sought: What is searched for.
+        timestamp: For RESET that of ListOffsets: -2 for the first offset, -1 for the end; None: it
+            is still to be said.
+        replaced: For RESET the position that was given up; None: there was none.
+        reason: Why it was given up; "": the application asked for it.
+    """
+
+    __slots__ = ("cursor", "reason", "replaced", "sought", "timestamp")
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        sought: Sought,
+        *,
+        timestamp: int | None = None,
+        replaced: int | None = None,
+        reason: str = "",
+    ) -> None:
+        self.cursor = cursor
+        self.sought = sought
+        self.timestamp = timestamp
+        self.replaced = replaced
+        self.reason = reason
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its answer still counts."""
+        return self.cursor.search is self and self.cursor.is_assigned
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether the application has asked for another position."""
+        return self.sought is Sought.RESET and self.timestamp is not None and not self.reason
+
+
+class Loan(NamedTuple):
+    """A cursor lent to a fetch session: what its broker is to send of it."""
+
+    cursor: Cursor
+    offset: int
+    leader_epoch: int
+    topic_id: bytes
+    max_bytes: int
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the next request has to say something else of the cursor, or nothing."""
+        cursor = self.cursor
+        return (
+            not cursor.is_fetchable
+            or self.leader_epoch != cursor.current_epoch
+            or self.topic_id != cursor.topic_id
+        )
+
+
+class BufferedChunk(Protocol):
+    """What a cursor asks of a chunk that is buffered of it."""
+
+    @property
+    def error(self) -> KafkaError | None:
+        """What stands behind its records."""
+
+    @property
+    def end_offset(self) -> int | None:
+        """Offset behind its last record; None: nothing can be fetched beyond it."""
+
+
+class CursorSource(Protocol):
+    """What reads a cursor's partition from a broker."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    def moved(self, cursor: Cursor) -> None:
+        """Note where a cursor of this source is now: its place, or a switch, has changed."""
+
+    def left(self, cursor: Cursor) -> None:
+        """Forget a cursor: it is read from elsewhere, or assigned no more."""
 
 
 class PreferredReplica(NamedTuple):
@@ -93,10 +207,11 @@ class Cursor:
     """One assigned partition. Made anew for each assignment, so identity tells them apart."""
 
     __slots__ = (
+        "chunks",
         "committed",
         "corrupt_at",
+        "current_epoch",
         "failure_count",
-        "fetch_state",
         "fetched",
         "high_watermark",
         "is_assigned",
@@ -107,25 +222,37 @@ class Cursor:
         "last_fetch_at",
         "last_stable_offset",
         "leader_epoch",
+        "loan",
         "log_start_offset",
+        "place",
         "position",
         "preferred_replica",
         "processed",
         "reach",
-        "reset_from",
-        "reset_reason",
-        "reset_timestamp",
         "retry_at",
         "retry_reason",
         "run_start",
-        "tag",
+        "search",
+        "source",
+        "topic_id",
         "tp",
         "validated_epoch",
     )
 
     def __init__(self, tp: TopicPartition, reach: Range | None = None) -> None:
         self.tp = tp
-        self.fetch_state = FetchState.INITIALIZING
+        self.place = Place.UNPOSITIONED
+        # While its position is not known, or not known to be good.
+        self.search: Search | None = Search(self, Sought.COMMITTED)
+        # While it is in flight.
+        self.loan: Loan | None = None
+        # What reads it; None while no leader is known.
+        self.source: CursorSource | None = None
+        # What a request to that names it by: the leader's epoch, and the topic's id.
+        self.current_epoch = NO_EPOCH
+        self.topic_id = b""
+        # What is buffered of it, in offset order.
+        self.chunks: Sequence[BufferedChunk] = ()
         # Next offset to hand out; None until it is known.
         self.position: int | None = None
         # Where it was set to last: it has been handed out from there on.
@@ -154,12 +281,7 @@ class Cursor:
         # Whether the application has moved or paused it since: that holds if it comes back.
         self.keeps_position = False
         self.keeps_pause = False
-        # While AWAIT_RESET: the ListOffsets timestamp to look up (-2 earliest, -1 latest).
-        self.reset_timestamp: int | None = None
-        # The position that was given up for that, and why; "": the application asked for it.
-        self.reset_from: int | None = None
-        self.reset_reason = ""
-        # Loop time before which nothing is asked of a broker for it, and why.
+        # Loop time before which nothing is asked of a broker for it, 0: at once; and why.
         self.retry_at = 0.0
         self.retry_reason = ""
         self.failure_count = 0
@@ -167,22 +289,67 @@ class Cursor:
         self.preferred_replica: PreferredReplica | None = None
         # Offset whose batch was found corrupt and is fetched once more before it is an error.
         self.corrupt_at = -1
-        self.tag = 0
 
     def __repr__(self) -> str:
         topic, partition = self.tp
         paused = " paused" if self.is_paused else ""
-        return f"<{topic}/{partition} {self.fetch_state.name} at {self.position}{paused}>"
+        return f"<{topic}/{partition} {self.place.name} at {self.position}{paused}>"
+
+    # --- Place ----------------------------------------------------------------------------
+    def _move(self, place: Place) -> None:
+        """Be at a place from now on; a loan ends with that.
+
+        Raises:
+            IllegalStateError: The table of legal moves has no such move.
+        """
+        if place not in LEGAL_MOVES[self.place]:
+            raise IllegalStateError(
+                f"partition {self.tp} cannot go from {self.place.name} to {place.name}"
+            )
+        self.place = place
+        self.loan = None
+        self._tell_source()
+
+    def _tell_source(self) -> None:
+        if self.source is not None:
+            self.source.moved(self)
+
+    def _rest(self) -> None:
+        """Be where chunks and back-off put it, as its position is known."""
+        chunks = self.chunks
+        if chunks and chunks[-1].error is not None:
+            self._move(Place.FAILED)
+        elif chunks and (len(chunks) >= MOST_CHUNKS or chunks[-1].end_offset is None):
+            self._move(Place.FULL)
+        elif self.retry_at:
+            self._move(Place.BACKING_OFF)
+        else:
+            self._move(Place.READY)
+
+    def _search(self, search: Search) -> None:
+        self.search = search
+        self._move(Place.UNPOSITIONED)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough is buffered, or it is not known from where to fetch more."""
+        chunks = self.chunks
+        return bool(chunks) and (
+            len(chunks) >= MOST_CHUNKS
+            or chunks[-1].error is not None
+            or chunks[-1].end_offset is None
+        )
+
+    @property
+    def is_fetchable(self) -> bool:
+        """Whether a broker may be asked for more of it, wherever it is."""
+        return self.search is None and not self.is_paused and not self.is_revoking
 
     # --- Position -------------------------------------------------------------------------
-    def void(self) -> None:
-        """Make worthless what is in flight and what is buffered: see "Stale answers"."""
-        self.tag += 1
-
     def start_at(
         self, offset: int, leader_epoch: int, validated_epoch: int, *, is_in_work: bool
     ) -> None:
-        """Take a position that was asked for or found.
+        """Take a position that was asked for or found; nothing is buffered.
 
         Args:
             offset: Of the next record to hand out, and to fetch.
@@ -194,12 +361,13 @@ class Cursor:
             self.go_back_to(offset)
         else:
             self.processed = offset
-        self._move_to(offset)
+        self._set_position(offset)
         self.fetched = offset
         self.leader_epoch = leader_epoch
         self.validated_epoch = validated_epoch
-        self.reset_timestamp = None
-        self.end_back_off()
+        self.search = None
+        self.retry_at = 0.0
+        self._rest()
 
     def keep_sought(self) -> None:
         """Note that the application has moved it: that holds if a rebalance gives it back."""
@@ -212,37 +380,47 @@ class Cursor:
             timestamp: That of ListOffsets: -2 for the first offset, -1 for the end.
             reason: Why; "": the application asked for it.
         """
-        self.reset_from, self.reset_reason = self.position, reason
-        self._move_to(None)
+        replaced = self.position
+        self._set_position(None)
         if reason:
             self.processed = None
         self.leader_epoch = NO_EPOCH
-        self.reset_timestamp = timestamp
         self.keeps_position = self.is_revoking and not reason
-        self.end_back_off()
+        self.retry_at = 0.0
+        self._search(
+            Search(self, Sought.RESET, timestamp=timestamp, replaced=replaced, reason=reason)
+        )
+
+    def await_validation(self) -> None:
+        """Fetch nothing until the leader has said whether it has what was read before."""
+        self._fetch_from_position()
+        self._search(Search(self, Sought.VALIDATION))
 
     def forget_log(self) -> None:
         """Forget all that is known of its log: there is another in its place."""
         self.committed = None
         self.high_watermark = self.last_stable_offset = self.log_start_offset = None
-        self.reach = self.run_start = self.reset_from = None
+        self.reach = self.run_start = None
         self.leader_epoch = self.validated_epoch = NO_EPOCH
         self.keeps_position = False
-        if self.fetch_state is not FetchState.INITIALIZING:
-            self.transition(FetchState.AWAIT_RESET)
-            self.position = self.processed = self.reset_timestamp = None
+        if self.search is not None and self.search.sought is Sought.COMMITTED:
+            self._search(Search(self, Sought.COMMITTED))
+        else:
+            self.position = self.processed = None
+            self._search(Search(self, Sought.RESET))
 
     def validated(self, leader_epoch: int) -> None:
         """Note that the log of a leader epoch has what was read before the position."""
-        self.transition(FetchState.FETCHING)
         self.validated_epoch = leader_epoch
-        self.end_back_off()
+        self.search = None
+        self.retry_at = 0.0
+        self._rest()
 
     def note_committed(self, offset: OffsetAndMetadata | None) -> None:
         """Note what the group has committed of it, None: nothing."""
         self.committed = offset
 
-    def _move_to(self, position: int | None) -> None:
+    def _set_position(self, position: int | None) -> None:
         """Set the position, or give it up; keep in mind what was handed out up to the former."""
         self.reach = self.handed_out
         self.position = self.run_start = position
@@ -260,25 +438,73 @@ class Cursor:
         if not self.is_revoking:
             self.is_revoking = True
             # What is still being looked up for the application is news when it is found.
-            self.keeps_position = self.is_asked_to_reset
+            self.keeps_position = self.search is not None and self.search.is_asked_for
             self.keeps_pause = False
+            self._tell_source()
 
     def keep(self) -> None:
         """Hand out and fetch again: it is not given back after all."""
         self.is_revoking = False
+        self._tell_source()
 
     def end_assignment(self) -> None:
-        """Belong to this consumer no more; another state stands for it if it comes back."""
+        """Belong to this consumer no more; another cursor stands for it if it comes back."""
         self.is_assigned = False
+        self.come_back()
+        self.read_from(None)
 
     def pause(self) -> None:
         """Hand out and fetch nothing until `resume`."""
         self.is_paused = True
         self.keeps_pause = self.is_revoking
+        self._tell_source()
 
     def resume(self) -> None:
         """Hand out and fetch again."""
         self.is_paused = self.keeps_pause = False
+        self._tell_source()
+
+    # --- Source ---------------------------------------------------------------------------
+    def read_from(
+        self, source: CursorSource | None, current_epoch: int = NO_EPOCH, topic_id: bytes = b""
+    ) -> None:
+        """Be read from another broker, or under another name; None: from nowhere.
+
+        A loan to the source before is over. What was sent of it by then is buffered, and stays.
+
+        Args:
+            source: Reads it from now on.
+            current_epoch: The epoch of the leader, as far as metadata know.
+            topic_id: What the topic is called in requests; sixteen zeros: by its name.
+        """
+        before = self.source
+        if source is before and (current_epoch, topic_id) == (self.current_epoch, self.topic_id):
+            return
+        self.source = source
+        self.current_epoch = current_epoch
+        self.topic_id = topic_id
+        if before is not None and before is not source:
+            self.come_back()
+            before.left(self)
+        self._tell_source()
+
+    @property
+    def node_id(self) -> int | None:
+        """The node that it is read from; None while no leader is known."""
+        return None if self.source is None else self.source.node_id
+
+    def lend(self, max_bytes: int) -> Loan:
+        """Go in flight, as the source that asks for it says."""
+        if Place.IN_FLIGHT not in LEGAL_MOVES[self.place] or not self.is_fetchable:
+            raise IllegalStateError(f"partition {self.tp} cannot be fetched: {self!r}")
+        self.place = Place.IN_FLIGHT
+        self.loan = loan = Loan(self, self.fetched, self.current_epoch, self.topic_id, max_bytes)
+        return loan
+
+    def come_back(self) -> None:
+        """Be lent no more, though nothing was sent of it."""
+        if self.loan is not None:
+            self._rest()
 
     # --- Fetching -------------------------------------------------------------------------
     def answered(
@@ -295,12 +521,46 @@ class Cursor:
         """Note the loop time of a broker's answer about it, whatever it says."""
         self.last_fetch_at = now
 
-    def buffered_to(self, end_offset: int) -> None:
-        """Ask for what is behind `end_offset` next: what is ahead of it is buffered."""
-        self.fetched = end_offset
+    def buffered(self, end_offset: int | None, *, is_sticky: bool = False) -> None:
+        """Note that a chunk was added to what is buffered: what is behind it is asked for next.
+
+        Args:
+            end_offset: Offset behind the chunk; None: nothing can be fetched beyond it.
+            is_sticky: It is an error that stays until the application seeks.
+        """
+        if end_offset is not None:
+            self.fetched = end_offset
+        if self.search is None:
+            self._rest()
+        elif is_sticky:
+            self._move(Place.FAILED)
+
+    def chunks_changed(self) -> None:
+        """Note that a chunk was used up, that an error was raised, or that one was met."""
+        if self.search is None and self.loan is None:
+            self._rest()
 
     def refetch(self) -> None:
-        """Ask for what is behind the position next: nothing is buffered."""
+        """Ask for what is behind the position next: nothing is buffered any more.
+
+        Where a position is searched for, that begins anew.
+        """
+        self._fetch_from_position()
+        search = self.search
+        if search is None:
+            self._rest()
+            return
+        self._search(
+            Search(
+                self,
+                search.sought,
+                timestamp=search.timestamp,
+                replaced=search.replaced,
+                reason=search.reason,
+            )
+        )
+
+    def _fetch_from_position(self) -> None:
         if self.position is not None:
             self.fetched = self.position
 
@@ -308,15 +568,19 @@ class Cursor:
         """Ask no broker for it before a loop time, and say why."""
         self.retry_at = until
         self.retry_reason = reason
+        if self.search is None:
+            self._rest()
 
     def failed(self, until: float, reason: str) -> None:
         """Do the same for one more failure in a row."""
-        self.back_off(until, reason)
         self.failure_count += 1
+        self.back_off(until, reason)
 
     def end_back_off(self) -> None:
         """Let brokers be asked for it at once."""
         self.retry_at = 0.0
+        if self.place is Place.BACKING_OFF:
+            self._rest()
 
     def note_reason(self, reason: str) -> None:
         """Note what keeps the position from being found."""
@@ -349,25 +613,10 @@ class Cursor:
         That is the position. While the application has another one looked up, it is the one given
         up for that; while it is given up because the log has lost it, there is none.
         """
-        if self.position is None and not self.reset_reason:
-            return self.reset_from
+        search = self.search
+        if self.position is None and search is not None and not search.reason:
+            return search.replaced
         return self.position
-
-    @property
-    def is_fetchable(self) -> bool:
-        """Whether a broker may be asked for more of it, backoff aside."""
-        return (
-            self.fetch_state is FetchState.FETCHING and not self.is_paused and not self.is_revoking
-        )
-
-    @property
-    def is_asked_to_reset(self) -> bool:
-        """Whether a position is being looked up that the application asked for."""
-        return (
-            self.fetch_state is FetchState.AWAIT_RESET
-            and self.reset_timestamp is not None
-            and not self.reset_reason
-        )
 
     def is_behind(self, *, is_read_committed: bool) -> bool:
         """Whether there was more to fetch when a broker answered last; False: it never has."""
@@ -379,19 +628,7 @@ class Cursor:
     def needs_validation(self, current_epoch: int) -> bool:
         """Whether a leader of this epoch may not have the records before the position."""
         return (
-            self.fetch_state is FetchState.FETCHING
+            self.search is None
             and self.leader_epoch != NO_EPOCH
             and current_epoch > max(self.leader_epoch, self.validated_epoch)
         )
-
-    def transition(self, new: FetchState) -> None:
-        """Change the fetch state.
-
-        Raises:
-            IllegalStateError: The table of legal transitions has no such step.
-        """
-        if new not in LEGAL_TRANSITIONS[self.fetch_state]:
-            raise IllegalStateError(
-                f"partition {self.tp} cannot go from {self.fetch_state.name} to {new.name}"
-            )
-        self.fetch_state = new

@@ -16,7 +16,6 @@ from aiokafka_lite.consumer import reentry
 from aiokafka_lite.consumer.assignment.cursor import (
     NO_EPOCH,
     Cursor,
-    FetchState,
     Range,
     joined,
 )
@@ -85,10 +84,6 @@ class SubscriptionState:
     def _subscription_changed(self) -> None:
         self.subscription_version += 1
         self.observers.subscription_changed()
-
-    def _discard(self, partition: Cursor) -> None:
-        partition.void()
-        self.observers.discarded(partition)
 
     # --- Subscription ---------------------------------------------------------------------
     @property
@@ -289,7 +284,7 @@ class SubscriptionState:
             if tp not in wanted or partition.is_revoking:
                 gone[tp] = self._assignment.pop(tp)
                 partition.end_assignment()
-                self._discard(partition)
+                self.observers.discarded(partition)
                 if (handed_out := partition.handed_out) is None:
                     continue
                 if is_unbroken and tp in wanted:
@@ -312,8 +307,8 @@ class SubscriptionState:
             return
         if old.position is not None:
             self.start_at(new, old.position)
-        elif old.reset_timestamp is not None:
-            self.request_reset(new, old.reset_timestamp)
+        elif old.search is not None and old.search.timestamp is not None:
+            self.request_reset(new, old.search.timestamp)
         if old in self._latest:
             # What was handed out before is still in work: nothing is processed until the next get.
             new.process_to(None)
@@ -344,8 +339,7 @@ class SubscriptionState:
             validated_epoch: The leader epoch in which it is known to be good.
         """
         self._settle()
-        partition.transition(FetchState.FETCHING)
-        self._discard(partition)
+        self.observers.discarded(partition)
         is_in_work = partition in self._latest
         partition.start_at(offset, leader_epoch, validated_epoch, is_in_work=is_in_work)
         self.observers.partition_changed(partition)
@@ -356,8 +350,7 @@ class SubscriptionState:
         An event will tell of it, unless `reason` is empty because the application asked for it.
         """
         self._settle()
-        partition.transition(FetchState.AWAIT_RESET)
-        self._discard(partition)
+        self.observers.discarded(partition)
         partition.await_reset(timestamp, reason)
         self.observers.partition_changed(partition)
 
@@ -367,7 +360,7 @@ class SubscriptionState:
         Its position is unknown then, until one is asked for by `request_reset` or `seek`.
         """
         self._settle()
-        self._discard(partition)
+        self.observers.discarded(partition)
         self._handed_out_earlier.pop(partition.tp, None)
         partition.forget_log()
         self.observers.partition_changed(partition)
@@ -377,8 +370,10 @@ class SubscriptionState:
 
         What is buffered is dropped: it may be of a log that is no more.
         """
-        partition.transition(FetchState.AWAIT_VALIDATION)
-        self.refetch(partition)
+        self._settle()
+        self.observers.discarded(partition)
+        partition.await_validation()
+        self.observers.partition_changed(partition)
 
     def validated(self, partition: Cursor, leader_epoch: int) -> None:
         """Go on from the position: the log of that leader epoch has what was read before."""
@@ -393,7 +388,7 @@ class SubscriptionState:
     def refetch(self, partition: Cursor) -> None:
         """Drop what is buffered and on its way, and fetch from the position again."""
         self._settle()
-        self._discard(partition)
+        self.observers.discarded(partition)
         partition.refetch()
         self.observers.partition_changed(partition)
 

@@ -79,7 +79,6 @@ class Chunk:
         "partition",
         "raw",
         "response",
-        "tag",
         "work",
     )
 
@@ -95,7 +94,6 @@ class Chunk:
     ) -> None:
         self.partition = partition
         self.delivery = delivery
-        self.tag = partition.tag
         self.response = response
         # Offset behind its last whole batch; None: nothing can be fetched beyond it.
         self.end_offset = end_offset
@@ -121,8 +119,8 @@ class Chunk:
 
     @property
     def is_current(self) -> bool:
-        """Whether it is in line, and no seek, reset or revocation has made it stale."""
-        return not self._is_closed and self.tag == self.partition.tag
+        """Whether no seek, reset or revocation has dropped it."""
+        return not self._is_closed
 
     @property
     def waiting_error(self) -> KafkaError | None:

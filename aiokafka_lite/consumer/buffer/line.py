@@ -51,14 +51,6 @@ class Line:
         is_first = self.first_share(partition) is part
         return is_first and not partition.is_paused and not self._state.is_held
 
-    def has_room(self, partition: Cursor) -> bool:
-        """Whether another response may be asked for, and from a known offset."""
-        shares = self._shares.get(partition)
-        if not shares:
-            return True
-        last = shares[-1]
-        return len(shares) < 2 and last.error is None and last.end_offset is not None
-
     # --- Whose turn it is -----------------------------------------------------------------
     def served(self, wanted: Wanted) -> Iterator[Cursor]:
         """Yield the partitions that may be served, of those wanted (none named: of all)."""
@@ -104,9 +96,12 @@ class Line:
     # --- Changes --------------------------------------------------------------------------
     def add(self, part: Chunk) -> None:
         """Put a share behind those of its partition, or at the end of the line."""
-        self._shares.setdefault(part.partition, deque()).append(part)
-        if part.end_offset is not None:
-            part.partition.buffered_to(part.end_offset)
+        cursor = part.partition
+        chunks = self._shares.get(cursor)
+        if chunks is None:
+            chunks = cursor.chunks = self._shares[cursor] = deque()
+        chunks.append(part)
+        cursor.buffered(part.end_offset, is_sticky=part.is_sticky)
 
     def move_to_end(self, partition: Cursor) -> None:
         """Put a partition behind all others."""
@@ -120,9 +115,11 @@ class Line:
         shares.popleft()
         if not shares:
             del self._shares[partition]
+            partition.chunks = ()
 
     def remove(self, partition: Cursor) -> Sequence[Chunk]:
         """Take all of a partition out; return what it was."""
+        partition.chunks = ()
         return self._shares.pop(partition, ())
 
 

@@ -27,7 +27,6 @@ __all__ = [
     "ConsumerEvent",
     "CoordinatorChanged",
     "EventsDropped",
-    "FetchStalled",
     "ListenerFailed",
     "LoopBlocked",
     "Lost",
@@ -307,25 +306,6 @@ class Throttled(ConsumerEvent):
         return f"node {self.node_id} throttles this client for {self.duration_s:.2f} s"
 
 
-@dataclass(frozen=True, slots=True)
-class FetchStalled(ConsumerEvent):
-    """Nothing is being asked for a partition that should be read: the watchdog found it."""
-
-    name: ClassVar[str] = "fetch_stalled"
-    level: ClassVar[int | None] = logging.WARNING
-
-    tp: TopicPartition
-    stalled_s: float
-    explanation: str
-
-    @property
-    def subject(self) -> object:
-        return self.tp
-
-    def __str__(self) -> str:
-        return f"{self.tp} has not been fetched for {self.stalled_s:.1f} s: {self.explanation}"
-
-
 # --- The consumer itself ----------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class LoopBlocked(ConsumerEvent):
@@ -388,7 +368,6 @@ EVENT_CLASSES: tuple[type[ConsumerEvent], ...] = (
     BrokerDown,
     BrokerUp,
     Throttled,
-    FetchStalled,
     LoopBlocked,
     TaskRestarted,
     TaskFailed,

@@ -14,19 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from aiokafka_lite.client import Node
-from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
 from aiokafka_lite.consumer.buffer.budget import Reservation
-from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse
-from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.fetching.node_targets import NodeTargets
-from aiokafka_lite.consumer.fetching.session import FetchSession, FetchTarget
+from aiokafka_lite.consumer.fetching.session import FetchSession
 from aiokafka_lite.errors import (
     CorruptRecordException,
     FencedLeaderEpochError,
@@ -49,6 +44,7 @@ from aiokafka_lite.protocol.schema import Struct
 from aiokafka_lite.records import RecordSet, end_offset
 
 if TYPE_CHECKING:
+    from aiokafka_lite.consumer.fetching.source import Source
     from aiokafka_lite.consumer.fetching.sources import Sources
 
 log = logging.getLogger(__name__)
@@ -102,111 +98,6 @@ class NodeCounts:
             self.latency_max_s = latency_s
 
 
-class Settling:
-    """Turns partitions' answers into buffered shares, backoffs and errors."""
-
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        state: SubscriptionState,
-        buffer: Buffer,
-        rng: random.Random,
-    ) -> None:
-        self._config = config
-        self._state = state
-        self._buffer = buffer
-        self._rng = rng
-        self._check_crcs = config.check_crcs
-        self._is_read_committed = config.is_read_committed
-        # Set when an answer shows that the metadata is out of date; whoever acts on it resets it.
-        self.is_metadata_stale = False
-
-    def back_off(self, partition: Cursor, error_class: type[KafkaError], now: float) -> None:
-        """Ask nothing of a partition for a while: twice as long with each failure, up to 1 s."""
-        doublings = min(partition.failure_count, 10)
-        delay_s = min(self._config.retry_backoff_s * 2.0**doublings, LAST_BACKOFF_S)
-        partition.failed(now + delay_s * self._rng.uniform(1.0, 1.2), error_class.__name__)
-
-    def settle(
-        self, target: FetchTarget, answer: PartitionData, response: FetchedResponse, now: float
-    ) -> Chunk | None:
-        """Settle an answer that is not stale; return the share to buffer, if it has records."""
-        partition = target.partition
-        partition.heard_at(now)
-        if answer.error_code:
-            self._settle_error(partition, for_code(answer.error_code), answer.error_code, now)
-            return None
-        is_stable_known = answer.last_stable_offset >= 0  # not by old brokers
-        partition.answered(
-            answer.high_watermark,
-            answer.last_stable_offset if is_stable_known else None,
-            answer.log_start_offset,
-        )
-        if not answer.records:
-            return None
-        view = memoryview(answer.records)
-        return Chunk(
-            partition,
-            self._buffer.delivery,
-            response=response,
-            records=RecordSet(
-                partition.tp.topic,
-                partition.tp.partition,
-                view,
-                fetch_offset=target.offset,
-                check_crcs=self._check_crcs,
-                aborted=aborted_transactions(answer) if self._is_read_committed else None,
-            ),
-            end_offset=end_offset(view),
-        )
-
-    def _settle_error(
-        self, partition: Cursor, error_class: type[KafkaError], code: int, now: float
-    ) -> None:
-        if partition.failure_count == 0:  # one line per change of state
-            log.warning(
-                "fetching %s/%s at offset %s: %s",
-                *partition.tp,
-                partition.fetched,
-                error_class.__name__,
-            )
-        self.back_off(partition, error_class, now)
-        if error_class is OffsetOutOfRangeError:
-            # A follower may lag, or have deleted more: only the leader can say it for certain.
-            if partition.preferred_replica is None:
-                self._settle_out_of_range(partition)
-            return
-        if error_class.invalid_metadata or error_class in STALE_METADATA:
-            self.is_metadata_stale = True
-        is_passing = error_class.retriable or error_class.invalid_metadata
-        if code == UnknownError.errno or (is_passing and error_class is not CorruptRecordException):
-            return
-        if error_class is UnknownError:
-            text = f"the broker answered with error code {code}, which this version does not know"
-        else:
-            text = "the broker cannot serve it"
-        topic, number = partition.tp
-        text = f"partition {number} of topic {topic} at offset {partition.fetched}: {text}"
-        self._buffer.put_error(partition, error_class(text).at(partition.tp, partition.fetched))
-
-    def _settle_out_of_range(self, partition: Cursor) -> None:
-        offset = partition.fetched
-        if offset != partition.position:
-            return  # records ahead of it are still to be handed out: asked again after them
-        timestamp = self._config.reset_timestamp
-        if timestamp is not None:
-            log.warning(
-                "offset %s of %s/%s is out of range: reset to the %s offset",
-                offset,
-                *partition.tp,
-                self._config.auto_offset_reset,
-            )
-            self._state.request_reset(partition, timestamp, reason=OUT_OF_RANGE)
-            return
-        error = OffsetOutOfRangeError({partition.tp: offset}).at(partition.tp, offset)
-        self._buffer.put_error(partition, error, is_sticky=True)
-
-
 def aborted_transactions(answer: PartitionData) -> list[tuple[int, int]]:
     """Return producer id and first offset of the transactions to leave out of a record set."""
     return [
@@ -219,22 +110,22 @@ SETTLED_AT_ONCE: Final = 100
 
 
 class Answers:
-    """Settles the answers of one node, and buffers what they brought."""
+    """Settles the answers of one source, and buffers what they brought."""
 
     def __init__(
-        self,
-        sources: Sources,
-        node_id: int,
-        counts: NodeCounts,
-        session: FetchSession,
-        targets: NodeTargets,
+        self, sources: Sources, source: Source, counts: NodeCounts, session: FetchSession
     ) -> None:
         self._sources = sources
-        self._node_id = node_id
+        self._source = source
         self._counts = counts
         self._session = session
-        self._targets = targets
+        self._buffer = sources.buffer
         self._loop = asyncio.get_running_loop()
+        config = sources.config
+        self._check_crcs = config.check_crcs
+        self._is_read_committed = config.is_read_committed
+        # Whether the answer at hand shows that the metadata is out of date.
+        self._is_metadata_stale = False
         # What is left of an answer that is being settled.
         self._slices: Iterator[None] | None = None
         # What bytes were claimed for last.
@@ -285,12 +176,12 @@ class Answers:
         Yields when a slice is done and there is more.
         """
         now = self._loop.time()
-        settling = self._sources.settling
-        fetched = FetchedResponse(self._node_id, reservation)
-        parts: dict[Cursor, Chunk] = {}
+        fetched = FetchedResponse(self._source.node_id, reservation)
+        # In flight until all of the answer is settled: what is void by then is dropped.
+        brought: dict[Cursor, tuple[Loan, Chunk]] = {}
         size_bytes = 0
         left_in_slice = SETTLED_AT_ONCE
-        hints: list[tuple[Cursor, LeaderIdAndEpoch]] = []
+        elsewhere: list[tuple[Cursor, PartitionData]] = []
         for topic in cast("Iterable[FetchableTopicResponse]", topics):
             left_in_slice -= 1  # there may be very many without partitions, too
             for answer in topic.partitions:
@@ -298,65 +189,65 @@ class Answers:
                     left_in_slice = SETTLED_AT_ONCE
                     yield
                 left_in_slice -= 1
-                target = self._session.target(topic.topic, topic.topic_id, answer.partition_index)
-                if target is None:
-                    continue
-                partition = target.partition
-                if partition.tag != target.tag or partition.fetched != target.offset:
-                    continue  # moved, taken away, or answered by another broker meanwhile
-                if partition in parts:
-                    continue  # a broker named it twice
-                is_ours = partition in self._targets.partitions
-                if answer.error_code and not is_ours:
-                    continue  # read from another broker by now
-                part = settling.settle(target, answer, fetched, now)
-                if part is not None:
-                    parts[partition] = part
+                loan = self._session.loan(topic.topic, topic.topic_id, answer.partition_index)
+                if loan is None or loan.cursor in brought:
+                    continue  # moved or taken away meanwhile; or the broker named it twice
+                chunk = self._settle_partition(loan, answer, fetched, now)
+                if chunk is not None:
+                    brought[loan.cursor] = (loan, chunk)
                     size_bytes += len(answer.records or b"")
-                self._targets.touch(partition)
-                if is_ours and (answer.error_code or answer.preferred_read_replica >= 0):
-                    self._choose_replica(partition, answer, now)
-                # Only errors bring one (KIP-951): without one, asking would make it.
-                if answer.error_code and answer.current_leader.leader_id >= 0:
-                    hints.append((partition, answer.current_leader))
+                if answer.error_code or answer.preferred_read_replica >= 0:
+                    elsewhere.append((loan.cursor, answer))
             if left_in_slice <= 0:
                 left_in_slice = SETTLED_AT_ONCE
                 yield
-        for partition, leader in hints:  # whose endpoints come last in an answer
-            self._follow_hint(partition, leader, response)
-        if settling.is_metadata_stale:
-            settling.is_metadata_stale = False
-            self._sources.cluster.invalidate()
         current = []
-        for part in parts.values():
-            if part.is_current:
-                current.append(part)
+        for cursor, (loan, chunk) in brought.items():
+            if cursor.loan is loan:
+                current.append(chunk)
             else:
-                part.close()  # moved while the rest was settled
-        if not current:
-            return
+                chunk.close()
+        if current:
+            self._keep(fetched, current, reservation, size_bytes)
+        for cursor, answer in elsewhere:
+            if cursor.is_assigned:
+                self._look_elsewhere(cursor, answer, response, now)
+        if self._is_metadata_stale:
+            self._is_metadata_stale = False
+            self._sources.cluster.invalidate()
+
+    def _keep(
+        self,
+        fetched: FetchedResponse,
+        chunks: list[Chunk],
+        reservation: Reservation,
+        size_bytes: int,
+    ) -> None:
+        """Buffer what an answer brought if it fits into the budget; else claim bytes for it."""
         if self._sources.budget.can_keep(reservation, size_bytes):
             reservation.keep(size_bytes)
             self._counts.received_bytes += size_bytes
-            self._sources.buffer.put(fetched, current)
+            self._buffer.put(fetched, chunks)
             return
-        for part in current:
-            part.close()
-        self._targets.claim_bytes(self._choose_claimed(current), size_bytes)
+        cursors = [chunk.partition for chunk in chunks]
+        for chunk in chunks:
+            chunk.close()
+        for cursor in cursors:
+            cursor.come_back()
+        self._source.claim_bytes(self._choose_claimed(cursors), size_bytes)
 
-    def _choose_claimed(self, parts: Sequence[Chunk]) -> Cursor:
+    def _choose_claimed(self, partitions: Sequence[Cursor]) -> Cursor:
         """Choose what is asked for alone when there is no room for an answer.
 
         What gets wait for comes first, in turns: else what is brought for others would be dropped
         for their sake, again and again.
         """
-        partitions = [part.partition for part in parts]
         awaited = [
             partition
-            for tp in self._sources.buffer.awaited()
+            for tp in self._buffer.awaited()
             if (partition := self._sources.assigned(tp)) is not None
             and self._sources.is_behind(partition)
-            and self._targets.can_be_asked(partition)
+            and self._source.can_be_asked(partition)
         ]
         came = [partition for partition in awaited if partition in partitions]
         choice = came or awaited or partitions
@@ -365,15 +256,105 @@ class Answers:
         self._claimed_last = choice[index % len(choice)]
         return self._claimed_last
 
-    def _choose_replica(self, partition: Cursor, answer: PartitionData, now: float) -> None:
-        """Go to the follower that a leader names, or back to the leader from one that failed."""
+    def _back_off(self, partition: Cursor, error_class: type[KafkaError], now: float) -> None:
+        """Ask nothing of a partition for a while: twice as long with each failure, up to 1 s."""
+        doublings = min(partition.failure_count, 10)
+        delay_s = min(self._sources.config.retry_backoff_s * 2.0**doublings, LAST_BACKOFF_S)
+        partition.failed(now + delay_s * self._sources.rng.uniform(1.0, 1.2), error_class.__name__)
+
+    def _settle_partition(
+        self, loan: Loan, answer: PartitionData, response: FetchedResponse, now: float
+    ) -> Chunk | None:
+        """Settle what an answer says of a partition; return the chunk that it brings, if any."""
+        partition = loan.cursor
+        partition.heard_at(now)
         if answer.error_code:
-            if partition.preferred_replica is not None:
-                self._sources.give_back(partition, now)
-        elif answer.preferred_read_replica != self._node_id and not self._sources.prefer(
-            partition, answer.preferred_read_replica, now
-        ):
-            self._sources.settling.back_off(partition, ReplicaNotAvailableError, now)
+            self._settle_error(partition, for_code(answer.error_code), answer.error_code, now)
+            return None
+        is_stable_known = answer.last_stable_offset >= 0  # not by old brokers
+        partition.answered(
+            answer.high_watermark,
+            answer.last_stable_offset if is_stable_known else None,
+            answer.log_start_offset,
+        )
+        if not answer.records:
+            return None
+        view = memoryview(answer.records)
+        return Chunk(
+            partition,
+            self._buffer.delivery,
+            response=response,
+            records=RecordSet(
+                partition.tp.topic,
+                partition.tp.partition,
+                view,
+                fetch_offset=loan.offset,
+                check_crcs=self._check_crcs,
+                aborted=aborted_transactions(answer) if self._is_read_committed else None,
+            ),
+            end_offset=end_offset(view),
+        )
+
+    def _settle_error(
+        self, partition: Cursor, error_class: type[KafkaError], code: int, now: float
+    ) -> None:
+        if partition.failure_count == 0:  # one line per change of state
+            log.warning(
+                "fetching %s/%s at offset %s: %s",
+                *partition.tp,
+                partition.fetched,
+                error_class.__name__,
+            )
+        self._back_off(partition, error_class, now)
+        if error_class is OffsetOutOfRangeError:
+            # A follower may lag, or have deleted more: only the leader can say it for certain.
+            if partition.preferred_replica is None:
+                self._settle_out_of_range(partition)
+            return
+        if error_class.invalid_metadata or error_class in STALE_METADATA:
+            self._is_metadata_stale = True
+        is_passing = error_class.retriable or error_class.invalid_metadata
+        if code == UnknownError.errno or (is_passing and error_class is not CorruptRecordException):
+            return
+        if error_class is UnknownError:
+            text = f"the broker answered with error code {code}, which this version does not know"
+        else:
+            text = "the broker cannot serve it"
+        topic, number = partition.tp
+        text = f"partition {number} of topic {topic} at offset {partition.fetched}: {text}"
+        self._buffer.put_error(partition, error_class(text).at(partition.tp, partition.fetched))
+
+    def _settle_out_of_range(self, partition: Cursor) -> None:
+        offset = partition.fetched
+        if offset != partition.position:
+            return  # records ahead of it are still to be handed out: asked again after them
+        timestamp = self._sources.config.reset_timestamp
+        if timestamp is not None:
+            log.warning(
+                "offset %s of %s/%s is out of range: reset to the %s offset",
+                offset,
+                *partition.tp,
+                self._sources.config.auto_offset_reset,
+            )
+            self._sources.request_reset(partition, timestamp, reason=OUT_OF_RANGE)
+            return
+        error = OffsetOutOfRangeError({partition.tp: offset}).at(partition.tp, offset)
+        self._buffer.put_error(partition, error, is_sticky=True)
+
+    def _look_elsewhere(
+        self, cursor: Cursor, answer: PartitionData, response: FetchResponse, now: float
+    ) -> None:
+        """Go to the follower or the leader that an answer names, or from one that failed."""
+        if not answer.error_code:
+            node_id = answer.preferred_read_replica
+            if node_id != self._source.node_id and not self._sources.prefer(cursor, node_id, now):
+                self._back_off(cursor, ReplicaNotAvailableError, now)
+            return
+        if cursor.preferred_replica is not None:
+            self._sources.give_back(cursor, now)
+        # Only errors name a leader (KIP-951).
+        if answer.current_leader.leader_id >= 0:
+            self._follow_hint(cursor, answer.current_leader, response)
 
     def _follow_hint(
         self, partition: Cursor, leader: LeaderIdAndEpoch, response: FetchResponse
@@ -388,4 +369,3 @@ class Answers:
         )
         if is_newer:
             partition.end_back_off()
-            self._sources.touch(partition)

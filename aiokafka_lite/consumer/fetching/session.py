@@ -21,10 +21,10 @@ References: Java's FetchSessionHandler and FetchMetadata; FetchRequest.json.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
-from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.cursor import Loan
 from aiokafka_lite.protocol.fetch_template import PartitionToFetch, TopicToFetch, TopicToForget
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.schema import ZERO_UUID
@@ -36,17 +36,6 @@ FINAL_EPOCH: Final = -1
 LAST_EPOCH: Final = 2**31 - 1
 # The last version of Fetch that names topics; later ones give ids (KIP-516).
 LAST_VERSION_WITH_NAMES: Final = 12
-
-
-class FetchTarget(NamedTuple):
-    """What a broker is to send of a partition, and under which tag it was asked."""
-
-    partition: Cursor
-    tag: int
-    offset: int
-    leader_epoch: int
-    topic_id: bytes
-    max_bytes: int
 
 
 class SessionRequest(NamedTuple):
@@ -61,25 +50,25 @@ class SessionRequest(NamedTuple):
 
 
 class FetchSession:
-    """What one broker is asked for: the wanted targets, and how to say so briefly."""
+    """What one broker is asked for: the cursors lent to it, and how to say so briefly."""
 
     def __init__(self) -> None:
         self._id = NO_SESSION
         self._epoch = FULL_EPOCH
         # Partitions that had records go to the end: brokers fill answers in this order.
-        self._wanted: dict[TopicPartition, FetchTarget] = {}
+        self._loans: dict[TopicPartition, Loan] = {}
         self._changed: dict[TopicPartition, None] = {}
         self._forgotten: dict[TopicPartition, bytes] = {}
         self._topic_names: dict[bytes, str] = {}
         self._unnamed_count = 0
 
     def __len__(self) -> int:
-        return len(self._wanted)
+        return len(self._loans)
 
     @property
-    def partitions(self) -> list[Cursor]:
-        """The partitions that are asked for."""
-        return [target.partition for target in self._wanted.values()]
+    def loans(self) -> Collection[Loan]:
+        """What is asked for."""
+        return self._loans.values()
 
     @property
     def id(self) -> int:
@@ -96,46 +85,45 @@ class FetchSession:
         """Whether the next request is incremental."""
         return self._epoch != FULL_EPOCH
 
-    def target(self, topic: str, topic_id: bytes, partition_index: int) -> FetchTarget | None:
-        """Return what was asked of a partition that an answer names by topic or by topic id."""
+    def loan(self, topic: str, topic_id: bytes, partition_index: int) -> Loan | None:
+        """Return what was lent of a partition that an answer names by topic or by topic id."""
         name = topic or self._topic_names.get(topic_id, "")
-        return self._wanted.get(TopicPartition(name, partition_index))
+        return self._loans.get(TopicPartition(name, partition_index))
 
-    def wanted(self, tp: TopicPartition) -> FetchTarget | None:
-        """Return what is asked of a partition; None: nothing."""
-        return self._wanted.get(tp)
-
-    def want(self, tp: TopicPartition, target: FetchTarget | None) -> None:
-        """Set what to ask of a partition from the next request on; None: nothing."""
-        before = self._wanted.get(tp)
-        if before is not None and before == target:
-            return  # it keeps its place: only those that had records go to the end
-        self._wanted.pop(tp, None)
-        if before is not None and before.topic_id == ZERO_UUID:
-            self._unnamed_count -= 1
-        if target is None:
-            if before is not None:
-                self._changed.pop(tp, None)
-                self._forgotten[tp] = before.topic_id
-            return
-        known_id = self._forgotten.pop(tp, target.topic_id) if before is None else before.topic_id
-        if known_id != target.topic_id:
+    def lend(self, loan: Loan) -> None:
+        """Ask for what a loan says from the next request on; it goes to the end."""
+        tp, topic_id = loan.cursor.tp, loan.topic_id
+        self.end(tp)
+        if self._forgotten.pop(tp, topic_id) != topic_id:
             # The topic was made anew: the session's entry is another partition.
             self.replace()
-        self._wanted[tp] = target
-        if target.topic_id == ZERO_UUID:
-            self._unnamed_count += 1
-        self._topic_names[target.topic_id] = tp.topic
+        self._loans[tp] = loan
         self._changed[tp] = None
+        if topic_id == ZERO_UUID:
+            self._unnamed_count += 1
+        self._topic_names[topic_id] = tp.topic
+
+    def end(self, tp: TopicPartition) -> None:
+        """Ask for nothing of a partition from the next request on."""
+        loan = self._loans.pop(tp, None)
+        if loan is None:
+            return
+        if loan.topic_id == ZERO_UUID:
+            self._unnamed_count -= 1
+        self._changed.pop(tp, None)
+        self._forgotten[tp] = loan.topic_id
 
     def request(self) -> SessionRequest:
-        """Build the next request's part."""
+        """Build the part of a request that is sent now.
+
+        What changes from now on is for the next one. If this one fails, all is named again.
+        """
         is_open = self.is_open
         max_version = LAST_VERSION_WITH_NAMES if self._unnamed_count else None
-        named = self._changed if is_open else self._wanted
+        named = self._changed if is_open else self._loans
         topics: dict[str, tuple[str, bytes, list[PartitionToFetch]]] = {}
         for tp in named:
-            _, _, offset, leader_epoch, topic_id, max_bytes = self._wanted[tp]
+            _, offset, leader_epoch, topic_id, max_bytes = self._loans[tp]
             name, index = tp
             topic = topics.get(name)
             if topic is None:
@@ -144,14 +132,14 @@ class FetchSession:
         forgotten: dict[str, tuple[str, bytes, list[int]]] = {}
         for tp, topic_id in self._forgotten.items() if is_open else ():
             forgotten.setdefault(tp.topic, (tp.topic, topic_id, []))[2].append(tp.partition)
+        self._changed.clear()
+        self._forgotten.clear()
         return SessionRequest(
             self._id, self._epoch, list(topics.values()), list(forgotten.values()), max_version
         )
 
     def succeeded(self, session_id: int) -> None:
         """Note an answer without a top-level error; all that was sent is known to the broker."""
-        self._changed.clear()
-        self._forgotten.clear()
         self._id = session_id
         if session_id == NO_SESSION:
             self._epoch = FULL_EPOCH

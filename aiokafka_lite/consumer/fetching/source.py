@@ -1,20 +1,24 @@
-"""Fetching from one broker: one request ahead of the caller.
+"""A source: fetches from one broker, one request ahead of the caller.
+
+It keeps the cursors of the partitions that are read from there: those that are READY, which the
+next request lends to its fetch session; those IN_FLIGHT; and those BACKING_OFF. A cursor tells of
+each of its moves (`moved`).
 
 At most one request is in flight, and at most one answered response waits that the application has
 not come for. When a get comes for it, the next request goes out before its records are decoded:
 from the offsets behind them, which the batch headers tell. So the next response is on its way, or
 there, while the application works.
 
-    apply what was touched -> reserve bytes -> request -> settle each partition -> buffer
-            ^                                                                      |
-            +------------- response taken, partition touched, bytes released ------+
+    lend what is ready -> reserve bytes -> request -> settle each partition -> buffer
+            ^                                                                    |
+            +----------- response taken, cursor ready again, bytes released -----+
 
 While all goes well no task switches are needed for that: `advance` sends the next request as soon
 as it may be sent, called by whoever made it possible: the answer that a get was waiting for, or the
 get that takes a response. The task (`run`) does all that has to wait: it connects, backs off,
 settles large answers a slice at a time, and ends when nothing is left to fetch.
 
-What is asked for is said by node_targets.py, what becomes of an answer by answer.py.
+What becomes of an answer is said by answer.py.
 """
 
 from __future__ import annotations
@@ -23,17 +27,16 @@ import asyncio
 import enum
 import logging
 import math
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._event import Event
 from aiokafka_lite.client import Connection, Exchange, Lane
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Place
 from aiokafka_lite.consumer.buffer.budget import Reservation
 from aiokafka_lite.consumer.fetching.answer import Answers, NodeCounts
-from aiokafka_lite.consumer.fetching.node_targets import NodeTargets
 from aiokafka_lite.consumer.fetching.session import FULL_EPOCH, FetchSession
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -51,6 +54,7 @@ from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
 from aiokafka_lite.protocol.schema import Struct
 
 if TYPE_CHECKING:
+    from aiokafka_lite.consumer.fetching.oversized import OversizeSearch
     from aiokafka_lite.consumer.fetching.sources import Sources
 
 log = logging.getLogger(__name__)
@@ -72,26 +76,11 @@ SESSION_ERRORS: Final = (
 UNREACHABLE: Final = (KafkaConnectionError, NodeNotReadyError, RequestTimedOutError)
 
 
-# How much later than its deadline a request in flight may be before nobody looks after it.
-LATE_S: Final = 1.0
+class Claim(NamedTuple):
+    """What is asked for alone next, because an answer was more than there was room for."""
 
-
-class Place(NamedTuple):
-    """The request or the back-off that a partition is in, by name.
-
-        assigned, not paused, its position known  =>  in a fetch, or in a back-off that has a name
-
-    Nothing that the consumer does should break this; the watchdog looks whether something has.
-
-    Attributes:
-        text: The request or the back-off, or what is missing.
-        is_sound: False: nobody is going to fetch the partition.
-        is_brief: It lasts for a turn of the event loop; for longer, it is not sound either.
-    """
-
-    text: str
-    is_sound: bool = True
-    is_brief: bool = False
+    cursor: Cursor
+    size_bytes: int
 
 
 class Step(enum.Enum):
@@ -106,7 +95,7 @@ class Step(enum.Enum):
 class Source:
     """The fetch task of one broker: owns its session, its request in flight and its backoff.
 
-    What it reads as a follower is marked in the partitions: their preferred replica.
+    What it reads as a follower is marked in the cursors: their preferred replica.
     """
 
     def __init__(self, sources: Sources, node_id: int, counts: NodeCounts) -> None:
@@ -116,10 +105,22 @@ class Source:
         self._sources = sources
         self._loop = asyncio.get_running_loop()
         self._session = FetchSession()
-        # When the next backoff of a partition ends; None: there is none, or an answer comes first.
+        # What is read from here, wherever it is.
+        self._cursors: set[Cursor] = set()
+        # Lent with the next request, as far as that may ask for them.
+        self._ready: dict[Cursor, None] = {}
+        self._backing_off: dict[Cursor, None] = {}
+        # In flight, but not to be asked for again as they are.
+        self._recalled: dict[Cursor, None] = {}
+        # When the next backoff of a cursor ends; None: there is none, or an answer comes first.
         self._retry_at: float | None = None
-        self._targets = NodeTargets(sources, self, self._session)
-        self._answers = Answers(sources, node_id, counts, self._session, self._targets)
+        # What is asked for alone, until it is answered or cannot be asked for.
+        self._claim: Claim | None = None
+        # Made when an answer is too large to be received.
+        self._oversize: OversizeSearch | None = None
+        # Whether other cursors may be asked for than at the request before.
+        self._is_choice_changed = False
+        self._answers = Answers(sources, self, counts, self._session)
         self._wake = Event()
         self._backoff = Backoff(sources.config.retry_backoff_s, LAST_BACKOFF_S, sources.rng)
         self._stall_s = min(FETCH_STALL_S, sources.config.request_timeout_s)
@@ -130,44 +131,44 @@ class Source:
         self._error: Exception | None = None
         self._failing_since: float | None = None
         self._is_closed = False
-        # Whether the task connects, or waits for room: it looks again after that.
-        self.is_waiting_to_send = False
         # Whether the latest answer said so.
         self._is_throttled = False
         self._sent_at = 0.0
 
     # --- What others post -----------------------------------------------------------------
-    def add(self, partition: Cursor) -> None:
-        """Take a partition over."""
-        self._targets.add(partition)
-        self.touch(partition)
-
-    def remove(self, partition: Cursor) -> None:
-        """Give a partition up."""
-        self._targets.remove(partition)
-        self.touch(partition)
-
-    @property
-    def partitions(self) -> Set[Cursor]:
-        """What is read from this node."""
-        return self._targets.partitions
-
-    def forget(self, partition: Cursor) -> None:
-        """Give a partition up, and a request whose deadline passed unnoticed."""
-        self._targets.forget(partition)
-        if self._exchange is not None and self._exchange.deadline < self._loop.time():
-            self._give_up_request()
-            self._session.replace()
-
-    def touch(self, partition: Cursor) -> None:
-        """Look at a partition again before the next request."""
-        self._targets.touch(partition)
+    def moved(self, cursor: Cursor) -> None:
+        """Note where a cursor of this source is now: its place, or a switch, has changed."""
+        self._cursors.add(cursor)
+        place = cursor.place
+        if place is not Place.IN_FLIGHT:
+            self._session.end(cursor.tp)
+        elif cursor.loan is not None and cursor.loan.is_outdated:
+            # Not at once: what is being sent of it is good.
+            self._recalled[cursor] = None
+        if place is Place.READY and cursor.is_fetchable:
+            self._ready[cursor] = None
+        else:
+            self._ready.pop(cursor, None)
+        if place is Place.BACKING_OFF:
+            self._backing_off[cursor] = None
+        else:
+            self._backing_off.pop(cursor, None)
         if self._exchange is None:
             self._wake.set()
 
-    def touch_all(self) -> None:
-        """Look at all partitions again before the next request."""
-        self._targets.touch_all()
+    def left(self, cursor: Cursor) -> None:
+        """Forget a cursor: it is read from elsewhere, or assigned no more."""
+        self._cursors.discard(cursor)
+        self._ready.pop(cursor, None)
+        self._backing_off.pop(cursor, None)
+        self._recalled.pop(cursor, None)
+        self._session.end(cursor.tp)
+        if self._exchange is None:
+            self._wake.set()
+
+    def choose_anew(self) -> None:
+        """Look again which cursors the next request may ask for."""
+        self._is_choice_changed = True
         if self._exchange is None:
             self._wake.set()
 
@@ -183,7 +184,7 @@ class Source:
     @property
     def failing_since(self) -> float | None:
         """Loop time since which no request succeeds; None if nothing is wrong, or wanted."""
-        return self._failing_since if self._targets.partitions else None
+        return self._failing_since if self._cursors else None
 
     def is_overdue(self, now: float) -> bool:
         """Whether the broker should have answered a while ago, as far as the long poll goes."""
@@ -195,39 +196,6 @@ class Source:
     def in_flight_since(self) -> float | None:
         """Loop time at which the request in flight was sent; None: there is none."""
         return None if self._exchange is None else self._sent_at
-
-    def is_asked_for(self, partition: Cursor) -> bool:
-        """Whether the request in flight asks for what comes next of a partition."""
-        return self._exchange is not None and self._targets.is_unmoved(partition)
-
-    def place(self, partition: Cursor, now: float) -> Place:
-        """Return where a partition is that is read from this node and can be fetched."""
-        name = f"node {self.node_id}"
-        if partition not in self._targets.partitions:
-            return Place(f"the task of {name} does not know of it", is_sound=False)
-        if self._is_closed:
-            return Place(f"the task of {name} is being restarted")
-        if self._error is not None:
-            return Place(f"{name} is asked again after {type(self._error).__name__}")
-        if self.is_settling or self._sources.buffer.has_untaken(self.node_id):
-            return Place(f"an answer of {name} waits to be taken")
-        exchange = self._exchange
-        if exchange is not None and now > exchange.deadline + LATE_S:
-            return Place(f"the request to {name} has missed its deadline", is_sound=False)
-        is_in_flight = exchange is not None
-        will_look = is_in_flight or self._wake.is_set() or self.is_waiting_to_send
-        is_brief = not is_in_flight and not self.is_waiting_to_send
-        if partition in self._targets.touched:
-            return Place(f"part of the next request to {name}", will_look, is_brief)
-        if partition in self._targets.backing_off:
-            # The task sleeps until the first of these ends; after a request it looks anyway.
-            is_sound = will_look or (self._retry_at is not None and self._retry_at > now - LATE_S)
-            return Place(f"{name} is asked again after {partition.retry_reason}", is_sound)
-        if not self._targets.is_unmoved(partition):
-            return Place(f"not asked of {name} from its position", is_sound=False)
-        if is_in_flight:
-            return Place(f"in a fetch from {name}")
-        return Place(f"about to be fetched from {name}", will_look, is_brief)
 
     @property
     def error(self) -> Exception | None:
@@ -267,17 +235,16 @@ class Source:
                     await asyncio.sleep(0)
                     self._settle_more()
                 step = self.advance()
-                self.is_waiting_to_send = step in (Step.CONNECT, Step.MAKE_ROOM)
                 if step is Step.END:
                     self.close()
-                    self._sources.node_ended(self)
+                    self._sources.source_ended(self.node_id)
                     return
                 if step is Step.CONNECT:
                     await self._connect()
                     continue
                 if step is Step.MAKE_ROOM:
                     # What nobody comes for must not hold up the others.
-                    self._sources.buffer.make_room(is_behind=self._targets.is_behind)
+                    self._sources.buffer.make_room(is_behind=self.is_behind)
                 await self._sleep_until_woken(self._retry_at)
         finally:
             self._is_closed = True
@@ -317,17 +284,110 @@ class Source:
         ):
             raise error  # it would fail for ever: the application has to know
         now = self._loop.time()
-        for partition in tuple(self._targets.partitions):
-            if partition.preferred_replica is not None:
-                self._sources.give_back(partition, now)
+        for cursor in tuple(self._cursors):
+            if cursor.preferred_replica is not None:
+                self._sources.give_back(cursor, now)
         if isinstance(error, FrameTooLargeError) and error.size_bytes is not None:
-            self._targets.search_oversized(error.size_bytes, error.limit_bytes)
+            self._search_oversized(error.size_bytes, error.limit_bytes)
         self._sources.node_failed(self.node_id, error)
         if error.invalid_metadata or isinstance(error, UNREACHABLE):
             self._sources.cluster.invalidate()
             self._sources.search.hurry()
         await asyncio.sleep(self._backoff.next_delay_s())
         self._error = None
+
+    # --- Loans ----------------------------------------------------------------------------
+    def _lend(self) -> float | None:
+        """Lend the session what the next request is to ask for; return when a backoff ends."""
+        now = self._loop.time()
+        if now >= self._sources.replicas.lease_ends_at:
+            self._sources.end_leases(now)
+        if self._backing_off:
+            for cursor in tuple(self._backing_off):
+                if cursor.retry_at <= now:
+                    cursor.end_back_off()
+        oversize = self._oversize
+        if oversize is not None and oversize.is_on:
+            oversize.pass_idle(self.can_be_asked)
+            self._is_choice_changed = True
+        if self._claim is not None and not self.can_be_asked(self._claim.cursor):
+            self._end_claim()
+        if self._recalled:
+            recalled, self._recalled = self._recalled, {}
+            for cursor in recalled:
+                if cursor.loan is not None and cursor.loan.is_outdated:
+                    cursor.come_back()
+        if self._is_choice_changed:
+            self._is_choice_changed = False
+            for loan in tuple(self._session.loans):
+                if not self._may_ask_for(loan.cursor):
+                    loan.cursor.come_back()
+        max_bytes = self._sources.config.max_partition_fetch_bytes
+        for cursor in tuple(self._ready):
+            if cursor.is_full:  # an error was met in it since
+                cursor.chunks_changed()
+            elif self._may_ask_for(cursor):
+                del self._ready[cursor]
+                self._session.lend(cursor.lend(max_bytes))
+        if not self._backing_off:
+            return None
+        return min(cursor.retry_at for cursor in self._backing_off)
+
+    def _may_ask_for(self, cursor: Cursor) -> bool:
+        """Whether a cursor is not left out for the sake of one that is asked for alone."""
+        if self._claim is not None and self._claim.cursor is not cursor:
+            return False
+        if self._oversize is not None and not self._oversize.allows(cursor):
+            return False
+        return not self._sources.is_left_out(cursor)
+
+    def can_be_asked(self, cursor: Cursor) -> bool:
+        """Whether a request could ask for a cursor now, were it sent."""
+        return (
+            cursor in self._cursors
+            and cursor.place in (Place.READY, Place.IN_FLIGHT)
+            and cursor.is_fetchable
+            and not self._sources.is_left_out(cursor)
+        )
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the next request is known to bring records."""
+        if self._claim is not None:
+            return True
+        return any(self._sources.is_behind(loan.cursor) for loan in self._session.loans)
+
+    # --- Answers that are too large -------------------------------------------------------
+    def claim_bytes(self, cursor: Cursor, size_bytes: int) -> None:
+        """Ask next for a cursor alone, as soon as there are so many bytes for it."""
+        self._claim = Claim(cursor, size_bytes)
+        self._is_choice_changed = True
+
+    def _end_claim(self) -> None:
+        self._claim = None
+        self._sources.budget.withdraw(self)
+        self._is_choice_changed = True
+
+    def _search_oversized(self, size_bytes: int, limit_bytes: int) -> None:
+        """Find the partition whose next batch is too large to be received, and give it an error."""
+        from aiokafka_lite.consumer.fetching.oversized import OversizeSearch, too_large
+
+        search = self._oversize = self._oversize or OversizeSearch()
+        asked = [loan.cursor for loan in self._session.loans]
+        self._is_choice_changed = True
+        if len(asked) > 1:
+            search.begin(asked)
+        elif asked and search.is_found(asked[0]):
+            error = too_large(asked[0], size_bytes, limit_bytes)
+            self._sources.buffer.put_error(asked[0], error, is_sticky=True)
+
+    def _end_exceptions(self) -> None:
+        """Note that an answer could be received: what was left out for its sake is asked for."""
+        if self._claim is not None:
+            self._end_claim()
+        if self._oversize is not None and self._oversize.is_on:
+            self._oversize.answered()
+            self._is_choice_changed = True
 
     # --- Requests -------------------------------------------------------------------------
     def advance(self) -> Step:
@@ -348,9 +408,9 @@ class Source:
         ):
             self._retry_at = None
             return Step.WAIT
-        self._retry_at = self._targets.apply()
+        self._retry_at = self._lend()
         if not len(self._session):
-            return Step.WAIT if self._targets.partitions else Step.END
+            return Step.WAIT if self._cursors else Step.END
         connection = self._sources.cluster.pool.ready_connection(self.node_id, Lane.FETCH)
         if connection is None:
             return Step.CONNECT
@@ -365,17 +425,17 @@ class Source:
         wanted_bytes = min(
             config.fetch_max_bytes,
             len(self._session) * config.max_partition_fetch_bytes,
-            self._sources.share_bytes,
+            self._sources.quota_bytes,
         )
         least_bytes = min(wanted_bytes, config.max_partition_fetch_bytes)
-        claim, claimant = self._targets.claim, None
+        claim, claimant = self._claim, None
         if claim is not None:
             # Brokers send a batch that is too large alone, whatever they are asked for (KIP-74).
             least_bytes = max(least_bytes, claim.size_bytes)
             wanted_bytes = max(wanted_bytes, least_bytes)
             claimant = self
         reservation = self._sources.budget.reserve(wanted_bytes, least_bytes, claimant)
-        if reservation is None and self._sources.buffer.sought and not self._targets.is_behind:
+        if reservation is None and self._sources.buffer.sought and not self.is_behind:
             # What gets wait for may be long in coming: what is buffered of the rest is kept.
             reservation = self._sources.budget.reserve_nothing()
         self.is_short_of_bytes = reservation is None
@@ -428,7 +488,6 @@ class Source:
     # --- Answers --------------------------------------------------------------------------
     def _answered(self, exchange: Exchange[FetchResponse]) -> None:
         """Settle the answer, or leave it to the task if that takes long."""
-        self._exchange = None
         try:
             response, topics = exchange.result_in_pieces(PartitionData)
             self.counts.answered(self._loop.time(), self._sent_at)
@@ -438,6 +497,9 @@ class Source:
         except Exception as error:  # noqa: BLE001 -- the task raises it, if it is not to be retried
             self._failed(error)
             return
+        finally:
+            # Not before: the cursors that come back need not wake the task.
+            self._exchange = None
         if not self._answers.is_settling:
             self.response_taken()
 
@@ -481,7 +543,7 @@ class Source:
             self._failing_since = None
             self._sources.node_recovered(self.node_id)
         self._session.succeeded(response.session_id)
-        self._targets.answered()
+        self._end_exceptions()
         if self._reservation is None:
             raise AssertionError("an answer without a request")
         if self._answers.begin(response, topics, self._reservation):

@@ -1,18 +1,12 @@
-"""Which partitions are read from which broker, and what is asked of each.
+"""Which cursors are read from which broker: one `Source` for each broker.
 
-There is one `Source` per broker that assigned partitions are read from. Only what changed is
-looked at: a partition is *touched* when it was moved, paused, resumed, given another leader, when
-its answer came, or when its backoff ends. `explain` can name, for every partition, the request or
-the backoff that it is in.
-
-Which node a partition is read from, its leader or a follower nearby, is replicas.py's to say.
+Assignment and metadata say which; replicas.py chooses between the leader and a follower nearby.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from typing import NamedTuple
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView, Lane
@@ -21,11 +15,10 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.fetching.answer import NodeCounts, Settling
+from aiokafka_lite.consumer.fetching.answer import NodeCounts
 from aiokafka_lite.consumer.fetching.leader_search import LeaderSearch
 from aiokafka_lite.consumer.fetching.replicas import ReplicaChoice
-from aiokafka_lite.consumer.fetching.session import FetchTarget
-from aiokafka_lite.consumer.fetching.source import Place, Source
+from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.fetch_template import FetchTemplate
 from aiokafka_lite.protocol.schema import ZERO_UUID
@@ -37,14 +30,6 @@ log = logging.getLogger(__name__)
 def task_name(node_id: int) -> str:
     """Return what the fetch task of a node is called."""
     return f"fetch from node {node_id}"
-
-
-class Origin(NamedTuple):
-    """Where a partition is read from, and what a request names it by."""
-
-    node: Source
-    leader_epoch: int
-    topic_id: bytes
 
 
 class Sources:
@@ -65,7 +50,6 @@ class Sources:
         self.buffer = buffer
         self.budget = budget
         self.rng = rng
-        self.settling = Settling(config, state, buffer, rng)
         self.template = FetchTemplate(
             max_wait_ms=config.fetch_max_wait_ms,
             min_bytes=config.fetch_min_bytes,
@@ -77,15 +61,13 @@ class Sources:
         self._scope = scope
         # By node id; they outlive the node's task.
         self.counts: dict[int, NodeCounts] = {}
-        self._nodes: dict[int, Source] = {}
-        self._origins: dict[Cursor, Origin] = {}
-        self.search = LeaderSearch(cluster, self._nodes)
+        self._sources: dict[int, Source] = {}
+        self.search = LeaderSearch(cluster, self._sources)
         self._is_closed = False
 
     def start(self) -> None:
         """Begin to follow assignment and leaders; the tasks start when there is work."""
         self._state.observers.on_assignment_change(self._place_all)
-        self._state.observers.on_partition_change(self.touch)
         self.cluster.add_listener(self._view_changed)
         self.search.start()
         self._place_all()
@@ -94,8 +76,8 @@ class Sources:
         """Stop reacting, and close sessions where that takes no wait; the scope ends the tasks."""
         self._is_closed = True
         self.search.close()
-        for node in self._nodes.values():
-            node.close()
+        for source in self._sources.values():
+            source.close()
 
     def _view_changed(self, view: ClusterView) -> None:
         self._place_all()
@@ -106,11 +88,8 @@ class Sources:
             return
         view = self.cluster.view
         is_unavailable = is_leaderless = False
-        for partition in tuple(self._origins):
-            if not partition.is_assigned:
-                self._origins.pop(partition).node.remove(partition)
-        for tp, partition in self._state.assignment.items():
-            if not self._place(partition, view):
+        for tp, cursor in self._state.assignment.items():
+            if not self._place(cursor, view):
                 # A topic that metadata does not cover yet is being asked for already, and one
                 # that is gone need not be found in a hurry.
                 topic = view.topics.get(tp.topic)
@@ -120,48 +99,38 @@ class Sources:
             self.cluster.invalidate()
         self.search.note_leaderless(is_so=is_leaderless)
 
-    def _place(self, partition: Cursor, view: ClusterView) -> bool:
-        """Put a partition under the task of the node to read it from; False without a leader."""
-        leader = view.leader(partition.tp)
-        before = self._origins.pop(partition, None)
+    def _place(self, cursor: Cursor, view: ClusterView) -> bool:
+        """Read a cursor from the node that is to be asked; False without a leader."""
+        leader = view.leader(cursor.tp)
         if leader is None:
-            if before is not None:
-                before.node.remove(partition)
+            cursor.read_from(None)
             return False
-        node_id = self.replicas.source(partition, leader, view)
-        node = (
-            self._node(node_id) if before is None or before.node.node_id != node_id else before.node
-        )
-        topic_id = view.topic_id(partition.tp.topic)
-        self._origins[partition] = Origin(
-            node, leader.leader_epoch, ZERO_UUID if topic_id is None else topic_id
-        )
-        if before is not None and before.node is not node:
-            before.node.remove(partition)
-        if before is None or before.node is not node:
-            node.add(partition)
-        else:
-            node.touch(partition)
+        node_id = self.replicas.source(cursor, leader, view)
+        source = cursor.source
+        if source is None or source.node_id != node_id:
+            source = self._source(node_id)
+        topic_id = view.topic_id(cursor.tp.topic)
+        cursor.read_from(source, leader.leader_epoch, ZERO_UUID if topic_id is None else topic_id)
         return True
 
-    def _node(self, node_id: int) -> Source:
-        node = self._nodes.get(node_id)
-        if node is None:
+    def _source(self, node_id: int) -> Source:
+        source = self._sources.get(node_id)
+        if source is None:
             counts = self.counts.setdefault(node_id, NodeCounts())
-            node = self._nodes[node_id] = Source(self, node_id, counts)
+            source = self._sources[node_id] = Source(self, node_id, counts)
             self.cluster.pool.ready(node_id, Lane.FETCH)  # while positions are being looked up
-            self._scope.supervise(node.run, name=task_name(node_id))
-        return node
+            self._scope.supervise(source.run, name=task_name(node_id))
+        return source
 
     @property
     def is_closed(self) -> bool:
         """Whether nothing is to be fetched any more."""
         return self._is_closed
 
-    def node_ended(self, node: Source) -> None:
-        """Forget a task that ended because nothing is left for it."""
-        del self._nodes[node.node_id]
-        self._scope.recovered(task_name(node.node_id))
+    def source_ended(self, node_id: int) -> None:
+        """Forget a source whose task ended, because nothing is left for it."""
+        del self._sources[node_id]
+        self._scope.recovered(task_name(node_id))
 
     def node_failed(self, node_id: int, error: KafkaError) -> None:
         """Note that a node's fetches fail and are tried again; one line when that is news."""
@@ -179,12 +148,6 @@ class Sources:
         """Return why fetching from a node is being tried again, None if it is not."""
         return self._scope.degraded.get(task_name(node_id))
 
-    def touch(self, partition: Cursor) -> None:
-        """Look at a partition again before the next request to its leader."""
-        source = self._origins.get(partition)
-        if source is not None:
-            source.node.touch(partition)
-
     def is_behind(self, partition: Cursor) -> bool:
         """Whether a broker is known to have records of a partition that are not fetched."""
         return partition.is_behind(is_read_committed=self.config.is_read_committed)
@@ -193,42 +156,13 @@ class Sources:
         """Return an assigned partition; None: it is not."""
         return self._state.assignment.get(tp)
 
-    def source(self, partition: Cursor) -> int | None:
-        """Return the id of the node that a partition is read from; None without a leader."""
-        source = self._origins.get(partition)
-        return None if source is None else source.node.node_id
+    def of(self, cursor: Cursor) -> Source | None:
+        """Return what reads a cursor; None without a leader."""
+        return None if cursor.node_id is None else self._sources.get(cursor.node_id)
 
-    def node_of(self, partition: Cursor) -> Source | None:
-        """Return what reads a partition; None without a leader."""
-        source = self._origins.get(partition)
-        return None if source is None else source.node
-
-    def node(self, node_id: int) -> Source | None:
-        """Return what fetches from a node; None: nothing does."""
-        return self._nodes.get(node_id)
-
-    def place(self, partition: Cursor, now: float) -> Place:
-        """Return where a partition is that is to be fetched (`Cursor.is_fetchable`)."""
-        if not self.buffer.line.has_room(partition):
-            return Place("buffered records or an error wait to be taken")
-        if self.is_left_out(partition):
-            return Place("memory is short, and gets wait for other partitions")
-        source = self._origins.get(partition)
-        if source is None:
-            has_leader = self.cluster.view.leader(partition.tp) is not None
-            return Place("there is a leader, but it is read from nowhere", not has_leader)
-        return source.node.place(partition, now)
-
-    def place_anew(self, partition: Cursor) -> None:
-        """Fetch a partition as if nobody had heard of it before."""
-        self._origins.pop(partition, None)
-        for node in self._nodes.values():
-            node.forget(partition)
-        partition.end_back_off()
-        if partition.is_assigned and not self._place(partition, self.cluster.view):
-            self.cluster.invalidate()
-        for node in self._nodes.values():
-            node.wake()
+    def request_reset(self, cursor: Cursor, timestamp: int, *, reason: str) -> None:
+        """Have a position looked up in place of one that the leader's log does not have."""
+        self._state.request_reset(cursor, timestamp, reason=reason)
 
     # --- Closest replica ------------------------------------------------------------------
     def prefer(self, partition: Cursor, node_id: int, now: float) -> bool:
@@ -247,56 +181,36 @@ class Sources:
 
     def end_leases(self, now: float) -> None:
         """Ask the leaders anew about the partitions whose choice has expired."""
-        for partition in self.replicas.end_leases(tuple(self._origins), now):
-            self._place(partition, self.cluster.view)
+        for cursor in self.replicas.end_leases(self._state.assignment.values(), now):
+            self._place(cursor, self.cluster.view)
 
     # --- The gets' side -------------------------------------------------------------------
     def taken(self, node_id: int) -> None:
         """Note that the application has come for a broker's buffered response."""
-        node = self._nodes.get(node_id)
-        if node is not None:
-            node.response_taken()
+        source = self._sources.get(node_id)
+        if source is not None:
+            source.response_taken()
 
     def budget_released(self) -> None:
         """Wake the tasks that wait for bytes."""
-        for node in self._nodes.values():
-            if node.is_short_of_bytes:
-                node.wake()
+        for source in self._sources.values():
+            if source.is_short_of_bytes:
+                source.wake()
 
-    def look_anew(self) -> None:
-        """Tell all tasks to look at all partitions again: gets wait for others than before."""
-        for node in self._nodes.values():
-            node.touch_all()
+    def choose_anew(self) -> None:
+        """Tell all sources to look what they may ask for: gets wait for others than before."""
+        for source in self._sources.values():
+            source.choose_anew()
 
     @property
-    def share_bytes(self) -> int:
+    def quota_bytes(self) -> int:
         """What one response may bring, so that no broker's long poll starves another's.
 
         Each broker has up to two at a time: one being worked on, one asked for.
         """
-        return max(1, self.budget.room_bytes // (2 * max(1, len(self._nodes))))
+        return max(1, self.budget.room_bytes // (2 * max(1, len(self._sources))))
 
-    def is_left_out(self, partition: Cursor) -> bool:
-        """Whether a partition is not fetched because memory is short, and gets wait for others."""
+    def is_left_out(self, cursor: Cursor) -> bool:
+        """Whether a cursor is not fetched because memory is short, and gets wait for others."""
         sought = self.buffer.sought
-        return bool(sought) and partition.tp not in sought
-
-    def target(self, partition: Cursor, node: Source) -> FetchTarget | None:
-        """Return what to ask a broker of a partition now; None: nothing."""
-        source = self._origins.get(partition)
-        if (
-            source is None
-            or source.node is not node
-            or not partition.is_fetchable
-            or not self.buffer.line.has_room(partition)
-            or self.is_left_out(partition)
-        ):
-            return None
-        return FetchTarget(
-            partition,
-            partition.tag,
-            partition.fetched,
-            source.leader_epoch,
-            source.topic_id,
-            self.config.max_partition_fetch_bytes,
-        )
+        return bool(sought) and cursor.tp not in sought

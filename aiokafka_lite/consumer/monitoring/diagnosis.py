@@ -1,9 +1,8 @@
 """Why nothing comes of a partition: one cause, and a sentence that says it.
 
 Every partition has exactly one cause at any moment: the first of these questions that is answered
-by yes. `explain` gives the sentence, `metrics` the cause, `health` both where something is wrong,
-and a watchdog looks for partitions that stay ABOUT_TO_FETCH: assigned, not paused, the position
-known, and still neither in a fetch nor in a backoff that has a name.
+by yes. `explain` gives the sentence, `metrics` the cause, `health` both where something is wrong.
+What is asked is where its cursor is, and then how the keeper of that place is.
 
     the consumer      stopped? not started? a task died? starting?
     the assignment    not assigned? given back in a rebalance?
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import StrEnum
 from aiokafka_lite.client import Lane
-from aiokafka_lite.consumer.assignment.cursor import Cursor, FetchState
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.fetching.source import Source
@@ -268,11 +267,11 @@ WANTED: Final = {EARLIEST_TIMESTAMP: "the earliest offset", LATEST_TIMESTAMP: "t
 
 
 def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis | None:
-    fetch_state = partition.fetch_state
-    if fetch_state is FetchState.FETCHING:
+    search = partition.search
+    if search is None:
         return None
     last_try = f" (last try: {partition.retry_reason})" if partition.retry_reason else ""
-    if fetch_state is FetchState.INITIALIZING:
+    if search.sought is Sought.COMMITTED:
         standing = running.membership.standing
         if standing is None:
             text = "its first position is about to be looked up"
@@ -288,12 +287,12 @@ def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis |
         return Diagnosis(Cause.AWAITING_COMMITTED, text)
     trouble = _no_broker(running, partition, now)
     because = "" if trouble is None else f"; {trouble.text}"
-    if fetch_state is FetchState.AWAIT_RESET:
-        timestamp = partition.reset_timestamp
+    if search.sought is Sought.RESET:
+        timestamp = search.timestamp
         wanted = WANTED.get(
             EARLIEST_TIMESTAMP if timestamp is None else timestamp, "an offset by time"
         )
-        reason = f", {partition.reset_reason}" if partition.reset_reason else ""
+        reason = f", {search.reason}" if search.reason else ""
         return Diagnosis(
             Cause.AWAITING_RESET,
             f"its position is being reset to {wanted}{reason}{last_try}{because}",
@@ -307,7 +306,7 @@ def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis |
 
 # --- The broker -------------------------------------------------------------------------------
 def _no_broker(running: Running, partition: Cursor, now: float) -> Diagnosis | None:
-    node = running.sources.node_of(partition)
+    node = running.sources.of(partition)
     if node is None:
         return Diagnosis(Cause.NO_LEADER, _no_leader_text(running, partition.tp))
     pool = running.cluster.pool
@@ -337,11 +336,11 @@ def _no_leader_text(running: Running, tp: TopicPartition) -> str:
 
 # --- The fetch --------------------------------------------------------------------------------
 def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> Diagnosis:
-    node = running.sources.node_of(partition)
+    node = running.sources.of(partition)
     if node is None:
         raise AssertionError("a partition without a leader has been told already")
     node_id, pool = node.node_id, running.cluster.pool
-    if partition.retry_at > now:
+    if partition.place is Place.BACKING_OFF and partition.retry_at > now:
         return Diagnosis(
             Cause.BACKING_OFF,
             f"it is in a backoff for {seconds(partition.retry_at - now)} because of "
@@ -393,7 +392,7 @@ def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> D
 
 def _in_flight(engine: Engine, partition: Cursor, node: Source, for_s: float) -> Diagnosis:
     fetch = f"a fetch is in flight to node {node.node_id} for {seconds(for_s)}"
-    if not node.is_asked_for(partition):
+    if partition.place is not Place.IN_FLIGHT:
         return Diagnosis(
             Cause.AWAITING_ANSWER,
             f"it is in the next fetch from node {node.node_id}: the one in flight, for "

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from aiokafka_lite.consumer.assignment.cursor import Cursor, FetchState
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Place
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.monitoring.diagnosis import (
@@ -250,9 +250,9 @@ def _partition_troubles(engine: Engine, running: Running, now: float) -> Iterato
 
 def _may_be_in_trouble(engine: Engine, running: Running, partition: Cursor) -> bool:
     """Whether a partition is worth a closer look, which costs some microseconds."""
-    if partition.fetch_state is not FetchState.FETCHING or partition.failure_count:
+    if partition.place in (Place.UNPOSITIONED, Place.FAILED) or partition.failure_count:
         return True
-    node = running.sources.node_of(partition)
+    node = running.sources.of(partition)
     if node is None or node.error is not None or node.in_flight_since is None:
         return True
     part = engine.buffer.line.first_share(partition)

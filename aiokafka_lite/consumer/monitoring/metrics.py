@@ -30,7 +30,6 @@ EVENT_COUNTERS: Final = {
     "loop_blocked_total": "loop_blocked",
     "task_restarts_total": "task_restarted",
     "throttles_total": "throttled",
-    "fetch_stalls_total": "fetch_stalled",
 }
 
 
@@ -79,7 +78,6 @@ def measure(engine: Engine, now: float) -> Row:
 
 
 def _partition_row(engine: Engine, partition: Cursor, now: float) -> Row:
-    node = None if engine.current is None else engine.current.sources.source(partition)
     committed = partition.committed
     last_fetch_at = partition.last_fetch_at
     return {
@@ -92,7 +90,7 @@ def _partition_row(engine: Engine, partition: Cursor, now: float) -> Row:
         "last_stable_offset": partition.last_stable_offset,
         "log_start_offset": partition.log_start_offset,
         "lag": lag_of(partition, is_read_committed=engine.config.is_read_committed),
-        "node": node,
+        "node": None if engine.current is None else partition.node_id,
         "is_paused": partition.is_paused,
         "last_fetch_age_seconds": None if last_fetch_at is None else now - last_fetch_at,
     }

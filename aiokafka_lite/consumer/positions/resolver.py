@@ -1,17 +1,19 @@
 """The position resolver: gives every assigned partition a position to fetch from.
 
-    INITIALIZING --committed offset--> FETCHING
-    INITIALIZING --none committed--> AWAIT_RESET      (auto_offset_reset; "none": raised, sticky)
-    AWAIT_RESET  --ListOffsets answer--> FETCHING
-    FETCHING     --leader of a newer epoch--> AWAIT_VALIDATION      (KIP-320)
-    AWAIT_VALIDATION --the log has what was read--> FETCHING
-    AWAIT_VALIDATION --the log was cut--> FETCHING from there       (policy "none": raised, sticky)
-    AWAIT_VALIDATION --nobody knows--> AWAIT_RESET                  (likewise)
+It keeps the cursors that are UNPOSITIONED. What is sought of each (`Search.sought`):
 
-One task sends the questions, woken when partitions come or change. Each leader is asked in a task
-of its own (leader_questions.py), and so is the group's coordinator: one that hangs keeps nobody
-else's partitions waiting. An answer is applied when it comes, and only if the partition is still
-what it was when it was asked about: a seek or a revocation meanwhile wins.
+    COMMITTED    a committed offset: begins there; none: RESET   (auto_offset_reset)
+    RESET        ListOffsets finds an offset: begins there
+    VALIDATION   a leader of a newer epoch (KIP-320) has what was read: goes on
+                 its log was cut: goes on from the cut; it does not know: RESET
+
+Where auto_offset_reset is "none", each reset and each cut is an error instead: the cursor is FAILED
+until the application seeks.
+
+One task sends the questions, woken when cursors come or change. Each leader is asked in a task of
+its own (leader_questions.py), and so is the group's coordinator: one that hangs keeps nobody else's
+partitions waiting. An answer is applied when it comes, and only if the search is still the
+cursor's: a seek or a revocation meanwhile wins.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ from aiokafka_lite.consumer.assignment.cursor import (
     NO_EPOCH,
     CommittedPosition,
     Cursor,
-    FetchState,
+    Place,
+    Search,
+    Sought,
 )
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer
@@ -67,9 +71,6 @@ STALE_EPOCH: Final = (FencedLeaderEpochError, UnknownLeaderEpochError)
 CommittedLookup = Callable[
     [Iterable[TopicPartition]], Awaitable[Mapping[TopicPartition, CommittedPosition | None]]
 ]
-
-# A partition and its tag when it was asked about.
-Wish = tuple[Cursor, int]
 
 
 class Start(NamedTuple):
@@ -108,7 +109,7 @@ class PositionResolver:
         self._rng = rng
         self._wake = Event()
         self._reading_committed: asyncio.Task[None] | None = None
-        self._checks: LeaderQuestions[Wish, int, EpochEnd] = LeaderQuestions(
+        self._checks: LeaderQuestions[Search, int, EpochEnd] = LeaderQuestions(
             cluster,
             scope,
             rng,
@@ -119,7 +120,7 @@ class PositionResolver:
             on_failure=self._not_checked,
             on_end=self._wake.set,
         )
-        self._resets: LeaderQuestions[Wish, int, Start] = LeaderQuestions(
+        self._resets: LeaderQuestions[Search, int, Start] = LeaderQuestions(
             cluster,
             scope,
             rng,
@@ -130,9 +131,6 @@ class PositionResolver:
             on_failure=self._not_found,
             on_end=self._wake.set,
         )
-        # Partitions whose failure is with the application, and their tags: left alone until it
-        # seeks.
-        self._given_up: dict[Cursor, int] = {}
         state.observers.on_assignment_change(self._wake.set)
         state.observers.on_partition_change(self._partition_changed)
 
@@ -149,7 +147,7 @@ class PositionResolver:
         self._wake.set()
 
     def _partition_changed(self, partition: Cursor) -> None:
-        if partition.fetch_state is not FetchState.FETCHING:
+        if partition.place is Place.UNPOSITIONED:
             self._wake.set()
 
     async def run(self) -> Never:
@@ -158,38 +156,33 @@ class PositionResolver:
             self._wake.clear()
             await until_set(self._wake, self._resolve_once())
 
-    def _awaiting(self) -> dict[FetchState, list[Cursor]]:
-        """Return the partitions that have to be asked about, by what is not known."""
-        self._given_up = {p: tag for p, tag in self._given_up.items() if p.is_assigned}
-        awaiting: dict[FetchState, list[Cursor]] = {}
-        for partition in self._state.assignment.values():
+    def _searches(self) -> dict[Sought, list[Search]]:
+        """Return what is to be found out now."""
+        searches: dict[Sought, list[Search]] = {}
+        for cursor in self._state.assignment.values():
+            search = cursor.search
             if (
-                partition.fetch_state is not FetchState.FETCHING
+                search is not None
+                and cursor.place is Place.UNPOSITIONED
                 # One that is given back needs a position if its listener asks for it.
-                and not (partition.is_revoking and partition.position is not None)
-                and self._given_up.get(partition) != partition.tag
+                and not (cursor.is_revoking and cursor.position is not None)
             ):
-                awaiting.setdefault(partition.fetch_state, []).append(partition)
-        return awaiting
+                searches.setdefault(search.sought, []).append(search)
+        return searches
 
     def _resolve_once(self) -> float | None:
         """Send what can be asked now; return when something is to be asked again."""
-        awaiting = self._awaiting()
+        searches = self._searches()
         reading = self._reading_committed
-        if awaiting.get(FetchState.INITIALIZING) and (reading is None or reading.done()):
+        if searches.get(Sought.COMMITTED) and (reading is None or reading.done()):
             self._reading_committed = self._scope.supervise(
                 self._start_from_committed, name="read committed offsets"
             )
-        checks = awaiting.get(FetchState.AWAIT_VALIDATION, ())
-        resets = awaiting.get(FetchState.AWAIT_RESET, ())
+        checks, resets = searches.get(Sought.VALIDATION, ()), searches.get(Sought.RESET, ())
         retries = (
-            self._checks.advance({(p, p.tag): (p.tp, p.leader_epoch) for p in checks}),
+            self._checks.advance({s: (s.cursor.tp, s.cursor.leader_epoch) for s in checks}),
             self._resets.advance(
-                {
-                    (p, p.tag): (p.tp, p.reset_timestamp)
-                    for p in resets
-                    if p.reset_timestamp is not None
-                }
+                {s: (s.cursor.tp, s.timestamp) for s in resets if s.timestamp is not None}
             ),
         )
         return min((at for at in retries if at is not None), default=None)
@@ -201,19 +194,18 @@ class PositionResolver:
             KafkaError: What passes by itself: whoever runs this has it run again after a while.
         """
         backoff = Backoff(self._config.retry_backoff_s, LAST_BACKOFF_S, self._rng)
-        while partitions := self._awaiting().get(FetchState.INITIALIZING):
-            tags = {partition: partition.tag for partition in partitions}
+        while searches := self._searches().get(Sought.COMMITTED):
             try:
-                committed = await self._committed([partition.tp for partition in partitions])
+                committed = await self._committed([search.cursor.tp for search in searches])
             except KafkaError as error:
                 if error.retriable:
                     raise
                 self._on_error(error)
                 await asyncio.sleep(backoff.next_delay_s())
                 continue
-            for partition, tag in tags.items():
-                if partition.tag == tag and partition.fetch_state is FetchState.INITIALIZING:
-                    self._start(partition, committed.get(partition.tp))
+            for search in searches:
+                if search.is_current:
+                    self._start(search.cursor, committed.get(search.cursor.tp))
 
     def _start(self, partition: Cursor, committed: CommittedPosition | None) -> None:
         if committed is None:
@@ -246,20 +238,18 @@ class PositionResolver:
             self._give_up(partition, error)
 
     def _give_up(self, partition: Cursor, error: KafkaError) -> None:
-        self._given_up[partition] = partition.tag
         self._buffer.put_error(
             partition, error.at(partition.tp, partition.position), is_sticky=True
         )
 
     # --- Validation -----------------------------------------------------------------------
-    def _checked(self, wish: Wish, end: EpochEnd, leader_epoch: int) -> None:
-        partition, tag = wish
-        if partition.tag == tag and partition.fetch_state is FetchState.AWAIT_VALIDATION:
-            self._judge(partition, end, leader_epoch)
+    def _checked(self, search: Search, end: EpochEnd, leader_epoch: int) -> None:
+        if search.is_current:
+            self._judge(search.cursor, end, leader_epoch)
 
-    def _not_checked(self, wish: Wish, error: KafkaError) -> None:
-        partition, tag = wish
-        if partition.tag != tag:
+    def _not_checked(self, search: Search, error: KafkaError) -> None:
+        partition = search.cursor
+        if not search.is_current:
             return
         if isinstance(error, UnsupportedVersionError):
             # A broker that cannot say where epochs end: as good as it gets (Java likewise).
@@ -300,20 +290,19 @@ class PositionResolver:
         self._publish_reset(partition.tp, position, end.end_offset, TRUNCATED)
 
     # --- Reset ----------------------------------------------------------------------------
-    def _found(self, wish: Wish, start: Start, leader_epoch: int) -> None:
-        partition, tag = wish
-        if partition.tag != tag or partition.fetch_state is not FetchState.AWAIT_RESET:
+    def _found(self, search: Search, start: Start, leader_epoch: int) -> None:
+        if not search.is_current:
             return
-        before, reason, offset = partition.reset_from, partition.reset_reason, start.offset
+        partition = search.cursor
+        before, reason, offset = search.replaced, search.reason, start.offset
         # That leader itself has just said so: the position is good in its epoch.
         self._state.start_at(partition, offset.offset, offset.leader_epoch, leader_epoch)
         if reason:
             self._publish_reset(partition.tp, before, offset.offset, reason, start.log_start)
 
-    def _not_found(self, wish: Wish, error: KafkaError) -> None:
-        partition, tag = wish
-        if partition.tag == tag:
-            self._note_failure(partition, error)
+    def _not_found(self, search: Search, error: KafkaError) -> None:
+        if search.is_current:
+            self._note_failure(search.cursor, error)
 
     async def _ask_for_starts(
         self, node_id: int, timestamps: Mapping[TopicPartition, int]
@@ -336,9 +325,10 @@ class PositionResolver:
             tp: EARLIEST_TIMESTAMP
             for tp in partitions
             if (partition := self._state.assignment.get(tp)) is not None
-            and partition.reset_reason
-            and partition.reset_from is not None
-            and partition.reset_timestamp != EARLIEST_TIMESTAMP
+            and (search := partition.search) is not None
+            and search.reason
+            and search.replaced is not None
+            and search.timestamp != EARLIEST_TIMESTAMP
         }
         if not timestamps:
             return {}

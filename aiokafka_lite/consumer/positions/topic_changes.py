@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.view import TopicView
-from aiokafka_lite.consumer.assignment.cursor import Cursor, FetchState
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Sought
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.errors import KafkaError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from aiokafka_lite.protocol.schema import ZERO_UUID
@@ -155,13 +155,12 @@ class TopicLives:
 
     def _start_over(self, partition: Cursor, why: str) -> None:
         """Read a partition from where the policy says, not from where the old log was read."""
-        position, timestamp = partition.position, partition.reset_timestamp
-        was, reason = partition.fetch_state, partition.reset_reason
+        position, search = partition.position, partition.search
         self._state.replace_log(partition)
-        if was is FetchState.INITIALIZING:
+        if search is not None and search.sought is Sought.COMMITTED:
             return
-        if was is FetchState.AWAIT_RESET and timestamp is not None:
-            self._state.request_reset(partition, timestamp, reason=reason)
+        if search is not None and search.timestamp is not None:
+            self._state.request_reset(partition, search.timestamp, reason=search.reason)
         elif self.reset_by_policy is not None:
             offset = 0 if position is None else position
             error = OffsetOutOfRangeError({partition.tp: offset}, f"{why}; seek to an offset")

@@ -39,7 +39,6 @@ HELP: Final[Mapping[str, str]] = {
     "fetch_latency_max_seconds": "The longest time from a fetch to its answer.",
     "fetch_latency_seconds": "Mean time from a fetch to its answer; a broker without news holds it "
     "back for fetch_max_wait_ms.",
-    "fetch_stalls_total": "Partitions that the watchdog found unfetched: a bug, and mended.",
     "fetched_bytes_total": "Bytes of record batches received, compressed as they come.",
     "fetches_total": "Fetches that were answered, with or without records.",
     "health": "1 for the verdict that holds, 0 for the others; dead: nothing will come any more.",

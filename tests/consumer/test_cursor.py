@@ -1,0 +1,411 @@
+"""Cursors and the sources that keep them: each is at one place, and known there."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+)
+
+from aiokafka_lite.consumer.assignment.cursor import (
+    LEGAL_MOVES,
+    MOST_CHUNKS,
+    RESTING,
+    BufferedChunk,
+    Cursor,
+    Loan,
+    Place,
+    Search,
+    Sought,
+)
+from aiokafka_lite.consumer.fetching.session import FetchSession
+from aiokafka_lite.errors import IllegalStateError, KafkaError
+from aiokafka_lite.structs import TopicPartition
+
+TP = TopicPartition("t", 0)
+ID = bytes(range(16))
+
+
+class Part:
+    """A chunk, as far as a cursor looks at it."""
+
+    def __init__(self, end_offset: int | None = None, error: KafkaError | None = None) -> None:
+        self.end_offset = end_offset
+        self.error = error
+
+
+class Keeper:
+    """A source that writes down where its cursors say that they are."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.places: dict[Cursor, Place] = {}
+
+    def moved(self, cursor: Cursor) -> None:
+        self.places[cursor] = cursor.place
+
+    def left(self, cursor: Cursor) -> None:
+        del self.places[cursor]
+
+
+@pytest.fixture
+def keeper() -> Keeper:
+    return Keeper(1)
+
+
+@pytest.fixture
+def cursor(keeper: Keeper) -> Cursor:
+    cursor = Cursor(TP)
+    cursor.read_from(keeper, 3, ID)
+    return cursor
+
+
+def started(cursor: Cursor, offset: int = 0) -> Cursor:
+    cursor.start_at(offset, -1, -1, is_in_work=False)
+    return cursor
+
+
+def buffer(cursor: Cursor, chunk: Part, *, is_sticky: bool = False) -> None:
+    """Do what the buffer does."""
+    chunks: deque[BufferedChunk] = deque([*cursor.chunks, chunk])
+    cursor.chunks = chunks
+    cursor.buffered(chunk.end_offset, is_sticky=is_sticky)
+
+
+def drop(cursor: Cursor) -> None:
+    cursor.chunks = ()
+
+
+def in_each_place(keeper: Keeper) -> dict[Place, Cursor]:
+    """One cursor in each place."""
+    cursors = {place: Cursor(TopicPartition("t", place.value)) for place in Place}
+    for place, cursor in cursors.items():
+        cursor.read_from(keeper, 3, ID)
+        if place is not Place.UNPOSITIONED:
+            started(cursor)
+    cursors[Place.IN_FLIGHT].lend(10)
+    cursors[Place.BACKING_OFF].back_off(9.0, "refused")
+    for _ in range(MOST_CHUNKS):
+        buffer(cursors[Place.FULL], Part(5))
+    buffer(cursors[Place.FAILED], Part(error=KafkaError("bad")))
+    return cursors
+
+
+def test_each_place_is_reached_by_a_name_that_says_why(keeper: Keeper) -> None:
+    cursors = in_each_place(keeper)
+    assert {place: cursor.place for place, cursor in cursors.items()} == {p: p for p in Place}
+    del cursors[Place.IN_FLIGHT]  # its source has lent it, and is not told
+    assert {cursor: keeper.places[cursor] for cursor in cursors.values()} == {
+        cursor: place for place, cursor in cursors.items()
+    }
+
+
+def test_every_place_has_its_moves_and_only_one_leads_into_flight() -> None:
+    assert LEGAL_MOVES.keys() == set(Place)
+    assert [place for place, after in LEGAL_MOVES.items() if Place.IN_FLIGHT in after] == [
+        Place.READY
+    ]
+    assert all(after >= RESTING | {Place.UNPOSITIONED} for after in LEGAL_MOVES.values())
+
+
+def test_only_what_is_ready_is_lent(keeper: Keeper) -> None:
+    for place, cursor in in_each_place(keeper).items():
+        if place is Place.READY:
+            assert cursor.lend(10) == Loan(cursor, 0, 3, ID, 10)
+        else:
+            with pytest.raises(IllegalStateError, match=place.name):
+                cursor.lend(10)
+
+
+@pytest.mark.parametrize("switch", ["pause", "begin_revocation"])
+def test_what_is_paused_or_given_back_is_not_lent(cursor: Cursor, switch: str) -> None:
+    getattr(started(cursor), switch)()
+    with pytest.raises(IllegalStateError):
+        cursor.lend(10)
+
+
+CALLS_IN: dict[str, Callable[[Cursor], object]] = {
+    "a seek": lambda cursor: cursor.start_at(0, -1, -1, is_in_work=False),
+    "a reset": lambda cursor: cursor.await_reset(-1, ""),
+    "a check of the log": lambda cursor: cursor.await_validation(),
+    "another log": lambda cursor: cursor.forget_log(),
+    "what was buffered is dropped": lambda cursor: cursor.refetch(),
+    "the end of the assignment": lambda cursor: cursor.end_assignment(),
+    "another source": lambda cursor: cursor.read_from(Keeper(2), 3, ID),
+    "no leader": lambda cursor: cursor.read_from(None),
+    "an error": lambda cursor: cursor.failed(5.0, "refused"),
+}
+
+
+@pytest.mark.parametrize("event", CALLS_IN)
+def test_a_loan_is_over_with(cursor: Cursor, event: str) -> None:
+    loan = started(cursor).lend(10)
+    CALLS_IN[event](cursor)
+    assert cursor.loan is None
+    assert cursor.place is not Place.IN_FLIGHT
+    if cursor.is_assigned and cursor.place is Place.READY:
+        assert cursor.lend(10) is not loan
+
+
+KEEPS: dict[str, Callable[[Cursor], object]] = {
+    "a pause": lambda cursor: cursor.pause(),
+    "a resume": lambda cursor: cursor.resume(),
+    "a newer leader epoch at the same node": lambda c: c.read_from(c.source, 4, ID),
+    "an answer without records": lambda cursor: cursor.answered(7, 7, 0),
+    "the hand-out of what is buffered": lambda cursor: cursor.chunks_changed(),
+}
+
+
+@pytest.mark.parametrize("event", KEEPS)
+def test_a_loan_outlives(cursor: Cursor, event: str) -> None:
+    loan = started(cursor).lend(10)
+    KEEPS[event](cursor)
+    assert cursor.loan is loan
+
+
+def test_a_loan_is_outdated_by_a_pause_until_the_resume(cursor: Cursor) -> None:
+    loan = started(cursor).lend(10)
+    cursor.pause()
+    assert loan.is_outdated
+    cursor.resume()
+    assert not loan.is_outdated
+
+
+@pytest.mark.parametrize("name", [(4, ID), (3, bytes(16))])
+def test_a_loan_is_outdated_by_another_name(cursor: Cursor, name: tuple[int, bytes]) -> None:
+    loan = started(cursor).lend(10)
+    cursor.read_from(cursor.source, *name)
+    assert loan.is_outdated
+
+
+@pytest.mark.parametrize("event", CALLS_IN.keys() - {"an error", "another source", "no leader"})
+def test_a_search_is_over_with(cursor: Cursor, event: str) -> None:
+    cursor.await_reset(-1, "")
+    search = cursor.search
+    assert search is not None
+    CALLS_IN[event](cursor)
+    assert not search.is_current
+
+
+def test_a_search_that_begins_anew_is_for_the_same(cursor: Cursor) -> None:
+    started(cursor, 7).await_reset(-1, "out of range")
+    cursor.refetch()
+    search = cursor.search
+    assert isinstance(search, Search)
+    found = (search.sought, search.timestamp, search.replaced, search.reason)
+    assert found == (Sought.RESET, -1, 7, "out of range")
+
+
+def test_an_error_on_the_way_to_a_position_fails_only_what_the_application_has_to_mend(
+    cursor: Cursor,
+) -> None:
+    buffer(cursor, Part(error=KafkaError("passes")))
+    assert cursor.place is Place.UNPOSITIONED
+    drop(cursor)
+    buffer(cursor, Part(error=KafkaError("stays")), is_sticky=True)
+    assert cursor.place is Place.FAILED
+    drop(cursor)
+    assert started(cursor).place is Place.READY
+
+
+def test_a_back_off_outlives_an_error_that_is_raised(cursor: Cursor) -> None:
+    started(cursor).failed(9.0, "refused")
+    buffer(cursor, Part(error=KafkaError("refused")))
+    assert cursor.place is Place.FAILED
+    drop(cursor)
+    cursor.chunks_changed()
+    assert cursor.place is Place.BACKING_OFF
+    cursor.end_back_off()
+    assert cursor.place is Place.READY
+
+
+# --- At random --------------------------------------------------------------------------------
+T = TypeVar("T")
+
+
+class Config:
+    retry_backoff_s = 0.1
+    request_timeout_s = 1.0
+    max_partition_fetch_bytes = 10
+    check_crcs = True
+    is_read_committed = False
+
+
+class Replicas:
+    lease_ends_at = float("inf")
+
+
+class StandIn:
+    """What a source asks of what it belongs to, as far as lending goes."""
+
+    def __init__(self) -> None:
+        self.config = Config()
+        self.rng = random.Random(1)
+        self.replicas = Replicas()
+        self.buffer = object()
+        self.left_out: set[Cursor] = set()
+
+    def is_left_out(self, cursor: Cursor) -> bool:
+        return cursor in self.left_out
+
+
+class SourceMachine(RuleBasedStateMachine):
+    """Moves of three cursors between two sources in any order; the lists agree with the places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+
+    def run(self, function: Callable[[], T]) -> T:
+        async def inside() -> T:
+            return function()
+
+        return self.loop.run_until_complete(inside())
+
+    @initialize()
+    def begin(self) -> None:
+        from aiokafka_lite.consumer.fetching.answer import NodeCounts
+        from aiokafka_lite.consumer.fetching.source import Source
+
+        self.parent = StandIn()
+        self.sources = self.run(
+            lambda: [
+                Source(self.parent, node_id, NodeCounts())  # type: ignore[arg-type]
+                for node_id in (1, 2)
+            ]
+        )
+        self.cursors = [Cursor(TopicPartition("t", number)) for number in range(3)]
+        for cursor in self.cursors:
+            cursor.read_from(self.sources[0], 0, ID)
+
+    def teardown(self) -> None:
+        self.loop.close()
+
+    numbers = st.integers(0, 2)
+
+    @rule(number=numbers)
+    def seek(self, number: int) -> None:
+        drop(self.cursors[number])
+        started(self.cursors[number])
+
+    @rule(number=numbers)
+    def reset(self, number: int) -> None:
+        drop(self.cursors[number])
+        self.cursors[number].await_reset(-1, "")
+
+    @rule(number=numbers)
+    def drop_what_is_buffered(self, number: int) -> None:
+        drop(self.cursors[number])
+        self.cursors[number].refetch()
+
+    @rule(number=numbers, is_paused=st.booleans())
+    def pause_or_resume(self, number: int, *, is_paused: bool) -> None:
+        cursor = self.cursors[number]
+        (cursor.pause if is_paused else cursor.resume)()
+
+    @rule(number=numbers, is_revoking=st.booleans())
+    def give_back_or_keep(self, number: int, *, is_revoking: bool) -> None:
+        cursor = self.cursors[number]
+        (cursor.begin_revocation if is_revoking else cursor.keep)()
+
+    @rule(number=numbers, to=st.sampled_from([0, 1, None]), epoch=st.integers(0, 2))
+    def change_leader(self, number: int, to: int | None, epoch: int) -> None:
+        source = None if to is None else self.sources[to]
+        self.cursors[number].read_from(source, epoch, ID)
+
+    @rule(number=numbers)
+    def assign_anew(self, number: int) -> None:
+        self.cursors[number].end_assignment()
+        drop(self.cursors[number])
+        self.cursors[number] = cursor = Cursor(TopicPartition("t", number))
+        cursor.read_from(self.sources[0], 0, ID)
+
+    @rule(number=numbers, is_error=st.booleans())
+    def answer(self, number: int, *, is_error: bool) -> None:
+        cursor = self.cursors[number]
+        if cursor.loan is None:
+            return
+        if is_error:
+            cursor.failed(1e12, "refused")
+        else:
+            buffer(cursor, Part(cursor.fetched + 1))
+
+    @rule(number=numbers)
+    def meet_an_error(self, number: int) -> None:
+        cursor = self.cursors[number]
+        if cursor.search is None and not cursor.is_full:
+            buffer(cursor, Part(error=KafkaError("bad")))
+
+    @rule(number=numbers)
+    def use_a_chunk_up(self, number: int) -> None:
+        cursor = self.cursors[number]
+        cursor.chunks = deque(list(cursor.chunks)[1:])
+        cursor.chunks_changed()
+
+    @rule(number=numbers)
+    def end_back_off(self, number: int) -> None:
+        self.cursors[number].end_back_off()
+
+    @rule(numbers=st.sets(numbers))
+    def leave_out(self, numbers: set[int]) -> None:
+        self.parent.left_out = {self.cursors[number] for number in numbers}
+        for source in self.sources:
+            source.choose_anew()
+
+    @rule(number=st.integers(0, 1))
+    def next_request(self, number: int) -> None:
+        source = self.sources[number]
+        self.run(source._lend)
+        asked = {loan.cursor for loan in session_of(source).loans}
+        wanted = {
+            cursor
+            for cursor in self.cursors
+            if cursor.source is source
+            and cursor.is_fetchable
+            and not cursor.retry_at
+            and not cursor.is_full
+            and cursor not in self.parent.left_out
+        }
+        # In flight already, with an answer buffered or an error met since: that one stays so.
+        assert wanted <= asked
+        assert all(loan.offset == loan.cursor.fetched for loan in session_of(source).loans)
+        assert not any(loan.is_outdated for loan in session_of(source).loans)
+
+    @invariant()
+    def every_cursor_is_known_where_it_is(self) -> None:
+        for source in getattr(self, "sources", ()):
+            loans = {loan.cursor for loan in session_of(source).loans}
+            here = {cursor for cursor in self.cursors if cursor.source is source}
+            assert source._cursors == here
+            assert loans == {c for c in here if c.place is Place.IN_FLIGHT}
+            assert source._ready.keys() == {
+                c for c in here if c.place is Place.READY and c.is_fetchable
+            }
+            assert source._backing_off.keys() == {c for c in here if c.place is Place.BACKING_OFF}
+            for loan in session_of(source).loans:
+                assert loan.cursor.loan is loan
+        for cursor in getattr(self, "cursors", ()):
+            assert (cursor.loan is not None) is (cursor.place is Place.IN_FLIGHT)
+            if cursor.place is Place.UNPOSITIONED:
+                assert cursor.search is not None
+
+
+def session_of(source: object) -> FetchSession:
+    session = source._session  # type: ignore[attr-defined]
+    assert isinstance(session, FetchSession)
+    return session
+
+
+TestSource = SourceMachine.TestCase
+TestSource.settings = settings(max_examples=50, stateful_step_count=100, deadline=None)
