@@ -37,7 +37,7 @@ OLD_MARKER: Final = "kafka"
 _topic_numbers = itertools.count(1)
 
 
-class KafkaOptions(NamedTuple):
+class MarkerOptions(NamedTuple):
     """What the marker takes; the one closest to the test counts, option by option."""
 
     nodes: int | None = None
@@ -128,7 +128,7 @@ def _run_broker(request: pytest.FixtureRequest, *, nodes: int) -> Iterator[Broke
     broker.raise_if_failed()
 
 
-def _options(request: pytest.FixtureRequest) -> KafkaOptions:
+def _options(request: pytest.FixtureRequest) -> MarkerOptions:
     """Put the markers of a test together; fails the test if one of them is wrong."""
     given: dict[str, object] = {}
     for marker in request.node.iter_markers():  # from the test outwards
@@ -150,7 +150,7 @@ def _options(request: pytest.FixtureRequest) -> KafkaOptions:
             if not is_right(value):
                 _refuse(f"takes {wanted} for {name!r}", f"{name}={value!r}")
             given.setdefault(name, value)
-    return KafkaOptions(**given)  # type: ignore[arg-type]  # checked above
+    return MarkerOptions(**given)  # type: ignore[arg-type]  # checked above
 
 
 def _is_ours(marker: pytest.Mark) -> bool:

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Final, TypedDict
 
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.configs.settings import ResourceType, Settings, StoredSettings
+from aiokafka_lite.broker.configs.settings import ClusterSettings, ResourceType, StoredSettings
 from aiokafka_lite.broker.configs.topic_config import TopicConfig
 from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.log.files import replace_file
@@ -140,7 +140,7 @@ class TopicCatalog:
         # Grows when a topic is made, grows or is deleted; and its value when one was made last.
         self.version = self.created_version = 0
         self.cluster_id = uuid_to_str(rng.randbytes(16))
-        self.settings = Settings(config)
+        self.settings = ClusterSettings(config)
 
     # Looking up
 

@@ -50,7 +50,7 @@ TRANSACTION_TOPIC_CONFIG: Final[Mapping[str, str]] = {
 }
 
 
-class Cluster(DirectAccess):
+class EmbeddedCluster(DirectAccess):
     """Topics and leaders. Call its methods in the broker's event loop.
 
     Args:

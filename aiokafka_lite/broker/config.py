@@ -14,7 +14,7 @@ from aiokafka_lite.broker.security.listener import (
     SecurityProtocol,
     check_listeners,
 )
-from aiokafka_lite.broker.security.mechanism import Mechanism
+from aiokafka_lite.broker.security.mechanism import SaslMechanism
 from aiokafka_lite.broker.security.tls import ClientAuth
 from aiokafka_lite.sasl import Secret
 
@@ -85,7 +85,7 @@ class BrokerConfig:
     security_protocol: SecurityProtocol | str = SecurityProtocol.PLAINTEXT
     ssl_context: ssl.SSLContext | None = field(default=None, repr=False)
     ssl_client_auth: ClientAuth | str = ClientAuth.NONE
-    sasl_mechanisms: Sequence[Mechanism | str] = DEFAULT_MECHANISMS
+    sasl_mechanisms: Sequence[SaslMechanism | str] = DEFAULT_MECHANISMS
     listeners: Sequence[Listener] = ()
     users: Mapping[str, Secret | str] = field(default_factory=dict, repr=False)
     oauth_allow_unsecured_tokens: bool = False

@@ -21,7 +21,7 @@ from aiokafka_lite.broker.network.channel import RequestChannel
 from aiokafka_lite.broker.network.dispatcher import Dispatcher
 from aiokafka_lite.broker.network.endpoint import Endpoint
 from aiokafka_lite.broker.network.processor import Processor
-from aiokafka_lite.broker.network.work import Work
+from aiokafka_lite.broker.network.work import RequestWork
 from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC, Node
 from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator
@@ -56,7 +56,7 @@ class BrokerNode:
         # Made by open(), which has a loop.
         self._loop: asyncio.AbstractEventLoop
         self.on_bug: Callable[[str, BaseException], None]
-        self.channel: RequestChannel[Work]
+        self.channel: RequestChannel[RequestWork]
         self.fetch_sessions: FetchSessionCache
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator

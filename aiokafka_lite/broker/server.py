@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 from aiokafka_lite._compat import Self
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker import handlers
-from aiokafka_lite.broker.cluster import Cluster
-from aiokafka_lite.broker.cluster_topics import ClusterTopics
+from aiokafka_lite.broker.catalog_topics import CatalogTopics
+from aiokafka_lite.broker.cluster import EmbeddedCluster
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.faults import ConnectionRule, Faults, Rule
 from aiokafka_lite.broker.faults.builder import Leaders
@@ -41,13 +41,13 @@ from aiokafka_lite.broker.log.retention import delete_expired
 from aiokafka_lite.broker.network.purgatory import Purgatory
 from aiokafka_lite.broker.network.request_log import RequestLog
 from aiokafka_lite.broker.node import BrokerNode
-from aiokafka_lite.broker.security.guard import Guard
+from aiokafka_lite.broker.security.cluster_security import ClusterSecurity
 from aiokafka_lite.broker.security.listener import (
     DEFAULT_MECHANISMS,
     Listener,
     SecurityProtocol,
 )
-from aiokafka_lite.broker.security.mechanism import Mechanism
+from aiokafka_lite.broker.security.mechanism import SaslMechanism
 from aiokafka_lite.broker.topics import (
     Node,
 )
@@ -70,7 +70,7 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
+class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
     """An embedded Kafka broker: a cluster of one node or more, for tests and laptops.
 
     ::
@@ -130,7 +130,7 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
         auto_create_topics: bool = True,
         security_protocol: SecurityProtocol | str = SecurityProtocol.PLAINTEXT,
         ssl_context: ssl.SSLContext | None = None,
-        sasl_mechanisms: Sequence[Mechanism | str] = DEFAULT_MECHANISMS,
+        sasl_mechanisms: Sequence[SaslMechanism | str] = DEFAULT_MECHANISMS,
         users: Mapping[str, Secret | str] | None = None,
         listeners: Sequence[Listener] = (),
         allow_remote: bool = False,
@@ -167,10 +167,10 @@ class Broker(Cluster, FaultMethods[Rule, ConnectionRule]):
             rng=rng or random.Random(),
             on_change=self._partition_changed,
         )
-        self.security = Guard(config, self.disk, clock, rng)
+        self.security = ClusterSecurity(config, self.disk, clock, rng)
         self.transactions = ClusterTransactions(self)
         self.failure: BaseException | None = None
-        self.group_topics = ClusterTopics(self.catalog, self.nodes)
+        self.group_topics = CatalogTopics(self.catalog, self.nodes)
         self._is_running = False
         # Made by start(), which has a loop.
         self.loop: asyncio.AbstractEventLoop

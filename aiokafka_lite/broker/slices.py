@@ -19,7 +19,7 @@ NAMES_AT_ONCE: Final = 1_000
 T = TypeVar("T")
 
 
-class Slices:
+class LoopSlices:
     """Tells when the time is up, and lets the loop run then."""
 
     __slots__ = ("_ends_at", "_now_s")
@@ -49,7 +49,7 @@ class in_slices(Generic[T]):  # noqa: N801 -- it reads like a function: async fo
 
     def __init__(self, items: Iterable[T]) -> None:
         self._items: Iterator[T] = iter(items)
-        self._slices = Slices()
+        self._slices = LoopSlices()
 
     def __aiter__(self) -> in_slices[T]:
         return self
@@ -73,7 +73,7 @@ async def sorted_in_slices(names: Iterable[str]) -> list[str]:
 
 async def run_in_slices(steps: Steps[T]) -> T:
     """Take steps, let the loop run after each slice, and return what comes of them."""
-    slices = Slices()
+    slices = LoopSlices()
     with closing(steps):
         while True:
             try:

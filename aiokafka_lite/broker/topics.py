@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import Buffer
 from aiokafka_lite.broker.configs.topic_config import TopicConfig
-from aiokafka_lite.broker.log.epochs import EpochEnd
+from aiokafka_lite.broker.log.epochs import OffsetAndEpoch
 from aiokafka_lite.broker.log.partition_log import AppendResult, PartitionLog
 from aiokafka_lite.errors import (
     FencedLeaderEpochError,
@@ -180,7 +180,7 @@ class Partition:
         self.log.expire_segments(count)
         self.on_change(self.key)
 
-    def end_of_epoch(self, epoch: int) -> EpochEnd:
+    def end_of_epoch(self, epoch: int) -> OffsetAndEpoch:
         """Return where a leader epoch ended."""
         return self.log.end_of_epoch(epoch)
 

@@ -203,7 +203,7 @@ async def _serve(options: argparse.Namespace) -> None:
             await asyncio.Event().wait()
 
 
-def _broker(options: argparse.Namespace, security: broker_security.Security) -> Broker:
+def _broker(options: argparse.Namespace, security: broker_security.BrokerSecurity) -> Broker:
     try:
         return Broker(
             nodes=options.nodes,

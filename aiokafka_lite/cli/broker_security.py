@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.security.listener import DEFAULT_MECHANISMS, Listener, SecurityProtocol
-from aiokafka_lite.broker.security.mechanism import Mechanism
+from aiokafka_lite.broker.security.mechanism import SaslMechanism
 from aiokafka_lite.broker.security.tls import ClientAuth, server_ssl_context
 from aiokafka_lite.cli.arguments import host_and_port
 from aiokafka_lite.cli.problems import CommandError
@@ -26,7 +26,7 @@ TOKEN_LIFETIME_S: Final = 24 * 3_600
 OWNER_ONLY: Final = 0o600
 
 
-class Security(NamedTuple):
+class BrokerSecurity(NamedTuple):
     """What the options say about it, checked.
 
     Attributes:
@@ -47,7 +47,7 @@ class Security(NamedTuple):
 
     @property
     def has_tokens(self) -> bool:
-        return any(Mechanism.OAUTHBEARER in each.mechanisms for each in self.listeners)
+        return any(SaslMechanism.OAUTHBEARER in each.mechanisms for each in self.listeners)
 
 
 class ListenOption(NamedTuple):
@@ -131,8 +131,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--sasl-mechanism",
-        type=Mechanism,
-        choices=list(Mechanism),
+        type=SaslMechanism,
+        choices=list(SaslMechanism),
         action="append",
         help="what to offer; may be repeated (default: PLAIN and both SCRAMs)",
     )
@@ -179,7 +179,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def security_of(options: argparse.Namespace) -> Security:
+def security_of(options: argparse.Namespace) -> BrokerSecurity:
     """Return what the options say, with files read.
 
     Raises:
@@ -203,7 +203,7 @@ def security_of(options: argparse.Namespace) -> Security:
     if client_auth is None:
         client_auth = ClientAuth.REQUIRED if options.tls_client_ca else ClientAuth.NONE
     context = _context(options, client_auth)
-    found = Security(
+    found = BrokerSecurity(
         tuple(
             replace(each, ssl_context=context) if each.protocol.has_tls else each
             for each in listeners
@@ -249,7 +249,7 @@ def _check(options: argparse.Namespace, *, has_tls: bool, has_sasl: bool) -> Non
                 raise CommandError(f"{option} needs a listener for it: --listen {what}://…")
     if options.tls_cert is None and (options.tls_key or options.tls_client_ca):
         raise CommandError("--tls-key and --tls-client-ca need --tls-cert")
-    is_token = Mechanism.OAUTHBEARER in (options.sasl_mechanism or ())
+    is_token = SaslMechanism.OAUTHBEARER in (options.sasl_mechanism or ())
     if options.oauth_allow_unsecured_tokens and not is_token:
         raise CommandError("--oauth-allow-unsecured-tokens needs --sasl-mechanism OAUTHBEARER")
     # SCRAM users that admin tools made are kept with the data.
@@ -305,7 +305,7 @@ def read_users(path: Path) -> dict[str, Secret]:
     return users
 
 
-def write_credentials(broker: Broker, security: Security) -> list[str]:
+def write_credentials(broker: Broker, security: BrokerSecurity) -> list[str]:
     """Write what clients need to a folder; return what to say of it, line by line.
 
     Raises:
@@ -335,7 +335,7 @@ def _write_token(broker: Broker, folder: Path, name: str) -> Path:
     return path
 
 
-def endpoints_text(broker: Broker, security: Security) -> str:
+def endpoints_text(broker: Broker, security: BrokerSecurity) -> str:
     """Return where the broker listens; with the protocol, unless that is just PLAINTEXT."""
     if [each.name for each in security.listeners] == [SecurityProtocol.PLAINTEXT]:
         return broker.bootstrap_servers

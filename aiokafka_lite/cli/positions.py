@@ -26,7 +26,7 @@ _EPOCH_MS: Final = re.compile(r"@[0-9]{1,18}")
 _TIME_OF_DAY: Final = re.compile(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?")
 
 
-class Place(NamedTuple):
+class TopicPosition(NamedTuple):
     """Where in each partition: at an offset, or by time (ms; or `EARLIEST`, `LATEST`).
 
     Attributes:
@@ -45,7 +45,7 @@ class Place(NamedTuple):
         return self.offset is None and self.time_ms >= 0
 
 
-def place(text: str) -> Place:
+def place(text: str) -> TopicPosition:
     """Parse a place.
 
     Raises:
@@ -54,19 +54,19 @@ def place(text: str) -> Place:
     word = text.strip()
     match word.lower():
         case "earliest" | "beginning":
-            return Place(None, EARLIEST, word)
+            return TopicPosition(None, EARLIEST, word)
         case "latest" | "end":
-            return Place(None, LATEST, word)
+            return TopicPosition(None, LATEST, word)
     if _OFFSET.fullmatch(word):
-        return Place(int(word), 0, word)
+        return TopicPosition(int(word), 0, word)
     if _EPOCH_MS.fullmatch(word):
-        return Place(None, int(word[1:]), word)
+        return TopicPosition(None, int(word[1:]), word)
     time_ms = _time_ms(word)
     if time_ms is None:
         time_ms = _ago_ms(word)
     if time_ms is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no place in a topic: write {FORMS}")
-    return Place(None, time_ms, word)
+    return TopicPosition(None, time_ms, word)
 
 
 def _time_ms(word: str) -> int | None:
@@ -100,7 +100,7 @@ class Found(NamedTuple):
 def find(
     cluster: BlockingCluster,
     tps: Collection[TopicPartition],
-    *places: Place,
+    *places: TopicPosition,
     isolation_level: str = "read_uncommitted",
 ) -> Found:
     """Look up where some places are in each partition; one round trip to each leader.
@@ -122,7 +122,7 @@ def find(
 
 
 def _offsets(
-    where: Place,
+    where: TopicPosition,
     begins: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     by_time: Mapping[TopicPartition, int],

@@ -12,9 +12,9 @@ from typing import Final, TypeVar
 from aiokafka_lite._compat import Buffer
 from aiokafka_lite.errors import IllegalArgumentError, KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol.decoding import (
-    Decoder,
     DecoderInSteps,
     Head,
+    MessageDecoder,
     PiecewiseDecoder,
     compile_decoder,
     compile_decoder_in_steps,
@@ -36,7 +36,7 @@ _INT16: Final = struct.Struct(">h")
 
 
 @cache
-def decoder(cls: type[M], version: int, head: Head = Head.NONE) -> Decoder[M]:
+def decoder(cls: type[M], version: int, head: Head = Head.NONE) -> MessageDecoder[M]:
     """Return the compiled decoder: it takes a view of bytes and uses them up, or raises.
 
     With a `head`, it takes a view of both.

@@ -46,7 +46,7 @@ M = TypeVar("M", bound=Message)
 M_co = TypeVar("M_co", bound=Message, covariant=True)
 
 
-class Decoder(Protocol[M_co]):
+class MessageDecoder(Protocol[M_co]):
     """A compiled decoder."""
 
     def __call__(self, view: memoryview, has_rest: bool = False, /) -> M_co:
@@ -57,7 +57,7 @@ class DecoderInSteps(Protocol[M_co]):
     """A compiled decoder that yields after so many elements."""
 
     def __call__(self, view: memoryview, has_rest: bool = False, /) -> Steps[M_co]:
-        """Decode a message as a `Decoder` does."""
+        """Decode a message as a `MessageDecoder` does."""
 
 
 class PiecewiseDecoder(Protocol[M_co]):
@@ -85,7 +85,7 @@ _CORRELATION_ID_BYTES: Final = 4
 PIECE: Final = 100
 
 
-def compile_decoder(cls: type[M], version: int, head: Head = Head.NONE) -> Decoder[M]:
+def compile_decoder(cls: type[M], version: int, head: Head = Head.NONE) -> MessageDecoder[M]:
     """Compile the decoder of `cls` in `version`; it must be one of `cls.versions`."""
     source = _DecoderSource(cls, version, head)
     return compile_function(f"decode {cls.__name__} v{version}", source.lines, source.constants)

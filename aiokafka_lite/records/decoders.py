@@ -24,7 +24,7 @@ __all__ = [
     "DECODERS",
     "PLAIN_DECODER_NOTE",
     "Columns",
-    "Cursor",
+    "RecordReader",
     "Decoder",
     "current",
     "use_decoder",
@@ -56,7 +56,7 @@ class Columns(Protocol):
     def clear(self) -> None: ...
 
 
-class Cursor(Protocol):
+class RecordReader(Protocol):
     """Goes once through the records of one batch, a record or a row at a time."""
 
     def take(self, into: list[ConsumerRecord], limit: int) -> bool:
@@ -124,7 +124,7 @@ class _BatchCursor(Protocol):
         append_time: int | None,
         floor: int,
         ceiling: int = ...,
-    ) -> Cursor: ...
+    ) -> RecordReader: ...
 
 
 class _MessageCursor(Protocol):
@@ -139,7 +139,7 @@ class _MessageCursor(Protocol):
         append_time: int | None,
         floor: int,
         ceiling: int = ...,
-    ) -> Cursor: ...
+    ) -> RecordReader: ...
 
 
 class Decoder(Protocol):

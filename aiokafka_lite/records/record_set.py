@@ -143,7 +143,7 @@ class RecordSet:
         self._payload: memoryview | None = None
         self._inflated: memoryview | None = None
         self._inflated_total_bytes = 0
-        self._cursor: decoders.Cursor | None = None
+        self._cursor: decoders.RecordReader | None = None
         self._error: KafkaError | None = None
 
     def take(self, max_records: int) -> list[Record]:
@@ -372,7 +372,7 @@ class RecordSet:
 
     def _batch_cursor(
         self, header: BatchHeader, records: memoryview, *, floor: int
-    ) -> decoders.Cursor:
+    ) -> decoders.RecordReader:
         return self._decoder.BatchCursor(
             self.topic,
             self.partition,

@@ -18,7 +18,7 @@ from aiokafka_lite.spark.process import answer_at_once
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from aiokafka_lite.spark.ranges import OffsetRange
+    from aiokafka_lite.spark.ranges import KafkaOffsetRange
 
 Reader = TypeVar("Reader", bound="TaskReader")
 
@@ -26,7 +26,7 @@ Reader = TypeVar("Reader", bound="TaskReader")
 class KafkaInputPartition(InputPartition):
     """What one task reads: ranges of offsets, of one partition or of several."""
 
-    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
+    def __init__(self, ranges: Sequence[KafkaOffsetRange]) -> None:
         self.ranges = tuple(ranges)
 
     @override

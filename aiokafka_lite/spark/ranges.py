@@ -9,7 +9,7 @@ from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
 
-class OffsetRange(NamedTuple):
+class KafkaOffsetRange(NamedTuple):
     """The records of one partition from `start` up to, and without, `end`.
 
     Leader, leader epoch and topic id are what the planner knew: a task that trusts them needs no

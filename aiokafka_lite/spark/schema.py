@@ -36,7 +36,7 @@ class SparkField(Protocol):
     def nullable(self) -> bool: ...
 
 
-class Column(NamedTuple):
+class ColumnType(NamedTuple):
     """A column's type, as Spark's `simpleString` says it, and as Arrow has it."""
 
     spark_type: str
@@ -48,16 +48,16 @@ class Column(NamedTuple):
 _HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _HEADERS: Final = pa.list_(pa.field("element", _HEADER))
 
-COLUMNS: Final[Mapping[str, Column]] = MappingProxyType(
+COLUMNS: Final[Mapping[str, ColumnType]] = MappingProxyType(
     {
-        "key": Column("binary", pa.binary()),
-        "value": Column("binary", pa.binary()),
-        "topic": Column("string", pa.string(), is_never_null=True),
-        "partition": Column("int", pa.int32(), is_never_null=True),
-        "offset": Column("bigint", pa.int64(), is_never_null=True),
-        "timestamp": Column("timestamp", pa.timestamp("us", "UTC")),
-        "timestampType": Column("int", pa.int32()),
-        "headers": Column("array<struct<key:string,value:binary>>", _HEADERS),
+        "key": ColumnType("binary", pa.binary()),
+        "value": ColumnType("binary", pa.binary()),
+        "topic": ColumnType("string", pa.string(), is_never_null=True),
+        "partition": ColumnType("int", pa.int32(), is_never_null=True),
+        "offset": ColumnType("bigint", pa.int64(), is_never_null=True),
+        "timestamp": ColumnType("timestamp", pa.timestamp("us", "UTC")),
+        "timestampType": ColumnType("int", pa.int32()),
+        "headers": ColumnType("array<struct<key:string,value:binary>>", _HEADERS),
     }
 )
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 from aiokafka_lite.broker.fetching.session import (
+    CachedPartition,
     FetchContext,
     FetchKey,
     FetchSessionCache,
-    FetchTarget,
 )
 from aiokafka_lite.errors import FetchSessionIdNotFound, NoError
 from aiokafka_lite.protocol.messages.fetch import PartitionData
@@ -16,8 +16,8 @@ from aiokafka_lite.protocol.messages.fetch import PartitionData
 EVICTION_S = 120.0
 
 
-def targets(count: int) -> list[FetchTarget]:
-    return [FetchTarget(FetchKey("t", n), 0, 1000, -1, -1) for n in range(count)]
+def targets(count: int) -> list[CachedPartition]:
+    return [CachedPartition(FetchKey("t", n), 0, 1000, -1, -1) for n in range(count)]
 
 
 class Clients:

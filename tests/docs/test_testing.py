@@ -13,7 +13,7 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli.load import load_file
 from aiokafka_lite.cli.main import build_parser
-from aiokafka_lite.pytest_plugin import KafkaOptions
+from aiokafka_lite.pytest_plugin import MarkerOptions
 from tests.support.distributions import built, copied_checkout
 from tests.support.fresh import Fresh
 
@@ -74,7 +74,7 @@ def test_every_example_passes_with_a_wheel_in_an_empty_environment(tmp_path: Pat
 
 def test_table_has_every_option_of_the_marker() -> None:
     section = PAGE.split("| option |")[1].split("```")[0]
-    assert tuple(re.findall(r"^\| `(\w+)` \|", section, re.M)) == KafkaOptions._fields
+    assert tuple(re.findall(r"^\| `(\w+)` \|", section, re.M)) == MarkerOptions._fields
 
 
 def test_table_names_methods_that_there_are() -> None:

@@ -19,7 +19,7 @@ from aiokafka_lite.broker.configs.definition import (
     INT_MAX,
     ConfigDef,
     ConfigType,
-    Range,
+    ValueRange,
     by_name,
 )
 from aiokafka_lite.broker.configs.topic_defs import TOPIC_CONFIGS
@@ -27,7 +27,7 @@ from aiokafka_lite.broker.topics import Node
 
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
-_NATURAL, _POSITIVE = Range(0), Range(1)
+_NATURAL, _POSITIVE = ValueRange(0), ValueRange(1)
 
 # These have no default of their own: another setting, in hours, gives the topics' one.
 _IN_HOURS: Final = (

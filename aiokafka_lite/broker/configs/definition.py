@@ -58,7 +58,7 @@ class Check(Protocol):
 
 
 @dataclass(frozen=True)
-class Range:
+class ValueRange:
     """Numbers from the lowest to the highest, None for no bound; `also` is legal, too."""
 
     lowest: float | None

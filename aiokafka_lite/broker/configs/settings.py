@@ -70,7 +70,7 @@ class StoredSettings(TypedDict):
     settings: dict[str, str]
 
 
-class Settings:
+class ClusterSettings:
     """The settings of everything but topics, and the defaults of topics.
 
     Args:

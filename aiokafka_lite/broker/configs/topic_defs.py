@@ -18,8 +18,8 @@ from aiokafka_lite.broker.configs.definition import (
     ConfigDef,
     ConfigType,
     OneOf,
-    Range,
     Value,
+    ValueRange,
     by_name,
 )
 
@@ -28,8 +28,8 @@ CODECS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
-_NATURAL, _POSITIVE = Range(0), Range(1)
-_OR_MINUS_ONE, _OR_MINUS_TWO = Range(-1), Range(-2)
+_NATURAL, _POSITIVE = ValueRange(0), ValueRange(1)
+_OR_MINUS_ONE, _OR_MINUS_TWO = ValueRange(-1), ValueRange(-2)
 _REPLICA: Final = re.compile("([0-9]+:[0-9]+)?")
 
 
@@ -64,11 +64,11 @@ TOPIC_CONFIGS: Final = by_name(
             "log.cleanup.policy",
         ),
         ConfigDef(
-            "compression.gzip.level", _INT, "-1", Range(1, 9, also=-1),
+            "compression.gzip.level", _INT, "-1", ValueRange(1, 9, also=-1),
             "Level used where the broker compresses with gzip.", "compression.gzip.level",
         ),
         ConfigDef(
-            "compression.lz4.level", _INT, "9", Range(1, 17),
+            "compression.lz4.level", _INT, "9", ValueRange(1, 17),
             "Level used where the broker compresses with lz4.", "compression.lz4.level",
         ),
         ConfigDef(
@@ -77,7 +77,7 @@ TOPIC_CONFIGS: Final = by_name(
             "compression.type",
         ),
         ConfigDef(
-            "compression.zstd.level", _INT, "3", Range(-131_072, 22),
+            "compression.zstd.level", _INT, "3", ValueRange(-131_072, 22),
             "Level used where the broker compresses with zstd.", "compression.zstd.level",
         ),
         ConfigDef(
@@ -138,7 +138,7 @@ TOPIC_CONFIGS: Final = by_name(
             "log.message.timestamp.type",
         ),
         ConfigDef(
-            "min.cleanable.dirty.ratio", _DOUBLE, "0.5", Range(0, 1),
+            "min.cleanable.dirty.ratio", _DOUBLE, "0.5", ValueRange(0, 1),
             "What part of a log must be new before it is compacted again.",
             "log.cleaner.min.cleanable.ratio",
         ),
@@ -175,11 +175,11 @@ TOPIC_CONFIGS: Final = by_name(
             "The age from which on segments are deleted; -1 for no limit.", "log.retention.ms",
         ),
         ConfigDef(
-            "segment.bytes", _INT, str(1 << 30), Range(1 << 20),
+            "segment.bytes", _INT, str(1 << 30), ValueRange(1 << 20),
             "The size of a segment.", "log.segment.bytes",
         ),
         ConfigDef(
-            "segment.index.bytes", _INT, "10485760", Range(4),
+            "segment.index.bytes", _INT, "10485760", ValueRange(4),
             "The size of a segment's index.", "log.index.size.max.bytes",
         ),
         ConfigDef(

@@ -16,7 +16,7 @@ from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.context import RequestContext
-    from aiokafka_lite.broker.network.work import Work
+    from aiokafka_lite.broker.network.work import RequestWork
 
 SIZE: Final = struct.Struct(">i")
 CORRELATION_ID: Final = struct.Struct(">ii")  # behind the size
@@ -58,7 +58,7 @@ class Throttle(AnswerAction):
     def __repr__(self) -> str:
         return f"throttle for {self._throttle_s} s"
 
-    def answer(self, work: Work, response: Response | None) -> bool:
+    def answer(self, work: RequestWork, response: Response | None) -> bool:
         if response is None:  # acks=0: muting is all that there is to notice
             if not self._is_muting:
                 return False
@@ -81,7 +81,7 @@ class RewriteRecords(AnswerAction):
     def __repr__(self) -> str:
         return f"rewrite record sets with {self._rewrite!r}"
 
-    def answer(self, work: Work, response: Response | None) -> bool:
+    def answer(self, work: RequestWork, response: Response | None) -> bool:
         chosen = [] if response is None else self._with_records(work.context, response)
         for tp, partition in chosen:
             partition.records = self._rewrite(tp, bytes(partition.records or b""))
@@ -130,7 +130,7 @@ class FrameHook(AnswerAction):
     def __repr__(self) -> str:
         return f"pass frames through {self._hook!r}"
 
-    def answer(self, work: Work, response: Response | None) -> bool:
+    def answer(self, work: RequestWork, response: Response | None) -> bool:
         if response is None:
             return False
         processor = work.processor
@@ -173,7 +173,7 @@ def wrong_correlation_id(context: RequestContext, frame: bytes) -> bytes:
     return CORRELATION_ID.pack(size, wrong) + frame[HEAD_BYTES:]
 
 
-class Pieces(AnswerAction):
+class SendInPieces(AnswerAction):
     """An answer leaves in pieces, with a pause between; the connection is muted meanwhile."""
 
     def __init__(self, cut: Callable[[bytes], Sequence[bytes]], pause_s: float) -> None:
@@ -183,14 +183,16 @@ class Pieces(AnswerAction):
     def __repr__(self) -> str:
         return f"send in pieces, every {self._pause_s} s"
 
-    def answer(self, work: Work, response: Response | None) -> bool:
+    def answer(self, work: RequestWork, response: Response | None) -> bool:
         if response is None:
             return False
         pieces = iter(self._cut(work.processor.encode(work, response)))
         self._send(work, response, pieces, next(pieces))
         return True
 
-    def _send(self, work: Work, response: Response, pieces: Iterator[bytes], piece: bytes) -> None:
+    def _send(
+        self, work: RequestWork, response: Response, pieces: Iterator[bytes], piece: bytes
+    ) -> None:
         following = next(pieces, None)
         if following is None:
             work.processor.write_rest(work, response, piece)
@@ -222,7 +224,7 @@ def cut_at(positions: Sequence[int]) -> Callable[[bytes], Sequence[bytes]]:
     return cut
 
 
-class StaleMetadata(AnswerAction):
+class AnswerStaleMetadata(AnswerAction):
     """Metadata says who led, and in which epoch, when the rule was made.
 
     Topics that were created since are not known.
@@ -240,7 +242,7 @@ class StaleMetadata(AnswerAction):
     def __repr__(self) -> str:
         return f"stale metadata of {len(self._topics)} topics"
 
-    def answer(self, work: Work, response: Response | None) -> bool:
+    def answer(self, work: RequestWork, response: Response | None) -> bool:
         if not isinstance(response, MetadataResponse):
             return False
         for topic in response.topics:

@@ -161,7 +161,7 @@ class RuleBuilder(Generic[RuleT_co]):
         """
         seen = self._leaders() if leaders is None else leaders
         unknown = UnknownTopicOrPartitionError.errno
-        return self._put(answering.StaleMetadata(dict(seen), unknown), times)
+        return self._put(answering.AnswerStaleMetadata(dict(seen), unknown), times)
 
     def throttle(self, throttle_s: float, times: int | None = 1, *, mute: bool = False) -> RuleT_co:
         """Say in answers that the client is throttled for so long, as if a quota were used up.
@@ -202,14 +202,14 @@ class RuleBuilder(Generic[RuleT_co]):
             cut = answering.cut_into(_positive("pieces", pieces))
         else:
             cut = answering.cut_every(_positive("piece_bytes", piece_bytes or 1))
-        return self._put(answering.Pieces(cut, pause_s), times)
+        return self._put(answering.SendInPieces(cut, pause_s), times)
 
     def trickle(self, bytes_per_s: int, times: int | None = 1) -> RuleT_co:
         """Send answers slowly, a piece every twentieth of a second."""
         _positive("bytes_per_s", bytes_per_s)
         interval_s = max(answering.TRICKLE_INTERVAL_S, 1 / bytes_per_s)
         size = max(1, round(bytes_per_s * interval_s))
-        return self._put(answering.Pieces(answering.cut_every(size), interval_s), times)
+        return self._put(answering.SendInPieces(answering.cut_every(size), interval_s), times)
 
 
 def _positive(name: str, value: int) -> int:

@@ -16,7 +16,7 @@ from aiokafka_lite.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.context import RequestContext
-    from aiokafka_lite.broker.network.work import Work
+    from aiokafka_lite.broker.network.work import RequestWork
 
 Replacement: TypeAlias = "Response | Callable[[RequestContext, Request[Response]], Response | None]"
 """An answer, or a plain function that makes one; None has the request handled as usual."""
@@ -35,11 +35,11 @@ class Fail(RequestAction):
     def __repr__(self) -> str:
         return f"fail with {for_code(self._code).message} ({self._code})"
 
-    def covers(self, work: Work) -> bool:
+    def covers(self, work: RequestWork) -> bool:
         is_fetch = isinstance(work.request, FetchRequest)  # a session's says little
         return is_fetch or not self._refusal(work).is_empty(work.request)
 
-    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+    def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
         request, context = work.request, work.context
         if isinstance(request, FetchRequest) and self._is_for_partitions:
             # Which partitions those are depends on the session: the handler looks them up.
@@ -69,13 +69,13 @@ class Fail(RequestAction):
         else:
             work.processor.close()  # acks=0: as Kafka tells such a producer
 
-    def answer(self, work: Work, response: Response | None) -> bool:
+    def answer(self, work: RequestWork, response: Response | None) -> bool:
         if response is not None:
             self._complete(work, response)
         work.processor.send(work, response)
         return True
 
-    def _complete(self, work: Work, response: Response) -> None:
+    def _complete(self, work: RequestWork, response: Response) -> None:
         refusal, request = self._refusal(work), work.request
         if work.refused is not None:
             refusal.merge(response, work.refused)
@@ -92,7 +92,7 @@ class Fail(RequestAction):
     def _is_for_partitions(self) -> bool:
         return self._at != "answer" and self._code not in _ABOUT_THE_SESSION
 
-    def _refusal(self, work: Work) -> Refusal:
+    def _refusal(self, work: RequestWork) -> Refusal:
         at = self._at
         if isinstance(work.request, FetchRequest) and not self._is_for_partitions:
             at = "answer"
@@ -116,7 +116,7 @@ class Delay(RequestAction):
     def __repr__(self) -> str:
         return f"delay by {self._delay_s} s"
 
-    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+    def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
         self.rule.faults.call_later(self._delay_s, go_on)
 
 
@@ -132,20 +132,20 @@ class Disconnect(RequestAction):
         way = "reset" if self._is_reset else "disconnect"
         return f"{way} {'after' if self._is_handled else 'before'} handling"
 
-    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+    def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
         if self._is_handled:
             go_on()
         else:
             self._end(work)
 
-    def answer(self, work: Work, response: Response | None) -> bool:
+    def answer(self, work: RequestWork, response: Response | None) -> bool:
         if self._after_bytes is not None and response is not None:
             frame = work.processor.encode(work, response)
             work.processor.write_now(frame[: self._after_bytes])
         self._end(work)
         return True
 
-    def _end(self, work: Work) -> None:
+    def _end(self, work: RequestWork) -> None:
         if self._is_reset:
             work.processor.reset()
         else:
@@ -161,11 +161,11 @@ class Silence(RequestAction):
     def __repr__(self) -> str:
         return f"silence {'after' if self._is_handled else 'before'} handling"
 
-    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+    def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
         if self._is_handled:
             go_on()
 
-    def answer(self, work: Work, response: Response | None) -> bool:
+    def answer(self, work: RequestWork, response: Response | None) -> bool:
         return True
 
 
@@ -178,7 +178,7 @@ class TakeOver(RequestAction):
     def __repr__(self) -> str:
         return f"answer with {self._replacement!r}"
 
-    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+    def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
         replacement = self._replacement
         if isinstance(replacement, Response):
             answer: Response | None = replacement

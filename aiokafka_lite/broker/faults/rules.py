@@ -29,7 +29,7 @@ from aiokafka_lite.protocol.schema import Request, Response
 if TYPE_CHECKING:
     from aiokafka_lite.broker.faults.connections import ConnectionRule
     from aiokafka_lite.broker.network.processor import Processor
-    from aiokafka_lite.broker.network.work import Work
+    from aiokafka_lite.broker.network.work import RequestWork
 
 Api: TypeAlias = type[Request[Response]] | str | int | None
 """A request's class, the API's name ("Fetch"), its key; None stands for every API."""
@@ -80,7 +80,7 @@ class Match:
     partition: int | Container[int] | None = None
     when: When | None = None
 
-    def covers(self, work: Work) -> bool:
+    def covers(self, work: RequestWork) -> bool:
         """Say whether a request is one of these."""
         context, request = work.context, work.request
         return (
@@ -104,7 +104,7 @@ class Match:
             partition is None or _is_one_of(self.partition, partition)
         )
 
-    def _covers_any_partition(self, work: Work) -> bool:
+    def _covers_any_partition(self, work: RequestWork) -> bool:
         context = work.context
         topic_name = topic_names(context)
         named = refusals.named_partitions(work.request, context.api_version, topic_name)
@@ -135,16 +135,16 @@ class Action(ABC):
 
     rule: Rule
 
-    def covers(self, work: Work) -> bool:
+    def covers(self, work: RequestWork) -> bool:
         """Say whether there is anything to do to a request that the rule matches."""
         return True
 
     @abstractmethod
-    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+    def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
         """Take a request that is about to be handled; `go_on` has it handled."""
 
     @abstractmethod
-    def answer(self, work: Work, response: Response | None) -> bool:
+    def answer(self, work: RequestWork, response: Response | None) -> bool:
         """Take the answer to that request; return False to have it sent as if there were no rule.
 
         The rule has not applied then.
@@ -154,7 +154,7 @@ class Action(ABC):
 class RequestAction(Action):
     """An action on requests; answers are sent as they are."""
 
-    def answer(self, work: Work, response: Response | None) -> bool:
+    def answer(self, work: RequestWork, response: Response | None) -> bool:
         work.processor.send(work, response)
         return True
 
@@ -162,7 +162,7 @@ class RequestAction(Action):
 class AnswerAction(Action):
     """An action on answers; requests are handled as they are."""
 
-    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+    def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
         go_on()
 
 
@@ -264,13 +264,13 @@ class Rule:
             if self.hits >= wanted and not future.done():
                 future.set_result(None)
 
-    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+    def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
         """Apply to a request, before it is handled."""
         if not isinstance(self.action, AnswerAction):
             self.note_hit()
         self.action.handle(work, go_on)
 
-    def answer(self, work: Work, response: Response | None) -> None:
+    def answer(self, work: RequestWork, response: Response | None) -> None:
         """Apply to its answer."""
         is_applied = self.action.answer(work, response)
         if not is_applied:
@@ -286,7 +286,7 @@ class Holding(RequestAction):
     def __init__(self) -> None:
         self._held: list[Callable[[], None]] = []
 
-    def handle(self, work: Work, go_on: Callable[[], None]) -> None:
+    def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
         self._held.append(go_on)
 
     def release(self) -> None:
@@ -373,7 +373,7 @@ class Faults:
             self._connection_rules.remove(rule)
         self.is_armed_for_connections = bool(self._connection_rules)
 
-    def take(self, work: Work) -> Rule | None:
+    def take(self, work: RequestWork) -> Rule | None:
         """Return the first rule that is for a request, used up by one."""
         for rule in self._rules:
             if rule.match.covers(work) and rule.action.covers(work):

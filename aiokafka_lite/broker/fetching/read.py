@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite._compat import Buffer
-from aiokafka_lite.broker.fetching.session import FetchTarget
+from aiokafka_lite.broker.fetching.session import CachedPartition
 from aiokafka_lite.broker.log.epochs import UNDEFINED_EPOCH
 from aiokafka_lite.broker.topics import NO_EPOCH, Partition, PartitionKey
 from aiokafka_lite.errors import (
@@ -28,7 +28,7 @@ READ_COMMITTED: Final = 1
 NO_OFFSET: Final = -1
 NO_REPLICA: Final = -1
 
-Find = Callable[[FetchTarget], "Partition | type[BrokerResponseError]"]
+Find = Callable[[CachedPartition], "Partition | type[BrokerResponseError]"]
 
 
 class Reader(Protocol):
@@ -68,7 +68,7 @@ class Findings(NamedTuple):
         is_final: Waiting would not help: a partition has an error, or its log diverged.
     """
 
-    results: list[tuple[FetchTarget, PartitionData]]
+    results: list[tuple[CachedPartition, PartitionData]]
     size: int
     is_final: bool
 
@@ -84,14 +84,14 @@ class FetchRead:
     """
 
     def __init__(
-        self, targets: Sequence[FetchTarget], limits: FetchLimits, find: Find, reader: Reader
+        self, targets: Sequence[CachedPartition], limits: FetchLimits, find: Find, reader: Reader
     ) -> None:
         self._targets = targets
         self._limits = limits
         self._find = find
         self._reader = reader
         # Those of the latest `read` that exist: any of them changing is worth another try.
-        self._served: list[FetchTarget] = []
+        self._served: list[CachedPartition] = []
         self.keys: list[PartitionKey] = []
 
     def read(self) -> Findings:
@@ -100,7 +100,7 @@ class FetchRead:
 
     def read_in_steps(self) -> Steps[Findings]:
         """Read every partition, within the limits, and yield after so many."""
-        results: list[tuple[FetchTarget, PartitionData]] = []
+        results: list[tuple[CachedPartition, PartitionData]] = []
         self._served, self.keys = [], []
         left, size, is_final = self._limits.max_bytes, 0, False
         for target in self._targets:
@@ -140,7 +140,7 @@ class FetchRead:
         return False
 
     def _read(
-        self, target: FetchTarget, partition: Partition, left: int, *, at_least_one: bool
+        self, target: CachedPartition, partition: Partition, left: int, *, at_least_one: bool
     ) -> PartitionData:
         log, reader = partition.log, self._reader
         try:
@@ -184,7 +184,7 @@ class FetchRead:
     def _is_committed(self) -> bool:
         return self._limits.isolation_level == READ_COMMITTED
 
-    def _end_offset(self, target: FetchTarget, partition: Partition) -> int:
+    def _end_offset(self, target: CachedPartition, partition: Partition) -> int:
         """Return how far may be read: behind the last stable offset only by who is there already.
 
         That is no error: a transaction may have begun before it was asked for.
@@ -196,7 +196,7 @@ class FetchRead:
         return min(max(stable, min(target.fetch_offset, end_offset)), end_offset)
 
     @staticmethod
-    def _diverging(target: FetchTarget, partition: Partition) -> EpochEndOffset | None:
+    def _diverging(target: CachedPartition, partition: Partition) -> EpochEndOffset | None:
         """Return where the log of the reader and this one part, if they do (KIP-595)."""
         if target.last_fetched_epoch == NO_EPOCH:
             return None
@@ -222,7 +222,7 @@ def _aborted_transactions(
     ]
 
 
-def error_data(target: FetchTarget, error: type[BrokerResponseError]) -> PartitionData:
+def error_data(target: CachedPartition, error: type[BrokerResponseError]) -> PartitionData:
     """Return the answer for a partition that cannot be read."""
     return PartitionData(
         partition_index=target.key.partition,

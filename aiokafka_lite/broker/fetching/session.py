@@ -43,7 +43,7 @@ class FetchKey(NamedTuple):
 
 
 @dataclass
-class FetchTarget:
+class CachedPartition:
     """One partition of a request.
 
     Attributes:
@@ -58,7 +58,7 @@ class FetchTarget:
     sent_high_watermark: int = UNKNOWN_OFFSET
     sent_log_start_offset: int = UNKNOWN_OFFSET
 
-    def update(self, newer: FetchTarget) -> None:
+    def update(self, newer: CachedPartition) -> None:
         """Take over what the client asks for now; what it was told stays."""
         self.fetch_offset = newer.fetch_offset
         self.max_bytes = newer.max_bytes
@@ -85,7 +85,7 @@ class FetchTarget:
 
 
 @dataclass
-class FetchSession:
+class BrokerFetchSession:
     """What one client's fetch thread reads, in the order in which to read it."""
 
     id: int
@@ -93,9 +93,9 @@ class FetchSession:
     created_at: float
     last_used_at: float
     epoch: int
-    targets: dict[FetchKey, FetchTarget] = field(default_factory=dict)
+    targets: dict[FetchKey, CachedPartition] = field(default_factory=dict)
 
-    def update(self, wanted: Iterable[FetchTarget], forgotten: Iterable[FetchKey]) -> None:
+    def update(self, wanted: Iterable[CachedPartition], forgotten: Iterable[FetchKey]) -> None:
         """Apply an incremental request."""
         for target in wanted:
             known = self.targets.get(target.key)
@@ -114,12 +114,12 @@ class FetchContext(ABC):
 
     @property
     @abstractmethod
-    def targets(self) -> Sequence[FetchTarget]:
+    def targets(self) -> Sequence[CachedPartition]:
         """The partitions to read, in order."""
 
     @abstractmethod
     def to_send(
-        self, results: Sequence[tuple[FetchTarget, PartitionData]]
+        self, results: Sequence[tuple[CachedPartition, PartitionData]]
     ) -> tuple[int, list[tuple[FetchKey, PartitionData]]]:
         """Return the session id and the partitions to answer with; called once."""
 
@@ -131,11 +131,11 @@ class RefusedContext(FetchContext):
         self.error = error
 
     @property
-    def targets(self) -> Sequence[FetchTarget]:
+    def targets(self) -> Sequence[CachedPartition]:
         return ()
 
     def to_send(
-        self, results: Sequence[tuple[FetchTarget, PartitionData]]
+        self, results: Sequence[tuple[CachedPartition, PartitionData]]
     ) -> tuple[int, list[tuple[FetchKey, PartitionData]]]:
         return NO_SESSION, []
 
@@ -143,15 +143,15 @@ class RefusedContext(FetchContext):
 class SessionlessContext(FetchContext):
     """A full request that wants no session."""
 
-    def __init__(self, wanted: Sequence[FetchTarget]) -> None:
+    def __init__(self, wanted: Sequence[CachedPartition]) -> None:
         self._wanted = wanted
 
     @property
-    def targets(self) -> Sequence[FetchTarget]:
+    def targets(self) -> Sequence[CachedPartition]:
         return self._wanted
 
     def to_send(
-        self, results: Sequence[tuple[FetchTarget, PartitionData]]
+        self, results: Sequence[tuple[CachedPartition, PartitionData]]
     ) -> tuple[int, list[tuple[FetchKey, PartitionData]]]:
         return NO_SESSION, [(target.key, data) for target, data in results]
 
@@ -162,7 +162,7 @@ class FullContext(SessionlessContext):
     def __init__(
         self,
         cache: FetchSessionCache,
-        wanted: Sequence[FetchTarget],
+        wanted: Sequence[CachedPartition],
         uses_topic_ids: bool,
         now: float,
     ) -> None:
@@ -172,7 +172,7 @@ class FullContext(SessionlessContext):
         self._now = now
 
     def to_send(
-        self, results: Sequence[tuple[FetchTarget, PartitionData]]
+        self, results: Sequence[tuple[CachedPartition, PartitionData]]
     ) -> tuple[int, list[tuple[FetchKey, PartitionData]]]:
         session = self._cache.create(len(results), self._uses_topic_ids, self._now)
         if session is None:
@@ -186,18 +186,18 @@ class FullContext(SessionlessContext):
 class IncrementalContext(FetchContext):
     """A request in a session."""
 
-    def __init__(self, session: FetchSession) -> None:
+    def __init__(self, session: BrokerFetchSession) -> None:
         self._session = session
         # The next request of the session may change it before this one is answered only if the
         # client breaks the protocol; the epoch tells then.
         self._epoch = session.epoch
 
     @property
-    def targets(self) -> Sequence[FetchTarget]:
+    def targets(self) -> Sequence[CachedPartition]:
         return list(self._session.targets.values())
 
     def to_send(
-        self, results: Sequence[tuple[FetchTarget, PartitionData]]
+        self, results: Sequence[tuple[CachedPartition, PartitionData]]
     ) -> tuple[int, list[tuple[FetchKey, PartitionData]]]:
         session = self._session
         if session.epoch != self._epoch:
@@ -225,7 +225,7 @@ class FetchSessionCache:
         self._eviction_s = eviction_s
         self._rng = rng
         # The least recently used first.
-        self._sessions: dict[int, FetchSession] = {}
+        self._sessions: dict[int, BrokerFetchSession] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -234,7 +234,7 @@ class FetchSessionCache:
         self,
         session_id: int,
         epoch: int,
-        wanted: Sequence[FetchTarget],
+        wanted: Sequence[CachedPartition],
         forgotten: Iterable[FetchKey],
         *,
         uses_topic_ids: bool,
@@ -267,18 +267,18 @@ class FetchSessionCache:
         session = self._sessions.get(session_id)
         return () if session is None else tuple(session.targets)
 
-    def create(self, size: int, uses_topic_ids: bool, now: float) -> FetchSession | None:
+    def create(self, size: int, uses_topic_ids: bool, now: float) -> BrokerFetchSession | None:
         """Return a new session, or None when there is no room for one of this size."""
         if len(self._sessions) >= self._capacity and not self._evict_for(size, now):
             return None
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._rng.randrange(1, 2**31)
-        session = FetchSession(session_id, uses_topic_ids, now, now, epoch=1)
+        session = BrokerFetchSession(session_id, uses_topic_ids, now, now, epoch=1)
         self._sessions[session_id] = session
         return session
 
-    def _touch(self, session: FetchSession, now: float) -> None:
+    def _touch(self, session: BrokerFetchSession, now: float) -> None:
         session.last_used_at = now
         del self._sessions[session.id]
         self._sessions[session.id] = session

@@ -30,7 +30,11 @@ from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.records import group_tombstones
 from aiokafka_lite.broker.groups.kip848.values import Beat, BeatReply
 from aiokafka_lite.broker.groups.loading import CoordinatedPartitions
-from aiokafka_lite.broker.groups.offsets.cache import CommittedOffset, OffsetManager, OffsetToCommit
+from aiokafka_lite.broker.groups.offsets.cache import (
+    CommittedOffset,
+    OffsetCommitEntry,
+    OffsetManager,
+)
 from aiokafka_lite.broker.groups.offsets.expiry import end_of
 from aiokafka_lite.broker.groups.offsets.removal import OffsetRemoval
 from aiokafka_lite.broker.groups.offsets.transactions import TransactionalOffsets
@@ -294,7 +298,7 @@ class GroupCoordinator:
     def commit(
         self,
         group_id: str,
-        offsets: Sequence[OffsetToCommit],
+        offsets: Sequence[OffsetCommitEntry],
         *,
         member_id: str,
         instance_id: str | None,

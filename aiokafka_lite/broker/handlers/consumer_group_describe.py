@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.machine import preferred_assignor
-from aiokafka_lite.broker.groups.kip848.member import ConsumerMember
+from aiokafka_lite.broker.groups.kip848.member import ConsumerGroupMember
 from aiokafka_lite.broker.handlers.describe_groups import ALL_OPERATIONS
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.errors import GroupIdNotFound, InvalidGroupIdError, NoError
@@ -62,7 +62,7 @@ def _describe(ctx: RequestContext, group_id: str) -> DescribedGroup:
     )
 
 
-def _member(ctx: RequestContext, group: ConsumerGroup, member: ConsumerMember) -> Member:
+def _member(ctx: RequestContext, group: ConsumerGroup, member: ConsumerGroupMember) -> Member:
     held: dict[bytes, list[int]] = {}
     for partitions in (member.assigned, member.pending_revocation):
         for topic_id, numbers in partitions.items():

@@ -15,7 +15,7 @@ from typing import Final
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.fetching.read import FetchLimits, FetchRead, Findings
 from aiokafka_lite.broker.fetching.replicas import ReplicaReader
-from aiokafka_lite.broker.fetching.session import FetchContext, FetchKey, FetchTarget
+from aiokafka_lite.broker.fetching.session import CachedPartition, FetchContext, FetchKey
 from aiokafka_lite.broker.handlers.registry import Late, handler
 from aiokafka_lite.broker.network.purgatory import Delayed
 from aiokafka_lite.broker.node import BrokerNode
@@ -94,15 +94,15 @@ def _read_again(
     return _response(ctx, context, findings)
 
 
-def _targets(topics: Sequence[FetchTopic], uses_topic_ids: bool) -> Steps[list[FetchTarget]]:
+def _targets(topics: Sequence[FetchTopic], uses_topic_ids: bool) -> Steps[list[CachedPartition]]:
     """Return what is to be read; of a partition that is named twice, what is said last."""
-    targets: dict[FetchKey, FetchTarget] = {}
+    targets: dict[FetchKey, CachedPartition] = {}
     for number, topic in enumerate(topics, 1):
         if not number % ELEMENTS_PER_STEP:
             yield
         for in_topic, item in enumerate(topic.partitions, 1):
             key = FetchKey(topic.topic_id if uses_topic_ids else topic.topic, item.partition)
-            targets[key] = FetchTarget(
+            targets[key] = CachedPartition(
                 key=key,
                 fetch_offset=item.fetch_offset,
                 max_bytes=item.partition_max_bytes,
@@ -126,7 +126,7 @@ def _forgotten(topics: Sequence[ForgottenTopic], uses_topic_ids: bool) -> Steps[
     return keys
 
 
-def _find(ctx: RequestContext, target: FetchTarget) -> Partition | type[BrokerResponseError]:
+def _find(ctx: RequestContext, target: CachedPartition) -> Partition | type[BrokerResponseError]:
     partition = _find_key(ctx, target.key)
     if partition is not None:
         refused = ctx.refuses and ctx.refuses(partition.topic, partition.index)

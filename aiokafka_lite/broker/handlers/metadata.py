@@ -19,7 +19,7 @@ from aiokafka_lite.broker.handlers.replies import (
     TOPIC_OPERATIONS,
     code_of,
 )
-from aiokafka_lite.broker.slices import Slices, in_slices
+from aiokafka_lite.broker.slices import LoopSlices, in_slices
 from aiokafka_lite.broker.topics import (
     GROUP_METADATA_TOPIC,
     INTERNAL_TOPICS,
@@ -78,7 +78,7 @@ async def _described(ctx: RequestContext, request: MetadataRequest) -> list[Meta
         every_topic = tuple(ctx.cluster.topics.values())
         return [_describe(ctx, topic, operations) async for topic in in_slices(every_topic)]
     found: dict[str | bytes, MetadataResponseTopic] = {}
-    slices = Slices()  # most requests are small: nothing is to be called for each topic
+    slices = LoopSlices()  # most requests are small: nothing is to be called for each topic
     for wanted in request.topics:
         if slices.is_over:
             await slices.rest()

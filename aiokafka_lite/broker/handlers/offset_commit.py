@@ -8,7 +8,7 @@ ILLEGAL_GENERATION (KIP-848); 10 topic ids instead of names.
 from __future__ import annotations
 
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.groups.offsets.cache import OffsetToCommit
+from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.topics import Topic
@@ -35,7 +35,7 @@ FIRST_WITH_TOPIC_IDS = 10
 @handler(OffsetCommitRequest, is_by_element=True)
 def handle(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
     """Store what a group has consumed."""
-    offsets: list[OffsetToCommit] = []
+    offsets: list[OffsetCommitEntry] = []
     # Answers in the order of the request; those of `offsets` are filled in afterwards.
     accepted: list[OffsetCommitResponsePartition] = []
     response = OffsetCommitResponse()
@@ -54,7 +54,7 @@ def handle(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCommitRes
                 continue
             accepted.append(result)
             offsets.append(
-                OffsetToCommit(
+                OffsetCommitEntry(
                     tp=TopicPartition(topic.name, index),
                     topic_id=topic.topic_id,
                     offset=partition.committed_offset,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.groups.offsets.cache import OffsetToCommit
+from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
 from aiokafka_lite.broker.groups.offsets.transactions import Committer
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.handlers.registry import handler
@@ -33,7 +33,7 @@ FIRST_THAT_ADDS: Final = 5
 @handler(TxnOffsetCommitRequest, is_by_element=True)
 def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
     """Store what a group has consumed, as a part of the transaction that produces from it."""
-    offsets: list[OffsetToCommit] = []
+    offsets: list[OffsetCommitEntry] = []
     # Answers in the order of the request; those of `offsets` are filled in afterwards.
     accepted: list[TxnOffsetCommitResponsePartition] = []
     response = TxnOffsetCommitResponse()
@@ -50,7 +50,7 @@ def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCom
                 continue
             accepted.append(result)
             offsets.append(
-                OffsetToCommit(
+                OffsetCommitEntry(
                     tp=TopicPartition(item.name, index),
                     topic_id=ZERO_UUID,
                     offset=partition.committed_offset,
@@ -65,7 +65,7 @@ def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCom
 
 
 def _commit(
-    ctx: RequestContext, request: TxnOffsetCommitRequest, offsets: list[OffsetToCommit]
+    ctx: RequestContext, request: TxnOffsetCommitRequest, offsets: list[OffsetCommitEntry]
 ) -> list[ErrorType]:
     producer = ProducerIdentity(request.producer_id, request.producer_epoch)
     error = _verify(ctx, request, producer)

@@ -10,14 +10,14 @@ UNDEFINED_EPOCH: Final = -1
 UNDEFINED_OFFSET: Final = -1
 
 
-class EpochEnd(NamedTuple):
+class OffsetAndEpoch(NamedTuple):
     """The offset after the last record of a leader epoch."""
 
     epoch: int
     end_offset: int
 
 
-UNDEFINED_END: Final = EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
+UNDEFINED_END: Final = OffsetAndEpoch(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
 
 
 class LeaderEpochs:
@@ -59,17 +59,17 @@ class LeaderEpochs:
         row = bisect_right(self._starts, offset) - 1
         return self._epochs[row] if row >= 0 else UNDEFINED_EPOCH
 
-    def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
+    def end_of(self, epoch: int, log_end_offset: int) -> OffsetAndEpoch:
         """Return the largest epoch not above the one asked for, and where it ended."""
         if epoch == UNDEFINED_EPOCH:
             return UNDEFINED_END
         if epoch == self.latest:
-            return EpochEnd(epoch, log_end_offset)
+            return OffsetAndEpoch(epoch, log_end_offset)
         above = bisect_right(self._epochs, epoch)
         if above == len(self._epochs):
             return UNDEFINED_END
         floor = self._epochs[above - 1] if above else epoch
-        return EpochEnd(floor, self._starts[above])
+        return OffsetAndEpoch(floor, self._starts[above])
 
     def trim_before(self, log_start_offset: int) -> None:
         """Forget epochs that ended before the log starts; the oldest left starts with the log."""

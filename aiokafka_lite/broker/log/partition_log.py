@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import Buffer
 from aiokafka_lite.broker.configs.topic_config import TopicConfig
-from aiokafka_lite.broker.log.epochs import EpochEnd, LeaderEpochs
+from aiokafka_lite.broker.log.epochs import LeaderEpochs, OffsetAndEpoch
 from aiokafka_lite.broker.log.producers import ProducerStates
 from aiokafka_lite.broker.log.segment import Segment
 from aiokafka_lite.broker.log.storage import LogState, LogStore
@@ -442,7 +442,7 @@ class PartitionLog:
                 return TimedOffset(record.offset, record.timestamp)
         return None
 
-    def end_of_epoch(self, epoch: int) -> EpochEnd:
+    def end_of_epoch(self, epoch: int) -> OffsetAndEpoch:
         """Return where a leader epoch ended (KIP-320)."""
         return self.epochs.end_of(epoch, self._end_offset)
 

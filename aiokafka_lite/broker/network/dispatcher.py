@@ -18,8 +18,8 @@ from aiokafka_lite.broker.network.pieces import (
     shape_of,
 )
 from aiokafka_lite.broker.network.purgatory import Delayed, Purgatory
-from aiokafka_lite.broker.network.work import Work
-from aiokafka_lite.broker.slices import TIME_SLICE_S, Slices, run_in_slices
+from aiokafka_lite.broker.network.work import RequestWork
+from aiokafka_lite.broker.slices import TIME_SLICE_S, LoopSlices, run_in_slices
 from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.protocol.source import Steps
 
@@ -37,7 +37,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        channel: RequestChannel[Work],
+        channel: RequestChannel[RequestWork],
         purgatory: Purgatory[Response | Steps[Response]],
         scope: TaskScope,
         faults: Faults,
@@ -66,7 +66,7 @@ class Dispatcher:
                 await asyncio.sleep(0)
                 slice_ends = 0.0
 
-    def _suffer(self, work: Work) -> None:
+    def _suffer(self, work: RequestWork) -> None:
         """Handle a request, or let the rule for it do what it does."""
         try:
             work.rule = rule = self._faults.take(work)
@@ -78,7 +78,7 @@ class Dispatcher:
         if rule is None:
             self._handle(work)
 
-    def _handle(self, work: Work) -> None:
+    def _handle(self, work: RequestWork) -> None:
         try:
             if work.is_large and work.entry.is_by_element:
                 self._take(work, _in_pieces(work))
@@ -87,7 +87,7 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 — reported; one bad handler must not stop all
             work.processor.fail(work, error)
 
-    def _take(self, work: Work, given: Answer | Awaitable[Answer] | Steps[Answer]) -> None:
+    def _take(self, work: RequestWork, given: Answer | Awaitable[Answer] | Steps[Answer]) -> None:
         """Send an answer, or wait for what it is not yet."""
         if isinstance(given, types.GeneratorType):
             given = _begun(given)
@@ -99,17 +99,19 @@ class Dispatcher:
         else:
             self._scope.spawn(self._await(work, answer), name=work.entry.request.__name__)
 
-    def _delay(self, work: Work, delayed: Late) -> None:
+    def _delay(self, work: RequestWork, delayed: Late) -> None:
         watch = self._purgatory.watch(delayed, partial(self._complete, work))
         work.processor.call_when_gone(watch.cancel)
 
-    def _complete(self, work: Work, answer: Callable[[], Response | Steps[Response]]) -> None:
+    def _complete(
+        self, work: RequestWork, answer: Callable[[], Response | Steps[Response]]
+    ) -> None:
         try:
             self._take(work, answer())
         except Exception as error:  # noqa: BLE001 — reported
             work.processor.fail(work, error)
 
-    async def _await(self, work: Work, answer: Awaitable[Answer]) -> None:
+    async def _await(self, work: RequestWork, answer: Awaitable[Answer]) -> None:
         try:
             result = await answer
             if isinstance(result, Delayed):
@@ -130,9 +132,9 @@ def _begun(steps: Steps[Answer]) -> Answer | Awaitable[Answer]:
     return run_in_slices(steps)
 
 
-async def _in_pieces(work: Work) -> Answer:
+async def _in_pieces(work: RequestWork) -> Answer:
     """Handle a request as many small ones, with other work of the loop in between."""
-    now_s, slices = asyncio.get_running_loop().time, Slices()
+    now_s, slices = asyncio.get_running_loop().time, LoopSlices()
     shape = shape_of(work.entry.request, work.context.api_version)
     pieces = Pieces(work.request, shape)
     whole: Response | None = None

@@ -22,7 +22,7 @@ from aiokafka_lite.broker.faults import Faults
 from aiokafka_lite.broker.network.channel import RequestChannel
 from aiokafka_lite.broker.network.processor import Processor
 from aiokafka_lite.broker.network.request_log import RequestLog
-from aiokafka_lite.broker.network.work import Work
+from aiokafka_lite.broker.network.work import RequestWork
 from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.broker.security.session import SaslSession
 from aiokafka_lite.broker.topics import Node
@@ -124,7 +124,7 @@ class Endpoint:
     # Connections (what a Processor needs of its server)
 
     @property
-    def channel(self) -> RequestChannel[Work]:
+    def channel(self) -> RequestChannel[RequestWork]:
         return self.node.channel
 
     @property

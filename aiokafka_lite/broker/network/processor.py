@@ -25,7 +25,7 @@ from aiokafka_lite.broker.handlers.registry import HANDLERS, HandlerEntry
 from aiokafka_lite.broker.network import gather
 from aiokafka_lite.broker.network.pieces import is_large
 from aiokafka_lite.broker.network.receive import FrameReceiver
-from aiokafka_lite.broker.network.work import Acceptor, BareToken, Work
+from aiokafka_lite.broker.network.work import Acceptor, BareToken, RequestWork
 from aiokafka_lite.broker.security.authenticator import Verdict
 from aiokafka_lite.broker.security.session import SaslSession
 from aiokafka_lite.broker.security.tls import ANONYMOUS, principal_of
@@ -301,7 +301,7 @@ class Processor(asyncio.BufferedProtocol):
         is_large: bool = False,
     ) -> None:
         context = self._acceptor.context(self, header.version, header.client_id)
-        work = Work(self, entry, context, header.correlation_id, request, size_bytes)
+        work = RequestWork(self, entry, context, header.correlation_id, request, size_bytes)
         work.is_large = is_large
         requests = self._acceptor.requests
         if requests.is_on:
@@ -339,7 +339,7 @@ class Processor(asyncio.BufferedProtocol):
         """Have a function called if the client disconnects before its answer is sent."""
         self._on_gone = callback
 
-    def answer(self, work: Work, response: Response | None) -> None:
+    def answer(self, work: RequestWork, response: Response | None) -> None:
         """Answer the request in flight; None when no answer is expected."""
         self._on_gone = None
         if self._transport is None:
@@ -349,7 +349,7 @@ class Processor(asyncio.BufferedProtocol):
         else:
             self.send(work, response)
 
-    def send(self, work: Work, response: Response | None) -> None:
+    def send(self, work: RequestWork, response: Response | None) -> None:
         """Send the answer to the request in flight as it is, and go on to the next."""
         if response is None:
             if work.seen is not None:
@@ -366,7 +366,7 @@ class Processor(asyncio.BufferedProtocol):
         parts = framing.encode_response_parts(response, version, work.correlation_id)
         self._send_parts(work, response, parts)
 
-    async def _send_in_slices(self, work: Work, response: Response) -> None:
+    async def _send_in_slices(self, work: RequestWork, response: Response) -> None:
         version = work.context.api_version
         try:
             if work.seen is not None:
@@ -382,14 +382,14 @@ class Processor(asyncio.BufferedProtocol):
         except Exception as error:  # noqa: BLE001 — reported
             self.fail(work, error)
 
-    def _send_parts(self, work: Work, response: Response, parts: list[Part]) -> None:
+    def _send_parts(self, work: RequestWork, response: Response, parts: list[Part]) -> None:
         if self.sasl is None:
             self._write(parts)
         else:
             self._answer_in_session(self.sasl, work, response, parts)
 
     def _answer_in_session(
-        self, sasl: SaslSession, work: Work, response: Response, parts: list[Part]
+        self, sasl: SaslSession, work: RequestWork, response: Response, parts: list[Part]
     ) -> None:
         """Answer a client that may have authenticated, or failed to, by this request."""
         if isinstance(work, BareToken) and isinstance(response, SaslAuthenticateResponse):
@@ -459,7 +459,7 @@ class Processor(asyncio.BufferedProtocol):
 
     # Answering as faults do
 
-    def encode(self, work: Work, response: Response) -> bytes:
+    def encode(self, work: RequestWork, response: Response) -> bytes:
         """Return what `send` would write, its size first."""
         return framing.encode_response(response, work.context.api_version, work.correlation_id)
 
@@ -471,7 +471,7 @@ class Processor(asyncio.BufferedProtocol):
             self._write_more()
             self._is_muted = is_muted
 
-    def write_rest(self, work: Work, response: Response, rest: bytes) -> None:
+    def write_rest(self, work: RequestWork, response: Response, rest: bytes) -> None:
         """Write the rest of the answer in flight, which says this, and go on to the next."""
         if self._transport is None:
             return
@@ -494,7 +494,7 @@ class Processor(asyncio.BufferedProtocol):
 
     # The end
 
-    def fail(self, work: Work, error: Exception) -> None:
+    def fail(self, work: RequestWork, error: Exception) -> None:
         """End the connection because of what handling its request in flight has raised."""
         # Hanging up is the handler's way out, and all that is left where the disk has failed: to
         # answer would be to promise what a restart forgets.

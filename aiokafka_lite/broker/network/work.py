@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.broker.network.processor import Processor
 
 
-class Work:
+class RequestWork:
     """A request on its way through the broker.
 
     Attributes:
@@ -62,7 +62,7 @@ class Work:
         self.refused: Response | None = None
 
 
-class BareToken(Work):
+class BareToken(RequestWork):
     """A SASL token that came without a request around it, and is answered likewise."""
 
     __slots__ = ()
@@ -76,7 +76,7 @@ class Acceptor(Protocol):
         """The listener's name."""
 
     @property
-    def channel(self) -> RequestChannel[Work]: ...
+    def channel(self) -> RequestChannel[RequestWork]: ...
 
     @property
     def max_frame_bytes(self) -> int: ...

@@ -8,5 +8,5 @@
 | `credentials.py`, `tokens.py` | users and their credentials; the tokens of OAUTHBEARER |
 | `authenticator.py` | a connection's authentication as a state machine without I/O |
 | `session.py` | drives it: executor, delays, timers |
-| `guard.py` | all of this that a cluster has once |
+| `cluster_security.py` | all of this that a cluster has once |
 """

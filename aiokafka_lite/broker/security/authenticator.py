@@ -35,7 +35,7 @@ from typing import Final
 from aiokafka_lite.broker.security.mechanism import (
     Authenticated,
     InvalidCredentialsError,
-    Mechanism,
+    SaslMechanism,
     SaslServer,
     Step,
 )
@@ -94,7 +94,7 @@ class Verdict(enum.Enum):
     CLOSE = "close"
 
 
-class Authenticator:
+class SaslServerAuthenticator:
     """One connection's; times are the loop's, in seconds.
 
     Args:
@@ -105,8 +105,8 @@ class Authenticator:
 
     def __init__(
         self,
-        mechanisms: Sequence[Mechanism],
-        new_server: Callable[[Mechanism], SaslServer],
+        mechanisms: Sequence[SaslMechanism],
+        new_server: Callable[[SaslMechanism], SaslServer],
         max_reauth_ms: int,
     ) -> None:
         self.mechanisms = mechanisms
@@ -115,7 +115,7 @@ class Authenticator:
         self.state = SaslState.HANDSHAKE_OR_VERSIONS
         self.username: str | None = None
         self.server: SaslServer | None = None
-        self._mechanism: Mechanism | None = None
+        self._mechanism: SaslMechanism | None = None
         self._takes_bare_tokens = False
         self._expires_at: float | None = None
         self._reauthenticated_at: float | None = None
@@ -178,7 +178,7 @@ class Authenticator:
         if name not in {mechanism.value for mechanism in self.mechanisms}:
             self.fail()
             return False
-        mechanism = Mechanism(name)
+        mechanism = SaslMechanism(name)
         if self.username is not None and mechanism is not self._mechanism:
             # Like Kafka, which reports this with the next request only.
             self._move(SaslState.BAD_MECHANISM)

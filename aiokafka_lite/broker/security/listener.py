@@ -13,12 +13,16 @@ from typing import Final, TypeVar
 
 from aiokafka_lite._compat import StrEnum
 from aiokafka_lite._loopback import is_loopback
-from aiokafka_lite.broker.security.mechanism import Mechanism
+from aiokafka_lite.broker.security.mechanism import SaslMechanism
 from aiokafka_lite.errors import InsecureConfigError
 
 MAX_PORT: Final = 65_535
 
-DEFAULT_MECHANISMS: Final = (Mechanism.PLAIN, Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512)
+DEFAULT_MECHANISMS: Final = (
+    SaslMechanism.PLAIN,
+    SaslMechanism.SCRAM_SHA_256,
+    SaslMechanism.SCRAM_SHA_512,
+)
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -60,14 +64,14 @@ class Listener:
     host: str = "127.0.0.1"
     port: int = 0
     ssl_context: ssl.SSLContext | None = field(default=None, repr=False)
-    sasl_mechanisms: Sequence[Mechanism | str] = DEFAULT_MECHANISMS
+    sasl_mechanisms: Sequence[SaslMechanism | str] = DEFAULT_MECHANISMS
 
     def __post_init__(self) -> None:
         protocol = _member(SecurityProtocol, "security_protocol", self.security_protocol)
         object.__setattr__(self, "security_protocol", protocol)
         object.__setattr__(self, "name", self.name or protocol.value)
         mechanisms = tuple(
-            _member(Mechanism, "sasl_mechanisms", name) for name in self.sasl_mechanisms
+            _member(SaslMechanism, "sasl_mechanisms", name) for name in self.sasl_mechanisms
         )
         object.__setattr__(self, "sasl_mechanisms", mechanisms)
         if protocol.has_sasl and not mechanisms:
@@ -81,9 +85,9 @@ class Listener:
         return SecurityProtocol(self.security_protocol)
 
     @property
-    def mechanisms(self) -> tuple[Mechanism, ...]:
+    def mechanisms(self) -> tuple[SaslMechanism, ...]:
         """The SASL mechanisms on offer; none without SASL."""
-        return tuple(map(Mechanism, self.sasl_mechanisms)) if self.protocol.has_sasl else ()
+        return tuple(map(SaslMechanism, self.sasl_mechanisms)) if self.protocol.has_sasl else ()
 
     @property
     def is_remote(self) -> bool:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from aiokafka_lite._compat import StrEnum
 
 
-class Mechanism(StrEnum):
+class SaslMechanism(StrEnum):
     """The mechanisms that a broker can offer, by their SASL names."""
 
     PLAIN = "PLAIN"

@@ -1,4 +1,4 @@
-"""What happens around a connection's `Authenticator`: its timers, and the executor's work."""
+"""Runs a connection's `SaslServerAuthenticator`: its timers, and the executor's work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from aiokafka_lite.broker.security.authenticator import Authenticator, SaslState, Verdict
+from aiokafka_lite.broker.security.authenticator import SaslServerAuthenticator, SaslState, Verdict
 from aiokafka_lite.broker.security.mechanism import InvalidCredentialsError, SaslServer, Step
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -59,7 +59,7 @@ class SaslSession:
 
     def __init__(
         self,
-        authenticator: Authenticator,
+        authenticator: SaslServerAuthenticator,
         settings: SaslSettings,
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], int],

@@ -26,7 +26,7 @@ from aiokafka_lite.cli.cat.sinks import (
     standard_output,
 )
 from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
-from aiokafka_lite.cli.positions import FORMS, Place, find, place
+from aiokafka_lite.cli.positions import FORMS, TopicPosition, find, place
 from aiokafka_lite.cli.problems import UsageError
 from aiokafka_lite.cli.text import unescaped
 from aiokafka_lite.structs import TopicPartition
@@ -286,7 +286,7 @@ def _plan(options: argparse.Namespace, where: Connecting) -> _Plan:
 
 
 def _tell_of_what_is_gone(
-    start: Place, begins: dict[TopicPartition, int], ends: dict[TopicPartition, int]
+    start: TopicPosition, begins: dict[TopicPartition, int], ends: dict[TopicPartition, int]
 ) -> None:
     """Say where an offset that was asked for is not."""
     if start.offset is None:

@@ -22,7 +22,7 @@ from aiokafka_lite.cli.overview import decoder_note
 from aiokafka_lite.cli.problems import MissingExtraError
 
 if TYPE_CHECKING:
-    from aiokafka_lite.cli.flights.job import JobOptions
+    from aiokafka_lite.cli.flights.job import FlightsJobOptions
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -86,10 +86,10 @@ def run(options: argparse.Namespace) -> int:
     return 0 if is_right else 1
 
 
-def _job_options(options: argparse.Namespace) -> JobOptions:
-    from aiokafka_lite.cli.flights.job import JobOptions
+def _job_options(options: argparse.Namespace) -> FlightsJobOptions:
+    from aiokafka_lite.cli.flights.job import FlightsJobOptions
 
-    return JobOptions(
+    return FlightsJobOptions(
         bootstrap_servers=options.bootstrap,
         listen=options.listen,
         topic=options.topic,

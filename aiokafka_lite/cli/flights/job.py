@@ -16,7 +16,7 @@ from aiokafka_lite.cli.flights.expectation import Expectation, compute_expectati
 from aiokafka_lite.cli.flights.loader import Loader
 from aiokafka_lite.cli.flights.problems import DatasetError
 from aiokafka_lite.cli.flights.report import Reporter
-from aiokafka_lite.cli.flights.scoreboard import OffsetRange, Scoreboard
+from aiokafka_lite.cli.flights.scoreboard import LogRange, Scoreboard
 from aiokafka_lite.cli.flights.statistics import differences
 from aiokafka_lite.cli.flights.topic import TopicAdmin
 from aiokafka_lite.cli.flights.workers import Group
@@ -27,7 +27,7 @@ _REBALANCE_DELAY_MS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class JobOptions:
+class FlightsJobOptions:
     """What the user asked for."""
 
     bootstrap_servers: str | None = None
@@ -42,7 +42,7 @@ class JobOptions:
     keep_broker: bool = False
 
 
-async def run_job(options: JobOptions, reporter: Reporter) -> bool:
+async def run_job(options: FlightsJobOptions, reporter: Reporter) -> bool:
     """Run the job; returns whether the figures are right.
 
     Raises:
@@ -90,7 +90,7 @@ def read_data_set(partition_count: int, limit: int | None, reporter: Reporter) -
 
 
 @asynccontextmanager
-async def _kafka(options: JobOptions, reporter: Reporter) -> AsyncIterator[str]:
+async def _kafka(options: FlightsJobOptions, reporter: Reporter) -> AsyncIterator[str]:
     """Give the address of the Kafka to use, embedded unless the user named one."""
     if options.bootstrap_servers is not None:
         await check_reachable(options.bootstrap_servers)
@@ -121,7 +121,7 @@ async def ensure_loaded(
     reporter: Reporter,
     *,
     limit: int | None = None,
-) -> Mapping[int, OffsetRange]:
+) -> Mapping[int, LogRange]:
     """Bring a topic to hold exactly the data set, unless it does; returns its offsets.
 
     Raises:
@@ -158,7 +158,7 @@ async def _cluster(bootstrap_servers: str) -> AsyncIterator[Cluster]:
 
 
 def _report(
-    options: JobOptions, expectation: Expectation, group: Group, reporter: Reporter
+    options: FlightsJobOptions, expectation: Expectation, group: Group, reporter: Reporter
 ) -> bool:
     """Print the table, check it, draw it; says whether the figures are right."""
     scoreboard = group.scoreboard

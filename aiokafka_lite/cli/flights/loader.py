@@ -17,8 +17,8 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.cli.flights.dataset import COLUMNS, FlightRecord, read_flights
 from aiokafka_lite.cli.flights.expectation import Expectation
 from aiokafka_lite.cli.flights.problems import ForeignTopicError, LoadError
-from aiokafka_lite.cli.flights.scoreboard import OffsetRange
-from aiokafka_lite.cli.flights.topic import Topic, TopicAdmin
+from aiokafka_lite.cli.flights.scoreboard import LogRange
+from aiokafka_lite.cli.flights.topic import FlightsTopic, TopicAdmin
 from aiokafka_lite.client import Cluster
 from aiokafka_lite.errors import KafkaError, for_code
 from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -61,7 +61,7 @@ class Loader:
         self._expectation = expectation
         self._limit = limit
 
-    async def find_loaded(self) -> Mapping[int, OffsetRange] | None:
+    async def find_loaded(self) -> Mapping[int, LogRange] | None:
         """Return the offsets of each partition if the topic holds exactly the data set.
 
         Raises:
@@ -76,7 +76,7 @@ class Loader:
         await self._refuse_foreign_records(topic)
         return None
 
-    async def load(self, on_progress: Callable[[int], None]) -> Mapping[int, OffsetRange]:
+    async def load(self, on_progress: Callable[[int], None]) -> Mapping[int, LogRange]:
         """Make the topic anew and write the data set to it.
 
         Args:
@@ -108,7 +108,7 @@ class Loader:
             "it, or is the broker out of reach?"
         ) from last_error
 
-    async def _write(self, topic: Topic, on_progress: Callable[[int], None]) -> None:
+    async def _write(self, topic: FlightsTopic, on_progress: Callable[[int], None]) -> None:
         scope = TaskScope(f"load {topic.name}")
         try:
             writer = _Writer(self._cluster, topic, scope, on_progress)
@@ -120,7 +120,7 @@ class Loader:
         finally:
             await scope.close()
 
-    async def _refuse_foreign_records(self, topic: Topic) -> None:
+    async def _refuse_foreign_records(self, topic: FlightsTopic) -> None:
         """Look at the first record of each partition: is it one that this program writes?"""
         for number, each in topic.ranges.items():
             if each.record_count == 0:
@@ -166,7 +166,7 @@ class _Writer:
     def __init__(
         self,
         cluster: Cluster,
-        topic: Topic,
+        topic: FlightsTopic,
         scope: TaskScope,
         on_progress: Callable[[int], None],
     ) -> None:

@@ -25,7 +25,7 @@ from aiokafka_lite.structs import ConsumerRecord
 _decode: Final = json.JSONDecoder().decode  # json.loads would guess each value's encoding first
 
 
-class OffsetRange(NamedTuple):
+class LogRange(NamedTuple):
     """The records of one partition: from `beginning`, up to but not including `end`."""
 
     beginning: int
@@ -73,7 +73,7 @@ class Scoreboard:
 
     def __init__(
         self,
-        ranges: Mapping[int, OffsetRange],
+        ranges: Mapping[int, LogRange],
         *,
         clock: Callable[[], float],
         cpu_clock: Callable[[], float] = time.process_time,

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from aiokafka_lite import errors
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.cli.flights.scoreboard import OffsetRange
+from aiokafka_lite.cli.flights.scoreboard import LogRange
 from aiokafka_lite.client import Cluster
 from aiokafka_lite.errors import KafkaError, KafkaTimeoutError, for_code
 from aiokafka_lite.protocol.messages.create_topics import (
@@ -46,14 +46,14 @@ _LATEST: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class FlightsTopic:
     """A topic whose partitions all have a leader that answers."""
 
     name: str
     topic_id: bytes
     leaders: Mapping[int, int]
     """Node that leads each partition."""
-    ranges: Mapping[int, OffsetRange]
+    ranges: Mapping[int, LogRange]
     """Offsets that each partition holds."""
 
 
@@ -64,18 +64,18 @@ class TopicAdmin:
         self._cluster = cluster
         self.name: Final = name
 
-    async def inspect(self) -> Topic | None:
+    async def inspect(self) -> FlightsTopic | None:
         """Return the topic, or None when there is none of this name.
 
         Waits while partitions have no leader, or have one that does not know about it yet.
         """
         return await _in_time(self._inspect(), f"topic {self.name!r} has no leaders")
 
-    async def create(self, partition_count: int) -> Topic:
+    async def create(self, partition_count: int) -> FlightsTopic:
         """Create the topic and wait until each of its partitions can be used."""
         await self._ask_controller_to_create(partition_count)
 
-        async def wait_until_there() -> Topic:
+        async def wait_until_there() -> FlightsTopic:
             while True:
                 topic = await self._inspect()
                 if topic is not None:
@@ -136,7 +136,7 @@ class TopicAdmin:
         )
         return await self._cluster.request_any(request)
 
-    async def _inspect(self) -> Topic | None:
+    async def _inspect(self) -> FlightsTopic | None:
         while True:
             topic = (await self._metadata()).topics[0]
             if topic.error_code == _UNKNOWN:
@@ -151,14 +151,14 @@ class TopicAdmin:
                     if not error.retriable:
                         raise
                 else:
-                    return Topic(self.name, topic.topic_id, leaders, ranges)
+                    return FlightsTopic(self.name, topic.topic_id, leaders, ranges)
             await asyncio.sleep(_POLL_S)
 
-    async def _offset_ranges(self, leaders: Mapping[int, int]) -> dict[int, OffsetRange]:
+    async def _offset_ranges(self, leaders: Mapping[int, int]) -> dict[int, LogRange]:
         beginnings, ends = await asyncio.gather(
             self._offsets(leaders, _EARLIEST), self._offsets(leaders, _LATEST)
         )
-        return {number: OffsetRange(beginnings[number], ends[number]) for number in sorted(leaders)}
+        return {number: LogRange(beginnings[number], ends[number]) for number in sorted(leaders)}
 
     async def _offsets(self, leaders: Mapping[int, int], timestamp: int) -> dict[int, int]:
         by_leader: dict[int, list[int]] = {}

@@ -11,7 +11,7 @@ from aiokafka_lite.cli.asking import ask_for_topics, offsets_at
 from aiokafka_lite.cli.connecting import add_options, connecting
 from aiokafka_lite.cli.groups.questions import (
     DEAD,
-    Described,
+    GroupDescription,
     committed,
     describe_one,
     list_groups,
@@ -53,7 +53,7 @@ _COLUMNS: Final = (
 class Lag(NamedTuple):
     """A group and where it is in each partition."""
 
-    described: Described
+    described: GroupDescription
     rows: list[Row]
 
     @property

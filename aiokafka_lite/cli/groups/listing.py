@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from aiokafka_lite.cli.arguments import new_parser
 from aiokafka_lite.cli.asking import ask_for_topics
 from aiokafka_lite.cli.connecting import add_options, connecting
-from aiokafka_lite.cli.groups.questions import Described, Listed, describe, list_groups
+from aiokafka_lite.cli.groups.questions import GroupDescription, GroupListing, describe, list_groups
 from aiokafka_lite.cli.output import Column, Row, add_json_option, print_rows
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 
@@ -82,7 +82,7 @@ def _is_wanted(group_id: str, patterns: list[str]) -> bool:
     return not patterns or any(fnmatchcase(group_id, each) for each in patterns)
 
 
-def _described(cluster: BlockingCluster, listed: list[Listed]) -> dict[str, Described]:
+def _described(cluster: BlockingCluster, listed: list[GroupListing]) -> dict[str, GroupDescription]:
     """Ask each coordinator about its groups, all at once."""
     by_node: dict[int, list[str]] = {}
     for each in listed:
@@ -94,11 +94,11 @@ def _described(cluster: BlockingCluster, listed: list[Listed]) -> dict[str, Desc
     }
 
 
-def _state(listed: Listed, described: Described | None) -> str:
+def _state(listed: GroupListing, described: GroupDescription | None) -> str:
     return listed.state or (described.state if described is not None else "")
 
 
-def _row(listed: Listed, described: Described | None) -> Row:
+def _row(listed: GroupListing, described: GroupDescription | None) -> Row:
     return {
         "group": listed.group_id,
         "state": _state(listed, described) or None,

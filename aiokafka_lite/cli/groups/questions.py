@@ -34,7 +34,7 @@ DEAD: Final = "Dead"
 WITHOUT_MEMBERS: Final = ("Empty", DEAD)
 
 
-class Listed(NamedTuple):
+class GroupListing(NamedTuple):
     """A group as a broker lists it; state and type are empty where brokers are old."""
 
     group_id: str
@@ -44,7 +44,7 @@ class Listed(NamedTuple):
     coordinator: int
 
 
-class Member(NamedTuple):
+class MemberDescription(NamedTuple):
     """A member and its partitions."""
 
     member_id: str
@@ -53,29 +53,29 @@ class Member(NamedTuple):
     partitions: frozenset[TopicPartition]
 
 
-class Described(NamedTuple):
+class GroupDescription(NamedTuple):
     """A group and its members."""
 
     group_id: str
     state: str
     assignor: str
-    members: tuple[Member, ...]
+    members: tuple[MemberDescription, ...]
 
 
-def list_groups(cluster: BlockingCluster) -> list[Listed]:
+def list_groups(cluster: BlockingCluster) -> list[GroupListing]:
     """Ask every node for the groups that it coordinates; waits while it loads them.
 
     Raises:
         KafkaError: One cannot be asked, or refuses.
     """
 
-    def of(node: int) -> list[Listed]:
+    def of(node: int) -> list[GroupListing]:
         response = cluster.request(node, ListGroupsRequest())
         if response.error_code:
             error = for_code(response.error_code)
             raise error(f"node {node} does not list its groups: {why(error)}")
         return [
-            Listed(each.group_id, each.group_state, each.group_type, each.protocol_type, node)
+            GroupListing(each.group_id, each.group_state, each.group_type, each.protocol_type, node)
             for each in response.groups
         ]
 
@@ -83,7 +83,9 @@ def list_groups(cluster: BlockingCluster) -> list[Listed]:
     return sorted(each for node in nodes for each in cluster.retrying(partial(of, node)))
 
 
-def describe(cluster: BlockingCluster, node: int, group_ids: Iterable[str]) -> list[Described]:
+def describe(
+    cluster: BlockingCluster, node: int, group_ids: Iterable[str]
+) -> list[GroupDescription]:
     """Return what a coordinator knows of some groups, of either protocol.
 
     A group that does not exist has the state `DEAD`.
@@ -91,7 +93,7 @@ def describe(cluster: BlockingCluster, node: int, group_ids: Iterable[str]) -> l
     Raises:
         KafkaError: The coordinator cannot be asked, or refuses.
     """
-    found: dict[str, Described] = {}
+    found: dict[str, GroupDescription] = {}
     left = list(group_ids)
     try:
         # As Java's admin client does: a group of the classic protocol is not found there.
@@ -113,7 +115,7 @@ def describe(cluster: BlockingCluster, node: int, group_ids: Iterable[str]) -> l
     return list(found.values())
 
 
-def describe_one(cluster: BlockingCluster, group_id: str) -> tuple[int, Described]:
+def describe_one(cluster: BlockingCluster, group_id: str) -> tuple[int, GroupDescription]:
     """Find a group's coordinator; return its node id, and what it knows of the group.
 
     A coordinator that has just become one, and loads the group still, is waited for.
@@ -122,7 +124,7 @@ def describe_one(cluster: BlockingCluster, group_id: str) -> tuple[int, Describe
         KafkaError: It cannot be asked, or refuses.
     """
 
-    def ask() -> tuple[int, Described]:
+    def ask() -> tuple[int, GroupDescription]:
         node = cluster.coordinator(group_id)
         described = describe(cluster, node, [group_id])
         if not described:
@@ -138,9 +140,9 @@ def _raise_for(group_id: str, error_code: int, message: str | None) -> None:
         raise error(f"group {group_id} cannot be looked at: {message or why(error)}")
 
 
-def _of_consumer(group: consumer_group_describe.DescribedGroup) -> Described:
+def _of_consumer(group: consumer_group_describe.DescribedGroup) -> GroupDescription:
     members = tuple(
-        Member(
+        MemberDescription(
             each.member_id,
             each.client_id,
             each.client_host.lstrip("/"),
@@ -152,12 +154,12 @@ def _of_consumer(group: consumer_group_describe.DescribedGroup) -> Described:
         )
         for each in group.members
     )
-    return Described(group.group_id, group.group_state, group.assignor_name, members)
+    return GroupDescription(group.group_id, group.group_state, group.assignor_name, members)
 
 
-def _of_classic(group: describe_groups.DescribedGroup) -> Described:
+def _of_classic(group: describe_groups.DescribedGroup) -> GroupDescription:
     members = tuple(
-        Member(
+        MemberDescription(
             each.member_id,
             each.client_id,
             each.client_host.lstrip("/"),
@@ -166,7 +168,7 @@ def _of_classic(group: describe_groups.DescribedGroup) -> Described:
         for each in group.members
     )
     state = DEAD if group.error_code == GroupIdNotFound.errno else group.group_state
-    return Described(group.group_id, state, group.protocol_data, members)
+    return GroupDescription(group.group_id, state, group.protocol_data, members)
 
 
 def _assigned(blob: bytes) -> frozenset[TopicPartition]:
@@ -202,6 +204,6 @@ def committed(cluster: BlockingCluster, node: int, group_id: str) -> dict[TopicP
     return offsets
 
 
-def owners(members: Iterable[Member]) -> Mapping[TopicPartition, Member]:
+def owners(members: Iterable[MemberDescription]) -> Mapping[TopicPartition, MemberDescription]:
     """Return who has which partition."""
     return {tp: member for member in members for tp in member.partitions}

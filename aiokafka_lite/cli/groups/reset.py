@@ -13,7 +13,7 @@ from aiokafka_lite.cli.connecting import add_options, connecting
 from aiokafka_lite.cli.groups.questions import (
     DEAD,
     WITHOUT_MEMBERS,
-    Described,
+    GroupDescription,
     committed,
     describe_one,
 )
@@ -25,7 +25,7 @@ from aiokafka_lite.cli.output import (
     counted,
     print_rows,
 )
-from aiokafka_lite.cli.positions import FORMS, Found, Place, find, place
+from aiokafka_lite.cli.positions import FORMS, Found, TopicPosition, find, place
 from aiokafka_lite.cli.problems import CommandError, UsageError
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.errors import for_code
@@ -123,7 +123,7 @@ def _topic_and_partitions(text: str) -> tuple[str, tuple[int, ...] | None]:
         raise UsageError(f"--topic {text}: {error}") from error
 
 
-def _check_members(described: Described) -> None:
+def _check_members(described: GroupDescription) -> None:
     if described.state in WITHOUT_MEMBERS:
         return
     clients = sorted({f"{each.client_id} at {each.host}" for each in described.members})
@@ -149,7 +149,7 @@ def _rows(
     cluster: BlockingCluster,
     tps: Sequence[TopicPartition],
     before: Mapping[TopicPartition, int],
-    to: Place | None,
+    to: TopicPosition | None,
     by: int | None,
 ) -> list[Row]:
     if gone := [tp for tp in tps if cluster.view.leader(tp) is None]:

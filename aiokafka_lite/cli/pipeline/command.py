@@ -20,7 +20,7 @@ from aiokafka_lite.cli.flights.dataset import DISTRIBUTION
 from aiokafka_lite.cli.problems import CommandError, MissingExtraError
 
 if TYPE_CHECKING:
-    from aiokafka_lite.cli.pipeline.job import JobOptions
+    from aiokafka_lite.cli.pipeline.job import PipelineJobOptions
 
 _DESCRIPTION: Final = """\
 Write a topic to three Parquet tables with Spark, exactly once: its records (raw), counts and
@@ -215,8 +215,8 @@ def run(options: argparse.Namespace) -> int:
     return 0 if run_flights(wanted, wanted.flights) else 1
 
 
-def _job_options(options: argparse.Namespace) -> JobOptions:
-    from aiokafka_lite.cli.pipeline.job import FlightsOptions, JobOptions
+def _job_options(options: argparse.Namespace) -> PipelineJobOptions:
+    from aiokafka_lite.cli.pipeline.job import FlightsOptions, PipelineJobOptions
     from aiokafka_lite.spark.pipeline import PipelineOptions
 
     topic: str = options.topic or ("flights" if options.flights else "")
@@ -255,7 +255,7 @@ def _job_options(options: argparse.Namespace) -> JobOptions:
         )
     is_local = "://" not in out
     metrics = options.metrics or (Path(out, "metrics.jsonl") if is_local else None)
-    return JobOptions(
+    return PipelineJobOptions(
         pipeline=lambda bootstrap: PipelineOptions(
             bootstrap_servers=bootstrap,
             topic=topic,

@@ -18,13 +18,13 @@ from aiokafka_lite.cli.pipeline.flights import (
     expected_tables,
     read_tables,
 )
-from aiokafka_lite.cli.pipeline.job import FlightsOptions, JobOptions, run_pipeline
+from aiokafka_lite.cli.pipeline.job import FlightsOptions, PipelineJobOptions, run_pipeline
 from aiokafka_lite.cli.pipeline.problems import TablesElsewhereError
 from aiokafka_lite.cli.pipeline.report import show_delays, show_differences, show_tables
 from aiokafka_lite.spark.pipeline import PipelineOptions
 
 
-def run_flights(options: JobOptions, flights: FlightsOptions) -> bool:
+def run_flights(options: PipelineJobOptions, flights: FlightsOptions) -> bool:
     """Run the flights through the pipeline; returns whether the tables are what they must be.
 
     Raises:
@@ -75,7 +75,7 @@ def run_flights(options: JobOptions, flights: FlightsOptions) -> bool:
     return not wrong
 
 
-def _directory(wanted: PipelineOptions, options: JobOptions) -> Path:
+def _directory(wanted: PipelineOptions, options: PipelineJobOptions) -> Path:
     """Return where the tables are, which are checked by reading the files themselves."""
     if "://" in wanted.out or options.metrics is None:
         raise TablesElsewhereError(

@@ -28,7 +28,7 @@ class FlightsOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class JobOptions:
+class PipelineJobOptions:
     """What the user asked for."""
 
     pipeline: Callable[[str], PipelineOptions]
@@ -43,7 +43,7 @@ class JobOptions:
     flights: FlightsOptions | None
 
 
-def run_job(options: JobOptions) -> None:
+def run_job(options: PipelineJobOptions) -> None:
     """Run the pipeline on a topic that is there.
 
     Raises:
@@ -60,7 +60,7 @@ def print_line(text: str) -> None:
 
 
 def run_pipeline(
-    options: JobOptions, wanted: PipelineOptions, say: Callable[[str], None]
+    options: PipelineJobOptions, wanted: PipelineOptions, say: Callable[[str], None]
 ) -> list[BatchMetrics]:
     """Run the pipeline to its end; returns the figures of the batches."""
     batches: list[BatchMetrics] = []

@@ -13,7 +13,7 @@ from aiokafka_lite.cli.connecting import add_options, connecting
 from aiokafka_lite.cli.output import counted
 from aiokafka_lite.cli.problems import CommandError, LineProblem, UsageError
 from aiokafka_lite.cli.produce.lines import lines_of, record_of_json, record_of_text
-from aiokafka_lite.cli.produce.sending import NewRecord, Sender
+from aiokafka_lite.cli.produce.sending import ProducerRecord, Sender
 from aiokafka_lite.cli.text import unescaped
 from aiokafka_lite.records.codec import Codec
 
@@ -124,14 +124,14 @@ def _produce(sender: Sender, options: argparse.Namespace, stream: BinaryIO) -> N
     sender.flush()
 
 
-def _parser(options: argparse.Namespace) -> Callable[[bytes], NewRecord]:
+def _parser(options: argparse.Namespace) -> Callable[[bytes], ProducerRecord]:
     """Return what makes a record of a line, with what the options say of every record."""
     separator = None if options.key_separator is None else unescaped(options.key_separator)
     null = None if options.null is None else options.null.encode()
     key = None if options.key is None else options.key.encode()
     headers = [(name, value.encode()) for name, value in options.header]
 
-    def parse(line: bytes) -> NewRecord:
+    def parse(line: bytes) -> ProducerRecord:
         if options.json:
             record = record_of_json(line)
         else:

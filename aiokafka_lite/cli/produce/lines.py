@@ -6,7 +6,7 @@ import select
 from collections.abc import Iterator
 from typing import BinaryIO, Final
 
-from aiokafka_lite.cli.produce.sending import NewRecord
+from aiokafka_lite.cli.produce.sending import ProducerRecord
 
 READ_BYTES: Final = 256 << 10
 
@@ -42,7 +42,7 @@ def record_of_text(
     *,
     key_separator: bytes | None,
     null: bytes | None,
-) -> NewRecord:
+) -> ProducerRecord:
     """Return the record of a line: its value, with a key ahead of the separator if there is one."""
     key: bytes | None = None
     value: bytes | None = line
@@ -52,10 +52,10 @@ def record_of_text(
             key, value = ahead, behind
     if null is not None:
         key, value = (None if each == null else each for each in (key, value))
-    return NewRecord(key, value)
+    return ProducerRecord(key, value)
 
 
-def record_of_json(line: bytes) -> NewRecord:
+def record_of_json(line: bytes) -> ProducerRecord:
     """Return the record of an object such as `cat --json` prints; topic and offset do not count.
 
     Raises:
@@ -67,7 +67,7 @@ def record_of_json(line: bytes) -> NewRecord:
     _, record = parse_line(line, topic="")
     key, value, headers = (_as_bytes(record.key), _as_bytes(record.value), record.headers)
     pairs = [(name, _as_bytes(content)) for name, content in headers]
-    return NewRecord(key, value, pairs, record.partition, record.timestamp_ms)
+    return ProducerRecord(key, value, pairs, record.partition, record.timestamp_ms)
 
 
 def _as_bytes(content: str | bytes | None) -> bytes | None:

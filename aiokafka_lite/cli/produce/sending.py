@@ -42,7 +42,7 @@ NO_TIMEOUT: Final = 2**31 - 1
 SEQUENCES: Final = 2**31
 
 
-class NewRecord(NamedTuple):
+class ProducerRecord(NamedTuple):
     """A record to produce; without a partition its key decides, or whose turn it is."""
 
     key: bytes | None
@@ -86,7 +86,7 @@ class Sender:
             raise error(f"no producer id was given: {why(error)}")
         return answer.producer_id, answer.producer_epoch
 
-    def add(self, record: NewRecord) -> None:
+    def add(self, record: ProducerRecord) -> None:
         """Add a record; sends what there is when its batch is full.
 
         Raises:
@@ -108,7 +108,7 @@ class Sender:
         if builder.size_estimate >= BATCH_BYTES:
             self.flush()
 
-    def _partition_of(self, record: NewRecord) -> int:
+    def _partition_of(self, record: ProducerRecord) -> int:
         if record.partition is not None:
             if not 0 <= record.partition < self._partition_count:
                 raise LineProblem(

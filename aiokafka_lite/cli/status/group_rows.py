@@ -7,11 +7,11 @@ from typing import Final
 
 from aiokafka_lite._pages.values import ROWS, Json, clip
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.groups.classic.members import Member
+from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember
 from aiokafka_lite.broker.groups.kip848.driver import Group
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.machine import preferred_assignor
-from aiokafka_lite.broker.groups.kip848.member import ConsumerMember
+from aiokafka_lite.broker.groups.kip848.member import ConsumerGroupMember
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.cli.status.values import numbers_text
 from aiokafka_lite.errors import KafkaError
@@ -50,7 +50,7 @@ def member_rows(broker: Broker, group: Group) -> list[Json]:
     ]
 
 
-def _row(member: Member | ConsumerMember, assignment: str) -> dict[str, Json]:
+def _row(member: ClassicGroupMember | ConsumerGroupMember, assignment: str) -> dict[str, Json]:
     return {
         "member": clip(member.member_id),
         "instance": None if member.instance_id is None else clip(member.instance_id),
@@ -60,7 +60,7 @@ def _row(member: Member | ConsumerMember, assignment: str) -> dict[str, Json]:
     }
 
 
-def _assigned_text(broker: Broker, member: ConsumerMember) -> str:
+def _assigned_text(broker: Broker, member: ConsumerGroupMember) -> str:
     named = []
     for topic_id, partitions in member.assigned.items():
         topic = broker.topic_by_id(topic_id)

@@ -19,12 +19,14 @@ from aiokafka_lite._pages.aiohttp_answers import hosts_of, response
 from aiokafka_lite._pages.values import Json
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli.status import views
-from aiokafka_lite.cli.status.slices import Slices
-from aiokafka_lite.cli.status.views import NotThereError, Query
+from aiokafka_lite.cli.status.slices import MeasuredSlices
+from aiokafka_lite.cli.status.views import BrokerPageQuery, NotThereError
 from aiokafka_lite.errors import KafkaConnectionError
 
 HOST: Final = "127.0.0.1"
-VIEWS: Final[Mapping[str, Callable[[Broker, Query, Slices], Awaitable[dict[str, Json]]]]] = {
+VIEWS: Final[
+    Mapping[str, Callable[[Broker, BrokerPageQuery, MeasuredSlices], Awaitable[dict[str, Json]]]]
+] = {
     "/api/overview": views.overview,
     "/api/topics": views.topics,
     "/api/topic": views.topic,
@@ -67,7 +69,7 @@ class StatusPage:
         self._files = {f"/{name}": asset for name, asset in assets.items()}
         self._files["/"] = self._files.pop("/index.html")
         self._at_once = 0
-        self._remembered: dict[tuple[str, Query], _Remembered] = {}
+        self._remembered: dict[tuple[str, BrokerPageQuery], _Remembered] = {}
         # Made on entering, in the loop.
         self._one_at_a_time: asyncio.Lock
         self._runner: web.AppRunner
@@ -118,16 +120,16 @@ class StatusPage:
             return problem(503, "too many ask at once", Retry_After="1")
         self._at_once += 1
         try:
-            return await self._view(request.path, Query.of(request.query))
+            return await self._view(request.path, BrokerPageQuery.of(request.query))
         finally:
             self._at_once -= 1
 
-    async def _view(self, path: str, query: Query) -> Answer:
+    async def _view(self, path: str, query: BrokerPageQuery) -> Answer:
         loop = asyncio.get_running_loop()
         async with self._one_at_a_time:
             remembered = self._remembered.get((path, query))
             if remembered is None or remembered.until < loop.time():
-                slices = Slices(loop)
+                slices = MeasuredSlices(loop)
                 try:
                     view = await VIEWS[path](self._broker, query, slices)
                 except NotThereError as error:

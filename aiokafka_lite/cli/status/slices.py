@@ -8,7 +8,7 @@ from typing import Final
 SLICE_S: Final = 0.001
 
 
-class Slices:
+class MeasuredSlices:
     """Lets the loop run when a slice is used up, and counts the time that was worked."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -28,7 +28,7 @@ from aiokafka_lite.broker.network.processor import Processor
 from aiokafka_lite.broker.network.request_log import SeenRequest
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.cli.status.group_rows import group_fields, member_rows
-from aiokafka_lite.cli.status.slices import Slices
+from aiokafka_lite.cli.status.slices import MeasuredSlices
 from aiokafka_lite.cli.status.values import numbers_text
 from aiokafka_lite.errors import BrokerResponseError, for_code
 from aiokafka_lite.protocol.schema import uuid_to_str
@@ -40,7 +40,7 @@ class NotThereError(Exception):
     """What was asked for is not there, or no more."""
 
 
-class Query(NamedTuple):
+class BrokerPageQuery(NamedTuple):
     """What a request asks for.
 
     Attributes:
@@ -54,7 +54,7 @@ class Query(NamedTuple):
     page: int
 
     @classmethod
-    def of(cls, parameters: Mapping[str, str]) -> Query:
+    def of(cls, parameters: Mapping[str, str]) -> BrokerPageQuery:
         """Read a request's parameters; what cannot be a page is the first."""
         return cls(
             name=parameters.get("name", ""),
@@ -63,7 +63,9 @@ class Query(NamedTuple):
         )
 
 
-async def overview(broker: Broker, query: Query, slices: Slices) -> dict[str, Json]:
+async def overview(
+    broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices
+) -> dict[str, Json]:
     """Return what stands above every view: the cluster, and how much there is of everything."""
     config = broker.config
     return {
@@ -92,13 +94,13 @@ def _node(node: BrokerNode) -> dict[str, Json]:
     }
 
 
-async def topics(broker: Broker, query: Query, slices: Slices) -> dict[str, Json]:
+async def topics(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) -> dict[str, Json]:
     """Return the topics in the order they were made."""
     page = await _page(broker.topics.values(), query, slices, name=lambda topic: topic.name)
     return await page.to_json(_topic_row, slices)
 
 
-async def _topic_row(each: Topic, slices: Slices) -> dict[str, Json]:
+async def _topic_row(each: Topic, slices: MeasuredSlices) -> dict[str, Json]:
     records = size_bytes = leaderless = 0
     for partition in tuple(each.partitions):
         records += partition.high_watermark - partition.log_start_offset
@@ -117,7 +119,7 @@ async def _topic_row(each: Topic, slices: Slices) -> dict[str, Json]:
     }
 
 
-async def topic(broker: Broker, query: Query, slices: Slices) -> dict[str, Json]:
+async def topic(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) -> dict[str, Json]:
     """Return one topic's partitions."""
     each = broker.topics.get(query.name)
     if each is None:
@@ -131,7 +133,7 @@ async def topic(broker: Broker, query: Query, slices: Slices) -> dict[str, Json]
     }
 
 
-async def _partition_row(each: Partition, slices: Slices) -> dict[str, Json]:
+async def _partition_row(each: Partition, slices: MeasuredSlices) -> dict[str, Json]:
     await slices.maybe_rest()
     return {
         "partition": each.index,
@@ -157,10 +159,10 @@ def _all_groups(broker: Broker) -> Iterator[_CoordinatedGroup]:
             yield _CoordinatedGroup(node, each)
 
 
-async def groups(broker: Broker, query: Query, slices: Slices) -> dict[str, Json]:
+async def groups(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) -> dict[str, Json]:
     """Return the groups."""
 
-    async def row(each: _CoordinatedGroup, slices: Slices) -> dict[str, Json]:
+    async def row(each: _CoordinatedGroup, slices: MeasuredSlices) -> dict[str, Json]:
         lag = partitions = 0
         async for _, _, _, behind in _lags(broker, each, slices):
             lag += behind or 0
@@ -171,7 +173,7 @@ async def groups(broker: Broker, query: Query, slices: Slices) -> dict[str, Json
     return await page.to_json(row, slices)
 
 
-async def group(broker: Broker, query: Query, slices: Slices) -> dict[str, Json]:
+async def group(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) -> dict[str, Json]:
     """Return one group's members and what it has committed."""
     found = next((each for each in _all_groups(broker) if each.group.group_id == query.name), None)
     if found is None:
@@ -201,7 +203,7 @@ async def group(broker: Broker, query: Query, slices: Slices) -> dict[str, Json]
 
 
 async def _lags(
-    broker: Broker, each: _CoordinatedGroup, slices: Slices
+    broker: Broker, each: _CoordinatedGroup, slices: MeasuredSlices
 ) -> AsyncIterator[tuple[str, int, CommittedOffset, int | None]]:
     """Yield topic, partition, what is committed, and the records behind it, None if unknown."""
     committed = each.node.groups.offsets.fetch_all(each.group.group_id)
@@ -215,14 +217,16 @@ async def _lags(
             await slices.maybe_rest()
 
 
-async def connections(broker: Broker, query: Query, slices: Slices) -> dict[str, Json]:
+async def connections(
+    broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices
+) -> dict[str, Json]:
     """Return the open connections, with the latest request of each that the log still has."""
     latest: dict[str, SeenRequest] = {}
     for seen in broker.requests:
         latest[seen.peer] = seen
         await slices.maybe_rest()
 
-    async def row(each: tuple[BrokerNode, Processor], slices: Slices) -> dict[str, Json]:
+    async def row(each: tuple[BrokerNode, Processor], slices: MeasuredSlices) -> dict[str, Json]:
         await slices.maybe_rest()
         node, connection = each
         seen = latest.get(connection.peer)
@@ -242,11 +246,13 @@ async def connections(broker: Broker, query: Query, slices: Slices) -> dict[str,
     return await page.to_json(row, slices)
 
 
-async def requests(broker: Broker, query: Query, slices: Slices) -> dict[str, Json]:
+async def requests(
+    broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices
+) -> dict[str, Json]:
     """Return the latest requests, the newest first."""
     now = broker.loop.time()
 
-    async def row(seen: SeenRequest, slices: Slices) -> dict[str, Json]:
+    async def row(seen: SeenRequest, slices: MeasuredSlices) -> dict[str, Json]:
         await slices.maybe_rest()
         took_s = None if seen.answered_at is None else seen.answered_at - seen.arrived_at
         return {
@@ -281,7 +287,7 @@ class _Page(Generic[T]):
         self._number = number
 
     async def to_json(
-        self, row: Callable[[T, Slices], Awaitable[dict[str, Json]]], slices: Slices
+        self, row: Callable[[T, MeasuredSlices], Awaitable[dict[str, Json]]], slices: MeasuredSlices
     ) -> dict[str, Json]:
         """Make the rows."""
         return {
@@ -293,7 +299,7 @@ class _Page(Generic[T]):
 
 
 async def _page(
-    things: Iterable[T], query: Query, slices: Slices, *, name: Callable[[T], str]
+    things: Iterable[T], query: BrokerPageQuery, slices: MeasuredSlices, *, name: Callable[[T], str]
 ) -> _Page[T]:
     """Choose what the query wants to see; what changes meanwhile does not matter."""
     chosen: Sequence[T] = things if isinstance(things, list) else list(things)

@@ -74,7 +74,7 @@ def present(reference: weakref.ref[AnyConsumer]) -> AnyConsumer:
     return consumer
 
 
-class Health(NamedTuple):
+class HealthAnswer(NamedTuple):
     """A verdict, as it is answered."""
 
     verdict: str
@@ -95,7 +95,7 @@ class Measured:
         until: The loop time until which all this is good enough.
     """
 
-    def __init__(self, consumer: AnyConsumer, health: Health) -> None:
+    def __init__(self, consumer: AnyConsumer, health: HealthAnswer) -> None:
         self._consumer = weakref.ref(consumer)
         self._clock = asyncio.get_running_loop().time
         self._bodies: dict[Hashable, bytes] = {}
@@ -145,9 +145,9 @@ class Measuring:
     def __init__(self, shown: Shown) -> None:
         self._source = source_of(shown)
         self._measured: Measured | None = None
-        self._health: Health | None = None
+        self._health: HealthAnswer | None = None
 
-    def health(self) -> Health:
+    def health(self) -> HealthAnswer:
         """Return how the consumer is, or lately was.
 
         Raises:
@@ -160,7 +160,7 @@ class Measuring:
             found = consumer.health()
             body = json.dumps(dataclasses.asdict(found)).encode()
             until = loop.time() + (loop.time() - began) * REST_PER_WORK
-            self._health = Health(
+            self._health = HealthAnswer(
                 found.verdict, found.reasons, found.verdict == "dead", body, until
             )
         return self._health

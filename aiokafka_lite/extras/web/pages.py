@@ -19,13 +19,13 @@ from aiokafka_lite.extras.web.measured import (
     Shown,
     TooManyError,
 )
-from aiokafka_lite.extras.web.views import Query
+from aiokafka_lite.extras.web.views import ConsumerPageQuery
 
 HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:@/?#\s]+))(?::\d{1,5})?")
 NO_PROMETHEUS: Final = (
     "prometheus_client is not installed, which writes this: pip install 'aiokafka-lite[web]'"
 )
-VIEWS: Final[Mapping[str, Callable[[Measured, Query], dict[str, Json]]]] = {
+VIEWS: Final[Mapping[str, Callable[[Measured, ConsumerPageQuery], dict[str, Json]]]] = {
     "api/overview": views.overview,
     "api/partitions": views.partitions,
     "api/nodes": views.nodes,
@@ -91,7 +91,7 @@ class Pages:
             return await self._metrics()
         if path not in VIEWS:
             return problem(404, "there is nothing here")
-        query = Query.of(parameters)
+        query = ConsumerPageQuery.of(parameters)
         try:
             body = self._measuring.now().body((path, query), lambda it: VIEWS[path](it, query))
         except TooManyError:

@@ -38,7 +38,7 @@ OVERVIEW: Final = (
 )
 
 
-class Query(NamedTuple):
+class ConsumerPageQuery(NamedTuple):
     """What a request asks for.
 
     Attributes:
@@ -52,7 +52,7 @@ class Query(NamedTuple):
     page: int
 
     @classmethod
-    def of(cls, parameters: Mapping[str, str]) -> Query:
+    def of(cls, parameters: Mapping[str, str]) -> ConsumerPageQuery:
         """Read a request's parameters; what cannot be used is left out."""
         show = parameters.get("show", "")
         return cls(
@@ -62,7 +62,7 @@ class Query(NamedTuple):
         )
 
 
-def overview(measured: Measured, query: Query) -> Row:
+def overview(measured: Measured, query: ConsumerPageQuery) -> Row:
     """Return what stands above every view: how the consumer is, and how much there is of all."""
     rows = rows_of(measured, "partitions")
     metrics = cast("Row", measured.metrics)
@@ -76,7 +76,7 @@ def overview(measured: Measured, query: Query) -> Row:
     }
 
 
-def partitions(measured: Measured, query: Query) -> Row:
+def partitions(measured: Measured, query: ConsumerPageQuery) -> Row:
     """Return the assigned partitions by name."""
     is_shown = FILTERS[query.show]
     found = [
@@ -104,7 +104,7 @@ def _partition(measured: Measured, row: Row) -> Row:
     }
 
 
-def nodes(measured: Measured, query: Query) -> Row:
+def nodes(measured: Measured, query: ConsumerPageQuery) -> Row:
     """Return the brokers that the consumer knows."""
     found = rows_of(measured, "nodes")
     return {"total": len(found), "rows": cast("list[Json]", found[:ROWS])}

@@ -30,7 +30,7 @@ from aiokafka_lite.structs import TopicPartition
 _EMPTY_STAGES: Final = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
 
 
-class Step(Enum):
+class BatchStep(Enum):
     """What a batch has just done; tests have it crash there."""
 
     RAW_WRITTEN = auto()
@@ -39,7 +39,7 @@ class Step(Enum):
     COMMITTED = auto()
 
 
-OnStep = Callable[[Step, int], None]
+OnBatchStep = Callable[[BatchStep, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class BatchWriter:
         checkpoint: Checkpoint,
         watermark_delay_ms: int,
         behind: Callable[[Offsets], int | None],
-        on_step: OnStep,
+        on_step: OnBatchStep,
     ) -> None:
         self._files = files
         self._parser = parser
@@ -99,14 +99,14 @@ class BatchWriter:
         times = [clock()]
         has_bad = self._write_raw(records, batch)
         times.append(clock())
-        self._on_step(Step.RAW_WRITTEN, batch)
+        self._on_step(BatchStep.RAW_WRITTEN, batch)
         bad = self._write_quarantine(records, batch) if has_bad else 0
         times.append(clock())
-        self._on_step(Step.QUARANTINE_WRITTEN, batch)
+        self._on_step(BatchStep.QUARANTINE_WRITTEN, batch)
         found = self._examine(records, batch)
         window_count = self._write_aggregate(records, batch, found.dates) if found.dates else 0
         times.append(clock())
-        self._on_step(Step.AGGREGATE_WRITTEN, batch)
+        self._on_step(BatchStep.AGGREGATE_WRITTEN, batch)
         offsets = self._checkpoint.offsets(batch)
         watermark = self.last.watermark.advanced(
             self.last.offsets, offsets, found.latest_ms, self._delay_ms
@@ -132,7 +132,7 @@ class BatchWriter:
         commit = Commit(batch, offsets, watermark, metrics)
         self._commits.append(commit)
         self.last = commit
-        self._on_step(Step.COMMITTED, batch)
+        self._on_step(BatchStep.COMMITTED, batch)
         self._replace_versions(batch, found.dates)
         return commit
 

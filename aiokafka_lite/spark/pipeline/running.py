@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from aiokafka_lite.spark.pipeline.batches import BatchWriter, OnStep
+from aiokafka_lite.spark.pipeline.batches import BatchWriter, OnBatchStep
 from aiokafka_lite.spark.pipeline.checkpoints import Checkpoint
 from aiokafka_lite.spark.pipeline.commits import Commit, CommitLog
 from aiokafka_lite.spark.pipeline.errors import StoppedBetweenBatches
@@ -49,7 +49,7 @@ class Pipeline:
         *,
         on_batch: Callable[[BatchMetrics], None] = lambda metrics: None,
         metrics_file: Path | None = None,
-        on_step: OnStep = lambda step, batch: None,
+        on_step: OnBatchStep = lambda step, batch: None,
     ) -> None:
         self._spark = spark
         self._options = options

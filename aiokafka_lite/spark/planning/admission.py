@@ -87,9 +87,9 @@ class Admission:
 
 
 def prorate(limit: int, begins: Offsets, latest: Offsets) -> Offsets:
-    """Return ends that cover about `limit` offsets, by each partition's share of what waits.
+    """Return ends that cover about `limit` offsets, in proportion to each partition's backlog.
 
-    A share is rounded down, but up to one offset where it is less, so that a partition with few
+    A part is rounded down, but up to one offset where it is less, so that a partition with few
     records next to large ones does not starve. Partitions that begin nowhere, or past their end,
     end where they end: the planner reports what is wrong with them.
     """
@@ -101,6 +101,6 @@ def prorate(limit: int, begins: Offsets, latest: Offsets) -> Offsets:
         return dict(latest)
     ends = dict(latest)
     for tp, size in backlog.items():
-        share = limit * (size / total)
-        ends[tp] = min(latest[tp], begins[tp] + (math.floor(share) if share >= 1 else 1))
+        part = limit * (size / total)
+        ends[tp] = min(latest[tp], begins[tp] + (math.floor(part) if part >= 1 else 1))
     return ends

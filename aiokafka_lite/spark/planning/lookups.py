@@ -50,7 +50,7 @@ Question: TypeAlias = Mapping[TopicPartition, int]
 """Of each partition, the time in ms since the epoch; or `offsets.LATEST`, `offsets.EARLIEST`."""
 
 
-class _Share(NamedTuple):
+class _LeaderLookup(NamedTuple):
     """What one leader is asked of a question: which partitions, and the same as requests say it."""
 
     tps: list[TopicPartition]
@@ -155,11 +155,11 @@ class Lookups:
         """Ask once, adding to `found`; returns why partitions were not."""
         failures: dict[TopicPartition, KafkaError] = {}
         before = self.view
-        shares = [self._by_leader(question, failures) for question in questions]
+        lookups = [self._by_leader(question, failures) for question in questions]
         # All are open before anything is sent: what is sent has its time running.
-        connections = self._connections({node for share in shares for node in share})
+        connections = self._connections({node for lookup in lookups for node in lookup})
         metadata = self._send_metadata(connections.values()) if with_metadata else None
-        sent = self._send(shares, connections, failures)
+        sent = self._send(lookups, connections, failures)
         if with_metadata:
             self._receive_metadata(metadata)
         renewed = _renewed_topics(before, self.view) if with_metadata else frozenset[str]()
@@ -174,9 +174,9 @@ class Lookups:
 
     def _by_leader(
         self, question: Question, failures: dict[TopicPartition, KafkaError]
-    ) -> dict[int, _Share]:
+    ) -> dict[int, _LeaderLookup]:
         """Divide a question among the leaders known so far."""
-        shares: dict[int, _Share] = {}
+        by_leader: dict[int, _LeaderLookup] = {}
         nodes, topics = self.view.nodes, self.view.topics
         name, partitions = "", NO_PARTITIONS
         for tp, timestamp in question.items():
@@ -188,11 +188,11 @@ class Lookups:
             if partition is None or partition.leader not in nodes:
                 failures[tp] = LeaderNotAvailableError("it has no leader").at(tp)
                 continue
-            if (share := shares.get(partition.leader)) is None:
-                share = shares[partition.leader] = _Share([], {})
-            share.tps.append(tp)
-            if (asked := share.topics.get(name)) is None:
-                asked = share.topics[name] = []
+            if (lookup := by_leader.get(partition.leader)) is None:
+                lookup = by_leader[partition.leader] = _LeaderLookup([], {})
+            lookup.tps.append(tp)
+            if (asked := lookup.topics.get(name)) is None:
+                asked = lookup.topics[name] = []
             asked.append(
                 ListOffsetsPartition(
                     partition_index=tp.partition,
@@ -201,7 +201,7 @@ class Lookups:
                     timestamp=timestamp,
                 )
             )
-        return shares
+        return by_leader
 
     def _connections(self, nodes: Iterable[int]) -> dict[int, BlockingConnection | KafkaError]:
         connections: dict[int, BlockingConnection | KafkaError] = {}
@@ -214,32 +214,32 @@ class Lookups:
 
     def _send(
         self,
-        shares: Sequence[Mapping[int, _Share]],
+        lookups: Sequence[Mapping[int, _LeaderLookup]],
         connections: Mapping[int, BlockingConnection | KafkaError],
         failures: dict[TopicPartition, KafkaError],
     ) -> list[_Sent]:
         sent: list[_Sent] = []
-        for number, of_leaders in enumerate(shares):
-            for node, share in of_leaders.items():
+        for number, by_leader in enumerate(lookups):
+            for node, lookup in by_leader.items():
                 connection = connections[node]
                 if isinstance(connection, KafkaError):
-                    failures.update(dict.fromkeys(share.tps, connection))
+                    failures.update(dict.fromkeys(lookup.tps, connection))
                     continue
                 try:
-                    exchange = connection.send(self._request(share), timeout_s=self._timeout_s)
+                    exchange = connection.send(self._request(lookup), timeout_s=self._timeout_s)
                 except KafkaError as error:
-                    failures.update(dict.fromkeys(share.tps, error))
+                    failures.update(dict.fromkeys(lookup.tps, error))
                 else:
-                    sent.append(_Sent(number, share.tps, connection, exchange))
+                    sent.append(_Sent(number, lookup.tps, connection, exchange))
         return sent
 
-    def _request(self, share: _Share) -> ListOffsetsRequest:
+    def _request(self, lookup: _LeaderLookup) -> ListOffsetsRequest:
         return ListOffsetsRequest(
             replica_id=-1,
             isolation_level=self._isolation_level,
             topics=[
                 ListOffsetsTopic(name=name, partitions=partitions)
-                for name, partitions in share.topics.items()
+                for name, partitions in lookup.topics.items()
             ],
             timeout_ms=round(self._timeout_s * 1000),
         )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.spark.options import SourceOptions
     from aiokafka_lite.spark.planning.admission import Admission
     from aiokafka_lite.spark.planning.planner import Planner
-    from aiokafka_lite.spark.ranges import OffsetRange
+    from aiokafka_lite.spark.ranges import KafkaOffsetRange
     from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger("aiokafka_lite.spark")
@@ -115,7 +115,7 @@ class MicroBatches:
         self._last_end = end
         return end
 
-    def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
+    def ranges(self, start: Offsets, end: Offsets) -> list[KafkaOffsetRange]:
         """Return what a batch reads.
 
         Raises:

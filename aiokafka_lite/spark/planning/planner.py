@@ -24,10 +24,10 @@ from aiokafka_lite.spark.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.spark.options import SourceOptions
 from aiokafka_lite.spark.planning.lookups import READ_COMMITTED, READ_UNCOMMITTED, Lookups
 from aiokafka_lite.spark.planning.losses import Losses, begins_of_added, check_continuation, named
-from aiokafka_lite.spark.planning.resolution import Bounds, End, Start
+from aiokafka_lite.spark.planning.resolution import Bounds, EndingOffsets, StartingOffsets
 from aiokafka_lite.spark.planning.splitting import Task, split
 from aiokafka_lite.spark.planning.subscribed import Subscribed
-from aiokafka_lite.spark.ranges import OffsetRange
+from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger("aiokafka_lite.spark")
@@ -174,13 +174,13 @@ class Planner:
             DataLossError: The log does not have an offset that the option names.
             KafkaError: As `partitions`, or leaders did not answer.
         """
-        start = Start(self._options.starting, self._options.timestamp_strategy)
+        start = StartingOffsets(self._options.starting, self._options.timestamp_strategy)
         tps = self.partitions()
         bounds, (times,) = self._bounds(tps, start.question(tps))
         offsets = start.within(start.resolve(bounds, times), bounds, self._losses)
         return Beginning(offsets, start.mismatch(tps))
 
-    def batch_ranges(self) -> list[OffsetRange]:
+    def batch_ranges(self) -> list[KafkaOffsetRange]:
         """Return what a batch query reads, in order; empty ranges are left out.
 
         Raises:
@@ -189,8 +189,8 @@ class Planner:
             DataLossError: The log does not have offsets that the options name.
             KafkaError: As `partitions`, or leaders did not answer.
         """
-        start = Start(self._options.starting, self._options.timestamp_strategy)
-        end = End(self._options.ending)
+        start = StartingOffsets(self._options.starting, self._options.timestamp_strategy)
+        end = EndingOffsets(self._options.ending)
         tps = self.partitions()
         for edge in (start, end):
             if (mismatch := edge.mismatch(tps)) is not None:
@@ -265,7 +265,7 @@ class Planner:
         question = {tp: EARLIEST for tp in tps if self.view.partition(tp) is not None}
         return self._lookups.offsets(question)[0]
 
-    def stream_ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
+    def stream_ranges(self, start: Offsets, end: Offsets) -> list[KafkaOffsetRange]:
         """Return what a micro-batch reads, in order; empty ranges are left out.
 
         Partitions that `start` does not have are read from their beginning, which is offset 0
@@ -324,10 +324,10 @@ class Planner:
                     "its topic was made anew"
                 ).at(tp, latest[tp])
 
-    def _ranges(self, begins: Offsets, ends: Offsets) -> list[OffsetRange]:
+    def _ranges(self, begins: Offsets, ends: Offsets) -> list[KafkaOffsetRange]:
         """Return what lies between, with what is known of each partition's leader."""
         nodes, topics = self.view.nodes, self.view.topics
-        ranges: list[OffsetRange] = []
+        ranges: list[KafkaOffsetRange] = []
         for tp in sorted(ends):
             start, end = begins.get(tp, ends[tp]), ends[tp]
             if start >= end:
@@ -335,16 +335,16 @@ class Planner:
             topic = topics.get(tp.topic)
             partition = None if topic is None else topic.partitions.get(tp.partition)
             if topic is None or partition is None:  # it is gone: its task will say so
-                ranges.append(OffsetRange(tp.topic, tp.partition, start, end))
+                ranges.append(KafkaOffsetRange(tp.topic, tp.partition, start, end))
                 continue
             leader = nodes.get(partition.leader)
             epoch = NO_EPOCH if leader is None else partition.leader_epoch
             ranges.append(
-                OffsetRange(tp.topic, tp.partition, start, end, topic.topic_id, leader, epoch)
+                KafkaOffsetRange(tp.topic, tp.partition, start, end, topic.topic_id, leader, epoch)
             )
         return ranges
 
-    def tasks(self, ranges: Iterable[OffsetRange]) -> list[Task]:
+    def tasks(self, ranges: Iterable[KafkaOffsetRange]) -> list[Task]:
         """Return which task reads which ranges, as the options about tasks say."""
         return split(
             ranges,

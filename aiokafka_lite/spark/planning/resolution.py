@@ -134,7 +134,7 @@ class _Edge:
         return nearest
 
 
-class Start(_Edge):
+class StartingOffsets(_Edge):
     """Where a query begins."""
 
     name = "starting"
@@ -160,7 +160,7 @@ class Start(_Edge):
             )
         return bounds.latest[tp]
 
-    def check_order(self, begins: Offsets, ends: Offsets, end: End) -> None:
+    def check_order(self, begins: Offsets, ends: Offsets, end: EndingOffsets) -> None:
         """Refuse a batch that would end before it begins.
 
         Raises:
@@ -175,7 +175,7 @@ class Start(_Edge):
                 )
 
 
-class End(_Edge):
+class EndingOffsets(_Edge):
     """Where a batch query ends."""
 
     name = "ending"

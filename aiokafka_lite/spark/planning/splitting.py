@@ -14,13 +14,13 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from aiokafka_lite.client.view import Node
-from aiokafka_lite.spark.ranges import OffsetRange
+from aiokafka_lite.spark.ranges import KafkaOffsetRange
 
-Task: TypeAlias = tuple[OffsetRange, ...]
+Task: TypeAlias = tuple[KafkaOffsetRange, ...]
 
 
 def split(
-    ranges: Iterable[OffsetRange],
+    ranges: Iterable[KafkaOffsetRange],
     *,
     min_partitions: int | None,
     max_records_per_partition: int | None,
@@ -53,11 +53,11 @@ def split(
 
 
 def divide(
-    ranges: Iterable[OffsetRange],
+    ranges: Iterable[KafkaOffsetRange],
     *,
     min_partitions: int | None,
     max_records_per_partition: int | None,
-) -> list[OffsetRange]:
+) -> list[KafkaOffsetRange]:
     """Return the ranges as Spark's own source would split them, without the empty ones."""
     pieces = [piece for piece in ranges if piece.size > 0]
     if max_records_per_partition is not None:
@@ -84,13 +84,13 @@ def divide(
 
 
 def _part_count(size: int, total: int, wanted: int) -> int:
-    """Return a range's share of `wanted`, rounded as Java's Math.round does."""
-    share = float(size) / float(total) * wanted
-    below = math.floor(share)
-    return max(below + 1 if share - below >= 0.5 else below, 1)
+    """Return how many of `wanted` parts a range gets, rounded as Java's Math.round does."""
+    exact = float(size) / float(total) * wanted
+    below = math.floor(exact)
+    return max(below + 1 if exact - below >= 0.5 else below, 1)
 
 
-def _parts(piece: OffsetRange, count: int) -> list[OffsetRange]:
+def _parts(piece: KafkaOffsetRange, count: int) -> list[KafkaOffsetRange]:
     """Return a range in `count` parts of as near the same size as can be, the larger ones last."""
     parts = []
     start, remaining = piece.start, piece.size
@@ -103,7 +103,7 @@ def _parts(piece: OffsetRange, count: int) -> list[OffsetRange]:
     return parts
 
 
-def _shared(small: Sequence[OffsetRange], wanted: int, limit: int | None) -> list[Task]:
+def _shared(small: Sequence[KafkaOffsetRange], wanted: int, limit: int | None) -> list[Task]:
     """Return `wanted` tasks of about the same size, more if `limit` offsets a task need more.
 
     Ranges are taken in the order of their leaders, and a task takes from where the one before it
@@ -111,7 +111,7 @@ def _shared(small: Sequence[OffsetRange], wanted: int, limit: int | None) -> lis
     """
     wanted = min(max(wanted, 1), len(small))
     total = sum(piece.size for piece in small)
-    tasks: list[list[OffsetRange]] = []
+    tasks: list[list[KafkaOffsetRange]] = []
     before = task_size = 0
     for taken, piece in enumerate(sorted(small, key=_by_leader)):
         is_due = before * wanted >= total * len(tasks)
@@ -126,7 +126,7 @@ def _shared(small: Sequence[OffsetRange], wanted: int, limit: int | None) -> lis
     return [tuple(task) for task in tasks]
 
 
-def _add(task: list[OffsetRange], piece: OffsetRange) -> None:
+def _add(task: list[KafkaOffsetRange], piece: KafkaOffsetRange) -> None:
     """Add a range to a task, joined with the one it continues."""
     if task and task[-1][:2] == piece[:2] and task[-1].end == piece.start:
         task[-1] = task[-1]._replace(end=piece.end)
@@ -134,7 +134,7 @@ def _add(task: list[OffsetRange], piece: OffsetRange) -> None:
         task.append(piece)
 
 
-def _by_leader(piece: OffsetRange) -> tuple[int, str, int, int]:
+def _by_leader(piece: KafkaOffsetRange) -> tuple[int, str, int, int]:
     leader: Node | None = piece.leader
     return (-1 if leader is None else leader.id, piece.topic, piece.partition, piece.start)
 

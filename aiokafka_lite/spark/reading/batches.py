@@ -20,11 +20,11 @@ from aiokafka_lite.spark import worker
 from aiokafka_lite.spark.process import settle
 from aiokafka_lite.spark.reading.fetching import Fetching
 from aiokafka_lite.spark.reading.prefetch import Prefetch
-from aiokafka_lite.spark.reading.progress import Share
+from aiokafka_lite.spark.reading.progress import FetchedChunk
 
 if TYPE_CHECKING:
     from aiokafka_lite.spark.options import SourceOptions
-    from aiokafka_lite.spark.ranges import OffsetRange
+    from aiokafka_lite.spark.ranges import KafkaOffsetRange
 
 # Spark copies a batch's rows one by one: those of a few MiB are still in the processor's caches.
 ROWS_PER_BATCH: Final = 10_000
@@ -38,7 +38,7 @@ THREAD_FROM_BYTES: Final = 8 * 1024 * 1024
 
 
 def read_ranges(
-    ranges: Sequence[OffsetRange],
+    ranges: Sequence[KafkaOffsetRange],
     options: SourceOptions,
     schema: pa.Schema,
     *,
@@ -80,11 +80,11 @@ def read_ranges(
             fetching.close()
 
 
-def _answers(fetching: Fetching) -> Generator[list[Share], None, None]:
+def _answers(fetching: Fetching) -> Generator[list[FetchedChunk], None, None]:
     """Yield what answers bring; a thread receives them once it is known that they are many."""
     answers = fetching.answers()
-    while (shares := next(answers, None)) is not None:
-        yield shares  # emptied by whoever takes it, so that its memory serves again
+    while (chunks := next(answers, None)) is not None:
+        yield chunks  # emptied by whoever takes it, so that its memory serves again
         if fetching.left_bytes >= THREAD_FROM_BYTES:
             break
     else:
@@ -97,15 +97,15 @@ def _answers(fetching: Fetching) -> Generator[list[Share], None, None]:
 
 
 def _batches(
-    answers: Iterator[list[Share]], options: SourceOptions, schema: pa.Schema
+    answers: Iterator[list[FetchedChunk]], options: SourceOptions, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     arrow = ArrowColumns(schema, byte_limit=MAX_BATCH_BYTES, missing_timestamp_ms=-1)
     columns = arrow.columns
     is_first = True
-    for shares in answers:
-        shares.reverse()
-        while shares:
-            yield from _filled(arrow, _record_set(shares.pop(), options))
+    for chunks in answers:
+        chunks.reverse()
+        while chunks:
+            yield from _filled(arrow, _record_set(chunks.pop(), options))
         if is_first and columns.rows:
             is_first = False
             yield arrow.finish()
@@ -124,16 +124,16 @@ def _filled(arrow: ArrowColumns, record_set: RecordSet) -> Iterator[pa.RecordBat
             return
 
 
-def _record_set(share: Share, options: SourceOptions) -> RecordSet:
-    progress = share.progress
+def _record_set(chunk: FetchedChunk, options: SourceOptions) -> RecordSet:
+    progress = chunk.progress
     return RecordSet(
         progress.topic,
         progress.partition,
-        share.records,
-        fetch_offset=share.fetch_offset,
+        chunk.records,
+        fetch_offset=chunk.fetch_offset,
         end_offset=progress.end,
         check_crcs=options.check_crcs,
-        aborted=share.aborted,
+        aborted=chunk.aborted,
         max_batch_bytes=MAX_INFLATED_BYTES,
         may_block=True,
     )

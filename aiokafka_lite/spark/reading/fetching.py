@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError, NoError, StaleMetadata, for_code
 from aiokafka_lite.records.record_set import end_offset
-from aiokafka_lite.spark.reading.progress import Progress, Share
+from aiokafka_lite.spark.reading.progress import FetchedChunk, RangeProgress
 from aiokafka_lite.spark.reading.setbacks import LogEndsError, NothingLeftError, Setbacks
 from aiokafka_lite.structs import TopicPartition
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.protocol.fetch_template import FetchTemplate, TopicToFetch
     from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
     from aiokafka_lite.spark.options import SourceOptions
-    from aiokafka_lite.spark.ranges import OffsetRange
+    from aiokafka_lite.spark.ranges import KafkaOffsetRange
 
 # Answers beyond this gain nothing, and the memory of two is held.
 MOST_ANSWER_BYTES: Final = 16 * 1024 * 1024
@@ -47,7 +47,7 @@ class _Asked(NamedTuple):
     node: Node
     connection: BlockingConnection
     exchange: BlockingExchange[FetchResponse]
-    partitions: dict[tuple[str | bytes, int], Progress]
+    partitions: dict[tuple[str | bytes, int], RangeProgress]
 
 
 class Fetching:
@@ -55,7 +55,7 @@ class Fetching:
 
     def __init__(
         self,
-        ranges: Sequence[OffsetRange],
+        ranges: Sequence[KafkaOffsetRange],
         options: SourceOptions,
         cluster: BlockingCluster,
         template: FetchTemplate,
@@ -84,7 +84,7 @@ class Fetching:
         self._is_committed_only: Final = options.isolation_level == "read_committed"
         self._rack = options.client_rack or ""
         self._unfinished = [
-            Progress(each, record_bytes) for each in ranges if each.start < each.end
+            RangeProgress(each, record_bytes) for each in ranges if each.start < each.end
         ]
         self._in_flight: deque[_Asked] = deque()
         self._closed = threading.Event()
@@ -95,7 +95,7 @@ class Fetching:
         """About how many bytes are still to be fetched, in answers that were not asked for yet."""
         return sum(progress.left_bytes for progress in self._unfinished)
 
-    def answers(self) -> Iterator[list[Share]]:
+    def answers(self) -> Iterator[list[FetchedChunk]]:
         """Yield what each answer brought, in order of offsets for each range.
 
         Raises:
@@ -130,7 +130,7 @@ class Fetching:
             self._setbacks.locate(waiting)
             self._drop_done()
         now = self._clock()
-        by_node: dict[Node, list[Progress]] = {}
+        by_node: dict[Node, list[RangeProgress]] = {}
         taken: set[TopicPartition] = set()  # an answer does not say which range of it is meant
         for progress in waiting:
             node = progress.node
@@ -142,8 +142,8 @@ class Fetching:
         for node, wanted in by_node.items():
             self._send(node, wanted)
 
-    def _send(self, node: Node, wanted: list[Progress]) -> None:
-        topics: dict[tuple[str, bytes], list[Progress]] = {}
+    def _send(self, node: Node, wanted: list[RangeProgress]) -> None:
+        topics: dict[tuple[str, bytes], list[RangeProgress]] = {}
         for progress in wanted:
             topics.setdefault((progress.topic, progress.topic_id), []).append(progress)
         request = self._template.request(
@@ -164,13 +164,13 @@ class Fetching:
         except KafkaError as error:
             self._failed(wanted, error)
             return
-        partitions: dict[tuple[str | bytes, int], Progress] = {}
+        partitions: dict[tuple[str | bytes, int], RangeProgress] = {}
         for progress in wanted:
             partitions[progress.topic, progress.partition] = progress
             partitions[progress.topic_id, progress.partition] = progress
         self._in_flight.append(_Asked(node, connection, exchange, partitions))
 
-    def _topic(self, name: str, topic_id: bytes, wanted: list[Progress]) -> TopicToFetch:
+    def _topic(self, name: str, topic_id: bytes, wanted: list[RangeProgress]) -> TopicToFetch:
         most = self._partition_max_bytes
         return (
             name,
@@ -182,9 +182,9 @@ class Fetching:
         )
 
     # --- Answers ---------------------------------------------------------------------------
-    def _receive(self) -> list[Share]:
+    def _receive(self) -> list[FetchedChunk]:
         asked = self._in_flight[0]
-        shares: list[Share] = []
+        chunks: list[FetchedChunk] = []
         try:
             response = asked.connection.receive(asked.exchange)
             if response.error_code != NoError.errno:
@@ -198,18 +198,18 @@ class Fetching:
             self._in_flight.popleft()
             # Without any topic where a quota is used up.
             if response.responses or not response.throttle_time_ms:
-                shares = self._settle(asked, response)
+                chunks = self._settle(asked, response)
         self._drop_done()
         if not self._closed.is_set():
             self._send_all()
-        return shares
+        return chunks
 
     def _drop_done(self) -> None:
         self._unfinished = [each for each in self._unfinished if not each.is_done]
 
-    def _settle(self, asked: _Asked, response: FetchResponse) -> list[Share]:
+    def _settle(self, asked: _Asked, response: FetchResponse) -> list[FetchedChunk]:
         """Take what came of each partition, and note what did not."""
-        shares: list[Share] = []
+        chunks: list[FetchedChunk] = []
         left_out = set(asked.partitions.values())
         nodes = {
             each.node_id: Node(each.node_id, each.host, each.port, each.rack)
@@ -225,15 +225,17 @@ class Fetching:
                 if answer.error_code != NoError.errno:
                     self._refused(progress, answer, nodes)
                 elif answer.records:
-                    self._brought(progress, answer, shares)
+                    self._brought(progress, answer, chunks)
                 else:
-                    self._empty(progress, answer, is_first=not shares)
+                    self._empty(progress, answer, is_first=not chunks)
         if left_out:
             error = KafkaProtocolError(f"{asked.connection.peer} left partitions out of its answer")
             self._failed(left_out, error)
-        return shares
+        return chunks
 
-    def _brought(self, progress: Progress, answer: PartitionData, shares: list[Share]) -> None:
+    def _brought(
+        self, progress: RangeProgress, answer: PartitionData, chunks: list[FetchedChunk]
+    ) -> None:
         records = memoryview(answer.records or b"")
         aborted = None
         if self._is_committed_only:
@@ -245,13 +247,13 @@ class Fetching:
             error = KafkaProtocolError(f"it was sent what ends at offset {behind}")
             self._failed([progress], error)
             return
-        shares.append(Share(progress, position, records, aborted))
+        chunks.append(FetchedChunk(progress, position, records, aborted))
         if behind is None:
             progress.position = progress.end  # no whole batch: decoding says what is wrong with it
         else:
             progress.advance(behind, len(records))
 
-    def _empty(self, progress: Progress, answer: PartitionData, *, is_first: bool) -> None:
+    def _empty(self, progress: RangeProgress, answer: PartitionData, *, is_first: bool) -> None:
         if answer.preferred_read_replica != NO_REPLICA:
             self._read_from(progress, answer.preferred_read_replica)
             return
@@ -269,7 +271,7 @@ class Fetching:
             nothing = NothingLeftError(f"it was sent no records, although they end at {reachable}")
             self._setbacks.note([progress], nothing)
 
-    def _read_from(self, progress: Progress, replica: int) -> None:
+    def _read_from(self, progress: RangeProgress, replica: int) -> None:
         """Go on at the follower that the leader names (KIP-392)."""
         node = self._cluster.view.nodes.get(replica)
         if node is None:
@@ -278,13 +280,13 @@ class Fetching:
         else:
             progress.node = node
 
-    def _failed(self, failed: Iterable[Progress], error: KafkaError) -> None:
+    def _failed(self, failed: Iterable[RangeProgress], error: KafkaError) -> None:
         # Followers are for when all goes well: the leader would name one that lags behind again.
         self._rack = ""
         self._setbacks.note(failed, error)
 
     def _refused(
-        self, progress: Progress, answer: PartitionData, nodes: Mapping[int, Node]
+        self, progress: RangeProgress, answer: PartitionData, nodes: Mapping[int, Node]
     ) -> None:
         error = for_code(answer.error_code)
         self._failed([progress], error(f"the broker answers {error.message}"))

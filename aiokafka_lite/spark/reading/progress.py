@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import KafkaError
-from aiokafka_lite.spark.ranges import OffsetRange
+from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.structs import TopicPartition
 
 # Of a topic nothing is known of yet.
@@ -21,16 +21,16 @@ SPARE_BYTES: Final = 16 * 1024
 SPARE_GROWTH: Final = 8
 
 
-class Share(NamedTuple):
+class FetchedChunk(NamedTuple):
     """What one answer brought of a range."""
 
-    progress: Progress
+    progress: RangeProgress
     fetch_offset: int
     records: memoryview
     aborted: list[tuple[int, int]] | None
 
 
-class Progress:
+class RangeProgress:
     """A range that is being fetched. Only the fetching thread changes it.
 
     Attributes:
@@ -67,7 +67,7 @@ class Progress:
         "tp",
     )
 
-    def __init__(self, wanted: OffsetRange, record_bytes: MutableMapping[str, float]) -> None:
+    def __init__(self, wanted: KafkaOffsetRange, record_bytes: MutableMapping[str, float]) -> None:
         self.topic = wanted.topic
         self.partition = wanted.partition
         self.tp = TopicPartition(wanted.topic, wanted.partition)

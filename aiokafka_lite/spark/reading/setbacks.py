@@ -27,7 +27,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.spark.errors import DataLossError, ReadTimeoutError
 from aiokafka_lite.spark.offsets import EARLIEST, LATEST
-from aiokafka_lite.spark.reading.progress import Progress
+from aiokafka_lite.spark.reading.progress import RangeProgress
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.blocking_cluster import BlockingCluster
@@ -78,7 +78,7 @@ class Setbacks:
         self._is_loss_an_error: Final = options.fail_on_data_loss
 
     # --- Failures that pass ----------------------------------------------------------------
-    def note(self, failed: Iterable[Progress], error: KafkaError) -> None:
+    def note(self, failed: Iterable[RangeProgress], error: KafkaError) -> None:
         """Take note of what could not be fetched.
 
         Raises:
@@ -99,7 +99,7 @@ class Setbacks:
             return 0.0  # mostly a leader that has moved, or a connection that was idle
         return delay_after(failures - 2, self._first_delay_s, self._last_delay_s, self._rng)
 
-    def _check_time(self, progress: Progress, now: float) -> None:
+    def _check_time(self, progress: RangeProgress, now: float) -> None:
         since = now if progress.failing_since is None else progress.failing_since
         if now - since < self._timeout_s:
             return
@@ -110,14 +110,14 @@ class Setbacks:
         )
         raise timeout.at(progress.tp, progress.position) from error
 
-    def wait(self, unfinished: Iterable[Progress]) -> None:
+    def wait(self, unfinished: Iterable[RangeProgress]) -> None:
         """Wait until one of these may be tried again: none is in flight."""
         retry_at = min(progress.retry_at for progress in unfinished)
         if (delay_s := retry_at - self._clock()) > 0:
             self._sleep(delay_s)
 
     # --- Where to go on --------------------------------------------------------------------
-    def locate(self, waiting: Iterable[Progress]) -> None:
+    def locate(self, waiting: Iterable[RangeProgress]) -> None:
         """Find out where those are led whose time has come.
 
         Raises:
@@ -148,7 +148,7 @@ class Setbacks:
             elif isinstance(progress.error, NothingLeftError):
                 self._look_for_gap(progress)
 
-    def _find(self, progress: Progress, *, is_fresh: bool) -> bool:
+    def _find(self, progress: RangeProgress, *, is_fresh: bool) -> bool:
         """Take the leader from the metadata at hand; whether there is one."""
         view = self._cluster.view
         topic = view.topics.get(progress.topic)
@@ -164,7 +164,7 @@ class Setbacks:
         progress.is_located = True
         return True
 
-    def _not_found(self, progress: Progress) -> None:
+    def _not_found(self, progress: RangeProgress) -> None:
         """Try a partition without a leader later; one that is gone is data loss."""
         topic = self._cluster.view.topics.get(progress.topic)
         error = UnknownTopicOrPartitionError if topic is None else topic.error
@@ -177,11 +177,11 @@ class Setbacks:
             self._lost(progress, progress.end, "the topic was deleted")
 
     # --- Data loss -------------------------------------------------------------------------
-    def _made_anew(self, progress: Progress) -> None:
+    def _made_anew(self, progress: RangeProgress) -> None:
         self._lost(progress, progress.position, "the topic was deleted and made anew")
         progress.leader_epoch = NO_EPOCH
 
-    def _look_for_offsets(self, progress: Progress) -> None:
+    def _look_for_offsets(self, progress: RangeProgress) -> None:
         """Find out what of a range is left.
 
         A leader that does not know yet what its followers have does not say where its log ends
@@ -202,7 +202,7 @@ class Setbacks:
             self._lost(progress, progress.end, why)
         # Otherwise it was a leader that had lagged behind.
 
-    def _look_for_gap(self, progress: Progress) -> None:
+    def _look_for_gap(self, progress: RangeProgress) -> None:
         """End a range of which a leader has no records, if it looked no further than its disk."""
         try:
             local = self._offset(progress, EARLIEST_LOCAL)
@@ -215,7 +215,7 @@ class Setbacks:
             log.info("%s is done: there are no more records up to %d", progress, progress.end)
             progress.position = progress.end
 
-    def _offset(self, progress: Progress, at: int) -> int:
+    def _offset(self, progress: RangeProgress, at: int) -> int:
         from aiokafka_lite.protocol.messages.list_offsets import (  # seldom needed
             ListOffsetsPartition,
             ListOffsetsRequest,
@@ -240,7 +240,7 @@ class Setbacks:
             raise error(f"{progress}: asked for its offsets, the leader answered {error.message}")
         return found.offset
 
-    def _lost(self, progress: Progress, position: int, why: str) -> None:
+    def _lost(self, progress: RangeProgress, position: int, why: str) -> None:
         """Raise, or warn and have the range go on at another offset.
 
         Raises:
@@ -262,13 +262,13 @@ class Setbacks:
         progress.error = None
 
 
-def _is_gone(topic: TopicView | None, progress: Progress) -> bool:
+def _is_gone(topic: TopicView | None, progress: RangeProgress) -> bool:
     if topic is None or not topic.partitions:
         return True
     return progress.partition not in topic.partitions
 
 
-def _told_of(progress: Progress, error: KafkaError) -> KafkaError:
+def _told_of(progress: RangeProgress, error: KafkaError) -> KafkaError:
     """Return the error with what was read."""
     text = error.args[0] if error.args else type(error).__name__
     return type(error)(f"{progress}: {text}").at(progress.tp, progress.position)

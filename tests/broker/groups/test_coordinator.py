@@ -10,7 +10,7 @@ import pytest
 from aiokafka_lite import errors
 from aiokafka_lite.broker.groups.classic.state import GroupState
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetToCommit
+from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetCommitEntry
 from aiokafka_lite.broker.groups.values import ErrorType, Join, Joined, Leaver, Sync
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
@@ -80,7 +80,7 @@ def commit(
     topic_id: bytes = TOPIC_ID,
     retention_ms: int = -1,
 ) -> ErrorType:
-    item = OffsetToCommit(tp, topic_id, offset, -1, "m")
+    item = OffsetCommitEntry(tp, topic_id, offset, -1, "m")
     (error,) = coordinator.commit(
         group_id, [item], member_id="", instance_id=None, generation=-1, retention_ms=retention_ms
     )

@@ -9,7 +9,7 @@ import pytest
 
 from aiokafka_lite.broker.groups.classic.state import GroupState
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetToCommit
+from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetCommitEntry
 from aiokafka_lite.broker.groups.values import Join, Joined, Leaver, Sync
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
@@ -59,7 +59,7 @@ async def stable(coordinator: GroupCoordinator, group_id: str = "g", *, ms: int 
 def commit(coordinator: GroupCoordinator, group_id: str, offset: int) -> type:
     (error,) = coordinator.commit(
         group_id,
-        [OffsetToCommit(TP, TOPIC_ID, offset, -1, "")],
+        [OffsetCommitEntry(TP, TOPIC_ID, offset, -1, "")],
         member_id="",
         instance_id=None,
         generation=-1,

@@ -8,7 +8,7 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.groups.offsets.cache import OffsetToCommit
+from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 from tests.broker.log.test_compaction import DAY_MS, keyed
@@ -97,7 +97,7 @@ async def test_committed_offsets_are_compacted_and_still_known(
         log = broker.partition("__consumer_offsets", 0).log
         for number in range(3000):
             clock.now_ms += 8 * DAY_MS if number == 2000 else 0  # the segment's time is over
-            offset = OffsetToCommit(
+            offset = OffsetCommitEntry(
                 TopicPartition("topic", number % 3), ZERO_UUID, number, -1, "x" * 100
             )
             groups.commit(group, [offset], member_id="", instance_id=None, generation=-1)

@@ -13,7 +13,7 @@ from aiokafka_lite.broker.security.authenticator import (
     AUTHENTICATE,
     HANDSHAKE,
     LEGAL_TRANSITIONS,
-    Authenticator,
+    SaslServerAuthenticator,
     SaslState,
     Verdict,
 )
@@ -21,7 +21,7 @@ from aiokafka_lite.broker.security.mechanism import (
     Authenticated,
     Continue,
     InvalidCredentialsError,
-    Mechanism,
+    SaslMechanism,
     SaslServer,
     Step,
 )
@@ -47,16 +47,18 @@ class NoServer:
         raise NotImplementedError
 
 
-def authenticator(max_reauth_ms: int = 0) -> Authenticator:
-    def new_server(_: Mechanism) -> SaslServer:
+def authenticator(max_reauth_ms: int = 0) -> SaslServerAuthenticator:
+    def new_server(_: SaslMechanism) -> SaslServer:
         return NoServer()
 
-    return Authenticator([Mechanism.PLAIN, Mechanism.SCRAM_SHA_256], new_server, max_reauth_ms)
+    return SaslServerAuthenticator(
+        [SaslMechanism.PLAIN, SaslMechanism.SCRAM_SHA_256], new_server, max_reauth_ms
+    )
 
 
 def authenticated(
     max_reauth_ms: int = 0, expires_at_ms: int | None = None, now: float = 0.0
-) -> tuple[Authenticator, int]:
+) -> tuple[SaslServerAuthenticator, int]:
     """Return a machine that is through, and the session's lifetime."""
     machine = authenticator(max_reauth_ms)
     assert machine.handshake("PLAIN", 1)
@@ -64,7 +66,7 @@ def authenticated(
     return machine, machine.advance(step, now, NOW_MS)
 
 
-def in_state(state: SaslState) -> Authenticator:
+def in_state(state: SaslState) -> SaslServerAuthenticator:
     machine = authenticator(10_000)
     match state:
         case SaslState.HANDSHAKE:

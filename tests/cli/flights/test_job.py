@@ -18,11 +18,11 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.cli.flights import loader as loader_module
 from aiokafka_lite.cli.flights.dataset import FlightRecord, read_flights
 from aiokafka_lite.cli.flights.expectation import compute_expectation
-from aiokafka_lite.cli.flights.job import JobOptions, run_job
+from aiokafka_lite.cli.flights.job import FlightsJobOptions, run_job
 from aiokafka_lite.cli.flights.loader import Loader
 from aiokafka_lite.cli.flights.problems import ForeignTopicError, StalledError
 from aiokafka_lite.cli.flights.report import Reporter, figures
-from aiokafka_lite.cli.flights.scoreboard import OffsetRange, Scoreboard
+from aiokafka_lite.cli.flights.scoreboard import LogRange, Scoreboard
 from aiokafka_lite.cli.flights.topic import TopicAdmin
 from aiokafka_lite.cli.flights.workers import Group
 from aiokafka_lite.client import ClientConfig, Cluster
@@ -68,8 +68,8 @@ async def topic_admin(kafka: KafkaHandle, name: str) -> AsyncIterator[tuple[Clus
         await scope.close()
 
 
-def options(kafka: KafkaHandle, topic: str) -> JobOptions:
-    return JobOptions(
+def options(kafka: KafkaHandle, topic: str) -> FlightsJobOptions:
+    return FlightsJobOptions(
         bootstrap_servers=kafka.bootstrap_servers,
         topic=topic,
         partition_count=PARTITIONS,
@@ -138,7 +138,7 @@ async def test_other_peoples_topic_is_left_alone(kafka: KafkaHandle, topic: str)
             await run_job(options(kafka, topic), Output())
         found = await admin.inspect()
         assert found is not None
-        assert found.ranges[1] == OffsetRange(0, 1)
+        assert found.ranges[1] == LogRange(0, 1)
 
 
 async def test_wrong_figure_fails_loudly(kafka: KafkaHandle, topic: str) -> None:
@@ -208,7 +208,7 @@ async def test_worker_that_joins_on_the_way_does_not_change_the_figures(
 
 async def test_job_gives_up_when_no_record_comes(kafka: KafkaHandle) -> None:
     name = await kafka.create_topic(partitions=1)
-    board = Scoreboard({0: OffsetRange(0, 10)}, clock=asyncio.get_running_loop().time)
+    board = Scoreboard({0: LogRange(0, 10)}, clock=asyncio.get_running_loop().time)
     group = Group(kafka.bootstrap_servers, name, board, stall_timeout_s=0.5)
     with pytest.raises(StalledError, match=r"0 \(10 records\).*still up"):
         await group.run(lambda done: None)
@@ -216,11 +216,11 @@ async def test_job_gives_up_when_no_record_comes(kafka: KafkaHandle) -> None:
 
 async def test_wrong_bootstrap_address_is_named() -> None:
     with pytest.raises(KafkaConnectionError, match=r"127\.0\.0\.1:1\b"):
-        await run_job(JobOptions(bootstrap_servers="127.0.0.1:1", limit=5), Output())
+        await run_job(FlightsJobOptions(bootstrap_servers="127.0.0.1:1", limit=5), Output())
 
 
 async def test_embedded_broker_is_started_when_no_address_is_given() -> None:
     output = Output()
-    assert await run_job(JobOptions(limit=500), output)
+    assert await run_job(FlightsJobOptions(limit=500), output)
     assert "Embedded broker at 127.0.0.1:" in output.text
     assert "Checked" in output.text

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from aiokafka_lite.cli.flights.problems import ForeignTopicError, LostRecordError
-from aiokafka_lite.cli.flights.scoreboard import OffsetRange, Pace, Scoreboard
+from aiokafka_lite.cli.flights.scoreboard import LogRange, Pace, Scoreboard
 from aiokafka_lite.cli.flights.statistics import CarrierTally
 from aiokafka_lite.structs import ConsumerRecord
 
@@ -29,7 +29,7 @@ def ticks() -> Iterator[float]:
 def scoreboard(**ranges: tuple[int, int]) -> Scoreboard:
     wall, cpu = ticks(), ticks()
     return Scoreboard(
-        {int(name[1:]): OffsetRange(*each) for name, each in ranges.items()},
+        {int(name[1:]): LogRange(*each) for name, each in ranges.items()},
         clock=lambda: next(wall),
         cpu_clock=lambda: next(cpu) / 2,
     )

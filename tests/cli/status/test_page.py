@@ -16,8 +16,8 @@ aiohttp = pytest.importorskip("aiohttp", reason="the status page needs aiohttp")
 from aiokafka_lite._pages.values import ROWS, Json  # noqa: E402
 from aiokafka_lite.broker import Broker, BrokerConfig, NewRecord  # noqa: E402
 from aiokafka_lite.cli.status import StatusPage, page, views  # noqa: E402
-from aiokafka_lite.cli.status.slices import SLICE_S, Slices  # noqa: E402
-from aiokafka_lite.cli.status.views import Query  # noqa: E402
+from aiokafka_lite.cli.status.slices import SLICE_S, MeasuredSlices  # noqa: E402
+from aiokafka_lite.cli.status.views import BrokerPageQuery  # noqa: E402
 from aiokafka_lite.errors import KafkaConnectionError  # noqa: E402
 from tests.support.asking import Fields, ask  # noqa: E402
 
@@ -217,8 +217,8 @@ async def test_many_partitions_do_not_hold_the_loop(count: int) -> None:
         broker.create_topic("wide", count)
         counting = asyncio.create_task(count_turns())
         for view in (
-            views.topics(broker, Query("", "", 1), slices := Slices(loop)),
-            views.topic(broker, Query("wide", "9999", 1), slices := Slices(loop)),
+            views.topics(broker, BrokerPageQuery("", "", 1), slices := MeasuredSlices(loop)),
+            views.topic(broker, BrokerPageQuery("wide", "9999", 1), slices := MeasuredSlices(loop)),
         ):
             turns = 0
             await view
@@ -231,7 +231,9 @@ async def test_many_partitions_do_not_hold_the_loop(count: int) -> None:
 async def test_view_that_takes_long_is_made_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     made = 0
 
-    async def slow(broker: Broker, query: Query, slices: Slices) -> dict[str, Json]:
+    async def slow(
+        broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices
+    ) -> dict[str, Json]:
         nonlocal made
         made += 1
         slices.count(0.5)
@@ -251,7 +253,9 @@ async def test_view_that_takes_long_is_made_rarely(monkeypatch: pytest.MonkeyPat
 async def test_too_many_at_once_are_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = asyncio.Event()
 
-    async def waits(broker: Broker, query: Query, slices: Slices) -> dict[str, Json]:
+    async def waits(
+        broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices
+    ) -> dict[str, Json]:
         await go_on.wait()
         return {}
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.spark.pipeline import BatchMetrics, Pipeline, PipelineError, open_tables
-from aiokafka_lite.spark.pipeline.batches import Step
+from aiokafka_lite.spark.pipeline.batches import BatchStep
 from tests.spark.pipeline.topic import (
     Event,
     aggregate_in,
@@ -41,12 +41,12 @@ class Crash(Exception):
 @pytest.mark.parametrize(
     "steps",
     [
-        pytest.param((Step.RAW_WRITTEN,), id="first step"),
-        pytest.param(tuple(Step), id="every step", marks=pytest.mark.slow),
+        pytest.param((BatchStep.RAW_WRITTEN,), id="first step"),
+        pytest.param(tuple(BatchStep), id="every step", marks=pytest.mark.slow),
     ],
 )
 def test_tables_are_exact_wherever_it_crashes(
-    spark: SparkSession, broker: BrokerThread, tmp_path: Path, steps: Sequence[Step]
+    spark: SparkSession, broker: BrokerThread, tmp_path: Path, steps: Sequence[BatchStep]
 ) -> None:
     topic = f"crashes-{len(steps)}"
     broker.create_topic(topic, partitions=2)
@@ -61,13 +61,13 @@ def test_tables_are_exact_wherever_it_crashes(
     # One crash per batch: the batch before was committed, this one may or may not be.
     for batch, step in enumerate(steps):
 
-        def crash(done: Step, at: int, step: Step = step, batch: int = batch) -> None:
+        def crash(done: BatchStep, at: int, step: BatchStep = step, batch: int = batch) -> None:
             if done is step and at == batch:
                 raise Crash(step.name)
 
         with pytest.raises(Crash, match=step.name):
             Pipeline(spark, wanted, metrics_file=metrics, on_step=crash).run_once()
-        committed = batch if step is Step.COMMITTED else batch - 1
+        committed = batch if step is BatchStep.COMMITTED else batch - 1
         # What is there is whole batches, and the aggregate is that of the raw table.
         seen = open_tables(spark, str(tmp_path))
         assert seen.batch == committed
@@ -221,8 +221,8 @@ def test_stop_ends_it_behind_the_batch_under_way(
     wanted = options(broker, "stopped", tmp_path, max_offsets_per_trigger=10)
     batches: list[int] = []
 
-    def stop(step: Step, batch: int) -> None:
-        if step is Step.RAW_WRITTEN and batch == 1:
+    def stop(step: BatchStep, batch: int) -> None:
+        if step is BatchStep.RAW_WRITTEN and batch == 1:
             pipeline.stop()
 
     pipeline = Pipeline(

@@ -26,7 +26,7 @@ from aiokafka_lite.spark.options import parse_options
 from aiokafka_lite.spark.planning.admission import Admission
 from aiokafka_lite.spark.planning.planner import Planner
 from aiokafka_lite.spark.planning.splitting import divide
-from aiokafka_lite.spark.ranges import OffsetRange
+from aiokafka_lite.spark.ranges import KafkaOffsetRange
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +57,7 @@ def servers() -> Iterator[str]:
 # --- Splitting -------------------------------------------------------------------------------
 def split_by_connector(
     spark: SparkSession,
-    ranges: list[OffsetRange],
+    ranges: list[KafkaOffsetRange],
     min_partitions: int | None,
     max_records: int | None,
 ) -> list[Piece]:
@@ -85,12 +85,12 @@ def split_by_connector(
     return [(topic, int(partition), int(start), int(end)) for topic, partition, start, end in found]
 
 
-def some_ranges(rng: random.Random) -> list[OffsetRange]:
+def some_ranges(rng: random.Random) -> list[KafkaOffsetRange]:
     scale = rng.choice([1, 10, 1000, 10**6, 10**12])
     starts = [rng.randrange(scale * 3) for _ in range(rng.choice([1, 2, 3, 5, 8, 20]))]
     sizes = [rng.choice([0, 1, rng.randrange(scale * 10 + 1), 1000]) for _ in starts]
     return [
-        OffsetRange(f"t{number % 2}", number, start, start + size)
+        KafkaOffsetRange(f"t{number % 2}", number, start, start + size)
         for number, (start, size) in enumerate(zip(starts, sizes, strict=True))
     ]
 

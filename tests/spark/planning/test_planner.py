@@ -21,7 +21,7 @@ from aiokafka_lite.spark.options.positions import (
     Subscribe,
     SubscribePattern,
 )
-from aiokafka_lite.spark.ranges import OffsetRange
+from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.structs import TopicPartition
 from tests.spark.planning.conftest import Planners, wait
 from tests.support.cluster import KafkaHandle, unique
@@ -42,7 +42,7 @@ async def fill(kafka: KafkaHandle, topic: str, partition: int, size: int) -> Non
         await kafka.produce(topic, partition, [(None, b"value")] * size)
 
 
-def bounds_of(ranges: list[OffsetRange]) -> dict[int, tuple[int, int]]:
+def bounds_of(ranges: list[KafkaOffsetRange]) -> dict[int, tuple[int, int]]:
     return {each.partition: (each.start, each.end) for each in ranges}
 
 

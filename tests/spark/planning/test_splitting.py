@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.spark.planning.splitting import Task, divide, split
-from aiokafka_lite.spark.ranges import OffsetRange
+from aiokafka_lite.spark.ranges import KafkaOffsetRange
 
 NODES = [Node(1, "a", 9092), Node(2, "b", 9092), Node(3, "c", 9092)]
 BY_CONNECTOR = json.loads(Path(__file__).with_name("splits.json").read_text())
 
 
-def ranges_of(*sizes: int, topic: str = "t") -> list[OffsetRange]:
+def ranges_of(*sizes: int, topic: str = "t") -> list[KafkaOffsetRange]:
     """One range a size, of partitions 0, 1, 2 ... led by three nodes in turn."""
     return [
-        OffsetRange(topic, index, 10 * index, 10 * index + size, leader=NODES[index % 3])
+        KafkaOffsetRange(topic, index, 10 * index, 10 * index + size, leader=NODES[index % 3])
         for index, size in enumerate(sizes)
     ]
 
@@ -34,7 +34,7 @@ def sizes_of(tasks: list[Task]) -> list[int]:
 a_range = st.tuples(st.integers(0, 1 << 40), st.integers(-5, 5000), st.sampled_from([*NODES, None]))
 some_ranges = st.lists(a_range, max_size=40).map(
     lambda drawn: [
-        OffsetRange("even" if index % 2 else "odd", index, start, start + size, leader=leader)
+        KafkaOffsetRange("even" if index % 2 else "odd", index, start, start + size, leader=leader)
         for index, (start, size, leader) in enumerate(drawn)
     ]
 )
@@ -51,7 +51,7 @@ def test_ranges_are_split_as_the_jvm_connector_splits_them(case: dict[str, objec
     assert min_partitions is None or isinstance(min_partitions, int)
     assert max_records is None or isinstance(max_records, int)
     pieces = divide(
-        [OffsetRange(*each) for each in ranges],
+        [KafkaOffsetRange(*each) for each in ranges],
         min_partitions=min_partitions,
         max_records_per_partition=max_records,
     )
@@ -60,7 +60,7 @@ def test_ranges_are_split_as_the_jvm_connector_splits_them(case: dict[str, objec
 
 @given(some_ranges, st.none() | st.integers(1, 60), a_limit, st.integers(0, 3000))
 def test_every_offset_is_in_one_task(
-    ranges: list[OffsetRange], min_partitions: int | None, limit: int | None, min_records: int
+    ranges: list[KafkaOffsetRange], min_partitions: int | None, limit: int | None, min_records: int
 ) -> None:
     tasks = split(
         ranges,
@@ -82,7 +82,7 @@ def test_every_offset_is_in_one_task(
 
 @given(some_ranges, st.none() | st.integers(1, 60), a_limit, st.integers(0, 3000))
 def test_sharing_keeps_the_options_about_tasks(
-    ranges: list[OffsetRange], min_partitions: int | None, limit: int | None, min_records: int
+    ranges: list[KafkaOffsetRange], min_partitions: int | None, limit: int | None, min_records: int
 ) -> None:
     pieces = divide(ranges, min_partitions=min_partitions, max_records_per_partition=limit)
     tasks = split(
@@ -105,7 +105,7 @@ def test_sharing_keeps_the_options_about_tasks(
 
 @given(some_ranges, st.integers(0, 3000), st.randoms())
 def test_tasks_do_not_depend_on_the_order_of_ranges(
-    ranges: list[OffsetRange], min_records: int, rng: random.Random
+    ranges: list[KafkaOffsetRange], min_records: int, rng: random.Random
 ) -> None:
     shuffled = list(ranges)
     rng.shuffle(shuffled)
@@ -163,15 +163,15 @@ def test_the_largest_task_comes_first_and_ties_in_order_of_partitions() -> None:
 
 
 def test_parts_of_a_partition_that_meet_in_a_task_are_one_range() -> None:
-    ranges = [OffsetRange("t", 0, 0, 100), OffsetRange("t", 0, 100, 150)]
+    ranges = [KafkaOffsetRange("t", 0, 0, 100), KafkaOffsetRange("t", 0, 100, 150)]
     (task,) = split(
         ranges, min_partitions=None, max_records_per_partition=None, min_records_per_task=1000
     )
-    assert task == (OffsetRange("t", 0, 0, 150),)
+    assert task == (KafkaOffsetRange("t", 0, 0, 150),)
 
 
 def test_nothing_to_read_is_no_task() -> None:
-    ranges = [OffsetRange("t", 0, 5, 5), OffsetRange("t", 1, 7, 3)]
+    ranges = [KafkaOffsetRange("t", 0, 5, 5), KafkaOffsetRange("t", 1, 7, 3)]
     assert not split(
         ranges, min_partitions=8, max_records_per_partition=10, min_records_per_task=1000
     )

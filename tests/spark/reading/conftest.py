@@ -11,7 +11,7 @@ import pytest
 
 from aiokafka_lite.spark import worker
 from aiokafka_lite.spark.options import SourceOptions
-from aiokafka_lite.spark.ranges import OffsetRange
+from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.spark.reading.batches import read_ranges
 from aiokafka_lite.spark.schema import default_schema
 
@@ -43,7 +43,7 @@ def options_for(servers: str, **more: str) -> SourceOptions:
 
 def read(
     options: SourceOptions,
-    ranges: Sequence[OffsetRange],
+    ranges: Sequence[KafkaOffsetRange],
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] | None = None,

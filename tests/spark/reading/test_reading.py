@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.broker.writing import NewRecord
-from aiokafka_lite.spark.ranges import OffsetRange
+from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.spark.reading import batches
 from aiokafka_lite.spark.reading.batches import read_ranges
 from aiokafka_lite.spark.schema import default_schema
@@ -30,8 +30,8 @@ class Filled:
         self.topic = topic
         self.rows = rows
 
-    def range(self, start: int, end: int) -> OffsetRange:
-        return OffsetRange(self.topic, 0, start, end)
+    def range(self, start: int, end: int) -> KafkaOffsetRange:
+        return KafkaOffsetRange(self.topic, 0, start, end)
 
 
 async def fill(kafka: KafkaHandle, sizes: list[int], codec: str = "none") -> Filled:
@@ -63,7 +63,7 @@ async def test_many_small_ranges_share_batches(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=20)
     for partition in range(20):
         await kafka.produce(topic, partition, [(None, b"%d" % partition)] * 5)
-    ranges = [OffsetRange(topic, partition, 1, 4) for partition in range(20)]
+    ranges = [KafkaOffsetRange(topic, partition, 1, 4) for partition in range(20)]
     options = options_for(kafka.bootstrap_servers)
 
     def batches() -> list[int]:
@@ -82,7 +82,7 @@ async def test_small_fetches_and_large_records_lose_nothing(kafka: KafkaHandle) 
     for size in sizes:
         await kafka.produce(topic, 0, [(None, b"x" * size), (None, b"y")])
     options = options_for(kafka.bootstrap_servers, kafka__max__partition__fetch__bytes="1000")
-    rows = await wait(read, options, [OffsetRange(topic, 0, 0, 2 * len(sizes))])
+    rows = await wait(read, options, [KafkaOffsetRange(topic, 0, 0, 2 * len(sizes))])
     assert [len(value or b"") for *_, value in rows[::2]] == sizes
     assert offsets(rows) == list(range(2 * len(sizes)))
 
@@ -91,7 +91,9 @@ async def test_batch_that_becomes_very_large_is_read(kafka: KafkaHandle) -> None
     topic = await kafka.create_topic()
     size = 65 << 20  # a consumer of an application would want to be asked
     await kafka.produce(topic, 0, [(None, b"x" * size), (None, b"y")], codec="zstd")
-    rows = await wait(read, options_for(kafka.bootstrap_servers), [OffsetRange(topic, 0, 0, 2)])
+    rows = await wait(
+        read, options_for(kafka.bootstrap_servers), [KafkaOffsetRange(topic, 0, 0, 2)]
+    )
     assert [len(value or b"") for _, _, _, value in rows] == [size, 1]
 
 
@@ -156,10 +158,10 @@ async def test_transactions_are_read_as_isolation_says(kafka: KafkaHandle, isola
     await wait(produce)
     # Three records and a marker each; the last offset is a marker.
     options = options_for(kafka.bootstrap_servers, kafka__isolation__level=isolation)
-    values = [value for *_, value in await wait(read, options, [OffsetRange(topic, 0, 0, 16)])]
+    values = [value for *_, value in await wait(read, options, [KafkaOffsetRange(topic, 0, 0, 16)])]
     wanted = [b"0", b"2"] if isolation == "read_committed" else [b"0", b"1", b"2", b"3"]
     assert values == [value for value in wanted for _ in range(3)]
-    part = [OffsetRange(topic, 0, 5, 10)]  # from within an aborted one into a committed one
+    part = [KafkaOffsetRange(topic, 0, 5, 10)]  # from within an aborted one into a committed one
     assert offsets(await wait(read, options, part)) == (
         [8, 9] if isolation == "read_committed" else [5, 6, 8, 9]
     )
@@ -174,7 +176,7 @@ async def test_headers_and_timestamps_are_those_of_the_records(kafka: KafkaHandl
 
     def rows() -> list[dict[str, object]]:
         schema = default_schema(include_headers=True)
-        batches = read_ranges([OffsetRange(topic, 0, 0, 2)], options, schema)
+        batches = read_ranges([KafkaOffsetRange(topic, 0, 0, 2)], options, schema)
         return [row for batch in batches for row in batch.to_pylist()]
 
     first, second = await wait(rows)
@@ -200,7 +202,7 @@ def test_records_of_the_old_formats_are_rows_as_the_connector_has_them(
     kafka_broker.on("Fetch").rewrite_batch(lambda tp, new: old_log, times=None)
     options = options_for(kafka_broker.bootstrap_servers)
     schema = default_schema(include_headers=True)
-    (rows,) = read_ranges([OffsetRange("old", 0, 5, 10)], options, schema)
+    (rows,) = read_ranges([KafkaOffsetRange("old", 0, 5, 10)], options, schema)
     rows.validate(full=True)
     named = rows.to_pydict()
     assert named["offset"] == [5, 6, 7, 8, 9]

@@ -20,7 +20,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.spark.options import SourceOptions
-from aiokafka_lite.spark.ranges import OffsetRange
+from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.structs import TopicPartition
 from tests.spark.reading.conftest import Clock, read, wait
 from tests.spark.reading.test_setbacks import (
@@ -38,7 +38,7 @@ from tests.support.required import unavailable
 RACKS = ("rack1", "rack2", "rack3")
 LEADER, FOLLOWER = 1, 2
 HALF = COUNT // 2
-ALL = OffsetRange(TOPIC, 0, 0, COUNT)
+ALL = KafkaOffsetRange(TOPIC, 0, 0, COUNT)
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ async def test_a_real_replica_of_the_rack_is_read_and_the_leader_when_it_is_down
             numbers = range(first, first + 50)
             await kafka.produce(topic, 0, [(None, b"%d" % number) for number in numbers])
         options = several_fetches(cluster, kafka__client__rack=RACKS[FOLLOWER - 1])
-        everything = [OffsetRange(topic, 0, 0, COUNT)]
+        everything = [KafkaOffsetRange(topic, 0, 0, COUNT)]
         assert_all(await wait(read, options, everything))  # the followers have everything, too
         monkeypatch.setattr(BlockingCluster, "connection", noted)
         assert_all(await wait(read, options, everything))

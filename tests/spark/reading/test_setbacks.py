@@ -41,7 +41,7 @@ from aiokafka_lite.protocol.messages.list_offsets import (
 from aiokafka_lite.spark import worker
 from aiokafka_lite.spark.errors import DataLossError, ReadTimeoutError
 from aiokafka_lite.spark.options import SourceOptions
-from aiokafka_lite.spark.ranges import OffsetRange
+from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.spark.reading import batches
 from aiokafka_lite.spark.schema import default_schema
 from aiokafka_lite.structs import TopicPartition
@@ -67,7 +67,7 @@ def fill(broker: BrokerThread) -> None:
         broker.produce_all(TOPIC, [NewRecord(b"%d" % n, partition=0) for n in numbers])
 
 
-def planned(broker: BrokerThread, start: int = 0, end: int = COUNT) -> OffsetRange:
+def planned(broker: BrokerThread, start: int = 0, end: int = COUNT) -> KafkaOffsetRange:
     """A range as the planner makes it: with the topic's id, its leader and epoch."""
     options = options_for(broker.bootstrap_servers)
     with worker.borrowed_cluster(options) as cluster:
@@ -76,7 +76,7 @@ def planned(broker: BrokerThread, start: int = 0, end: int = COUNT) -> OffsetRan
     assert leader is not None
     topic_id = view.topics[TOPIC].topic_id
     node = view.nodes[leader.leader]
-    return OffsetRange(TOPIC, 0, start, end, topic_id, node, leader.leader_epoch)
+    return KafkaOffsetRange(TOPIC, 0, start, end, topic_id, node, leader.leader_epoch)
 
 
 def several_fetches(broker: BrokerThread | RealKafka, **more: str) -> SourceOptions:
@@ -98,7 +98,7 @@ def test_small_parts_of_large_batches_take_few_requests(kafka_broker: BrokerThre
         large = [NewRecord(b"x" * 100, partition=partition) for _ in range(900)]
         kafka_broker.produce_all(TOPIC, large)
     options = options_for(kafka_broker.bootstrap_servers)
-    ranges = [OffsetRange(TOPIC, partition, 10, 20) for partition in range(20)]
+    ranges = [KafkaOffsetRange(TOPIC, partition, 10, 20) for partition in range(20)]
     assert len(read(options, ranges)) == 200
     kafka_broker.requests.clear()
     assert len(read(options, ranges)) == 200  # the size of records is known by now
@@ -233,7 +233,7 @@ def test_leader_that_moves_is_followed(
 def test_leader_that_moved_is_where_the_next_task_begins(kafka_cluster: BrokerThread) -> None:
     fill(kafka_cluster)
     options = options_for(kafka_cluster.bootstrap_servers, kafka__retry__backoff__ms="1")
-    anywhere = OffsetRange(TOPIC, 0, 0, COUNT)
+    anywhere = KafkaOffsetRange(TOPIC, 0, 0, COUNT)
     assert_all(read(options, [anywhere]))
     kafka_cluster.broker.move_leader(TP)
     assert_all(read(options, [anywhere]))  # the leader that was names the new one
@@ -255,7 +255,7 @@ def test_node_that_stops_is_left_for_the_new_leader(kafka_cluster: BrokerThread)
 
 def test_leader_that_the_plan_names_wrongly_is_looked_up(filled: BrokerThread) -> None:
     nobody = Node(77, "127.0.0.1", 1)
-    for wanted in (planned(filled)._replace(leader=nobody), OffsetRange(TOPIC, 0, 0, COUNT)):
+    for wanted in (planned(filled)._replace(leader=nobody), KafkaOffsetRange(TOPIC, 0, 0, COUNT)):
         assert_all(read(several_fetches(filled), [wanted]))
 
 
@@ -337,9 +337,9 @@ def test_compacted_offsets_are_passed(kafka_broker: BrokerThread) -> None:
     gaps = [number for number in range(COUNT) if number not in set(left)]
     assert 100 < len(gaps) < COUNT - 30
     options = several_fetches(kafka_broker, kafka__max__partition__fetch__bytes="100000")
-    assert offsets(read(options, [OffsetRange(TOPIC, 0, 0, COUNT)])) == left
+    assert offsets(read(options, [KafkaOffsetRange(TOPIC, 0, 0, COUNT)])) == left
     for cut in (1, 100, gaps[0], gaps[0] + 1, gaps[-1], gaps[-1] + 1, 999):
-        halves = [OffsetRange(TOPIC, 0, 0, cut), OffsetRange(TOPIC, 0, cut, COUNT)]
+        halves = [KafkaOffsetRange(TOPIC, 0, 0, cut), KafkaOffsetRange(TOPIC, 0, cut, COUNT)]
         assert [offset for half in halves for offset in offsets(read(options, [half]))] == left
 
 
@@ -416,17 +416,17 @@ async def test_aged_records_are_data_loss(
     await kafka.delete_records(topic, 0, 12)
     strict = options_for(kafka.bootstrap_servers)
     with pytest.raises(DataLossError) as caught:
-        await wait(read, strict, [OffsetRange(topic, 0, start, 20)])
+        await wait(read, strict, [KafkaOffsetRange(topic, 0, start, 20)])
     for part in (f"offsets {start} to 19", topic, "partition 0", "offset 12", "failOnDataLoss"):
         assert part in str(caught.value)
     assert (caught.value.offset, caught.value.next_offset) == (start, 12)
 
     tolerant = options_for(kafka.bootstrap_servers, failOnDataLoss="false")
     with caplog.at_level(logging.WARNING):
-        rows = await wait(read, tolerant, [OffsetRange(topic, 0, start, 20)])
+        rows = await wait(read, tolerant, [KafkaOffsetRange(topic, 0, start, 20)])
     assert offsets(rows) == list(range(12, 20))
     assert f"offsets {start} to 19" in caplog.text
-    assert await wait(read, tolerant, [OffsetRange(topic, 0, start, 10)]) == []
+    assert await wait(read, tolerant, [KafkaOffsetRange(topic, 0, start, 10)]) == []
 
 
 def test_log_that_ends_before_the_range_is_data_loss(filled: BrokerThread) -> None:

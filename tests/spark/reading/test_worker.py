@@ -12,7 +12,7 @@ import pytest
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.spark import worker
 from aiokafka_lite.spark.options import SourceOptions, parse_options
-from aiokafka_lite.spark.ranges import OffsetRange
+from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from tests.spark.reading.conftest import options_for, read
 
 SERVERS = "127.0.0.1:1"
@@ -73,7 +73,7 @@ def test_not_more_is_kept_than_there_is_use_for() -> None:
 def test_forked_child_reads_by_connections_of_its_own(kafka_broker: BrokerThread) -> None:
     kafka_broker.produce("t", b"v", partition=0)
     options = options_for(kafka_broker.bootstrap_servers)
-    wanted = [OffsetRange("t", 0, 0, 1)]
+    wanted = [KafkaOffsetRange("t", 0, 0, 1)]
     assert len(read(options, wanted)) == 1
     pid = os.fork()
     if pid == 0:
@@ -94,13 +94,13 @@ import sys
 import pyarrow
 before = set(sys.modules)
 from aiokafka_lite.spark import worker
-from aiokafka_lite.spark.ranges import OffsetRange
+from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.spark.reading.batches import read_ranges
 from aiokafka_lite.spark.schema import default_schema
 raw = {{"kafka.bootstrap.servers": {kafka_broker.bootstrap_servers!r}, "subscribe": "t"}}
 options = worker.options_of(raw, is_streaming=False)
 schema = default_schema(include_headers=True)
-(batch,) = read_ranges([OffsetRange("t", 0, 0, 1)], options, schema)
+(batch,) = read_ranges([KafkaOffsetRange("t", 0, 0, 1)], options, schema)
 assert batch.num_rows == 1
 print(*sorted(name for name in set(sys.modules) - before if "." not in name))
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from aiokafka_lite.broker.groups.classic.members import Member
+from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember
 from aiokafka_lite.broker.groups.classic.state import (
     COMPLETING,
     DEAD,
@@ -224,7 +224,7 @@ class ClassicGroup(RebalancingGroup):
 
     def restore(
         self,
-        members: Sequence[Member],
+        members: Sequence[ClassicGroupMember],
         *,
         generation: int,
         protocol_type: str | None,
@@ -290,7 +290,7 @@ class ClassicGroup(RebalancingGroup):
             self._add_member(call, member_id, ticket, now, effects)
 
     def _rejoin(
-        self, call: Join, member: Member, ticket: Ticket, now: float, effects: Effects
+        self, call: Join, member: ClassicGroupMember, ticket: Ticket, now: float, effects: Effects
     ) -> None:
         is_leader = member.member_id == self.members.leader_id
         is_unchanged = member.protocols == call.protocols
@@ -305,7 +305,7 @@ class ClassicGroup(RebalancingGroup):
     def _add_member(
         self, call: Join, member_id: str, ticket: Ticket, now: float, effects: Effects
     ) -> None:
-        member = Member(
+        member = ClassicGroupMember(
             member_id,
             call.instance_id,
             call.client_id,
@@ -325,7 +325,9 @@ class ClassicGroup(RebalancingGroup):
         self._timers[member_id] = now + self._settings.new_member_join_timeout_ms / 1000
         self._rebalance(now, effects)
 
-    def _park_join(self, call: Join, member: Member, ticket: Ticket, effects: Effects) -> None:
+    def _park_join(
+        self, call: Join, member: ClassicGroupMember, ticket: Ticket, effects: Effects
+    ) -> None:
         """Take over what a known member says now, and keep its request."""
         self._reply_join(
             member, Joined(RebalanceInProgressError, member_id=member.member_id), effects
@@ -350,12 +352,18 @@ class ClassicGroup(RebalancingGroup):
     # -- static members (KIP-345) --------------------------------------------------------------
 
     def _replace_static(
-        self, call: Join, old: Member, new_id: str, ticket: Ticket, now: float, effects: Effects
+        self,
+        call: Join,
+        old: ClassicGroupMember,
+        new_id: str,
+        ticket: Ticket,
+        now: float,
+        effects: Effects,
     ) -> None:
         """Let a static member come back under a new id, and fence the old one."""
         self._reply_join(old, Joined(FencedInstanceIdError, member_id=old.member_id), effects)
         self._reply_sync(old, Synced(FencedInstanceIdError), effects)
-        new = Member(
+        new = ClassicGroupMember(
             new_id,
             old.instance_id,
             old.client_id,
@@ -382,8 +390,8 @@ class ClassicGroup(RebalancingGroup):
 
     def _replacement_written(
         self,
-        old: Member,
-        new: Member,
+        old: ClassicGroupMember,
+        new: ClassicGroupMember,
         call: Join,
         leader_before: str | None,
         error: ErrorType,
@@ -403,7 +411,7 @@ class ClassicGroup(RebalancingGroup):
             )
         return effects
 
-    def _swap(self, old: Member, new: Member, now: float) -> None:
+    def _swap(self, old: ClassicGroupMember, new: ClassicGroupMember, now: float) -> None:
         self.members.replace(old.member_id, new)
         self._timers.pop(old.member_id, None)
         if old.member_id in self._unsynced_ids:

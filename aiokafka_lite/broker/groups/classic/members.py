@@ -21,7 +21,7 @@ from aiokafka_lite.errors import FencedInstanceIdError, NoError, UnknownMemberId
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class ClassicGroupMember:
     """One member of a classic group.
 
     Attributes:
@@ -72,23 +72,23 @@ class Members:
     """The members of one group, their static identities, their leader and their protocols."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, Member] = {}
+        self._by_id: dict[str, ClassicGroupMember] = {}
         self._id_by_instance: dict[str, str] = {}
         self.leader_id: str | None = None
 
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[ClassicGroupMember]:
         return iter(self._by_id.values())
 
     def __contains__(self, member_id: str) -> bool:
         return member_id in self._by_id
 
-    def __getitem__(self, member_id: str) -> Member:
+    def __getitem__(self, member_id: str) -> ClassicGroupMember:
         return self._by_id[member_id]
 
-    def get(self, member_id: str) -> Member | None:
+    def get(self, member_id: str) -> ClassicGroupMember | None:
         return self._by_id.get(member_id)
 
     def static_member_id(self, instance_id: str | None) -> str | None:
@@ -114,7 +114,7 @@ class Members:
                 return FencedInstanceIdError
         return NoError if member_id in self._by_id else UnknownMemberIdError
 
-    def add(self, member: Member) -> None:
+    def add(self, member: ClassicGroupMember) -> None:
         """Add a member; the first one leads."""
         if member.instance_id is not None:
             if member.instance_id in self._id_by_instance:
@@ -124,7 +124,7 @@ class Members:
         if self.leader_id is None:
             self.leader_id = member.member_id
 
-    def remove(self, member_id: str) -> Member | None:
+    def remove(self, member_id: str) -> ClassicGroupMember | None:
         """Remove a member, if it is one; the first of the others leads when it was the leader."""
         member = self._by_id.pop(member_id, None)
         if member is not None and member.instance_id is not None:
@@ -133,7 +133,7 @@ class Members:
             self.leader_id = next(iter(self._by_id), None)
         return member
 
-    def replace(self, old_id: str, new: Member) -> None:
+    def replace(self, old_id: str, new: ClassicGroupMember) -> None:
         """Put a static member's new incarnation in the old one's place, leadership included."""
         self._by_id = {
             (new.member_id if member_id == old_id else member_id): (

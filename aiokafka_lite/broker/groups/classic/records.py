@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
-from aiokafka_lite.broker.groups.classic.members import Member
+from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.protocol.messages.group_records import (
     GroupMetadataKey,
@@ -63,7 +63,7 @@ def group_tombstone(group_id: str) -> CoordinatorRecord:
 def restore_group(group: ClassicGroup, value: GroupMetadataValue) -> None:
     """Bring an unused machine to the state that a record has stored."""
     members = [
-        Member(
+        ClassicGroupMember(
             stored.member_id,
             stored.group_instance_id,
             stored.client_id,

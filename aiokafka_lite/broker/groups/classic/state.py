@@ -47,7 +47,7 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from aiokafka_lite.broker.groups.classic.members import Member, Members
+from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember, Members
 from aiokafka_lite.broker.groups.values import (
     NO_ASSIGNMENT,
     NO_LEADER,
@@ -230,12 +230,12 @@ class RebalancingGroup:
         self.state = to
         self.state_since_ms = self._clock()
 
-    def _restart_session(self, member: Member, now: float) -> None:
+    def _restart_session(self, member: ClassicGroupMember, now: float) -> None:
         self._timers[member.member_id] = now + member.session_timeout_ms / 1000
 
     def _joined(
         self,
-        member: Member,
+        member: ClassicGroupMember,
         *,
         leader: str | None = None,
         members: Sequence[GroupMember] | None = None,
@@ -255,12 +255,12 @@ class RebalancingGroup:
             skip_assignment=skip_assignment,
         )
 
-    def _reply_join(self, member: Member, reply: Joined, effects: Effects) -> None:
+    def _reply_join(self, member: ClassicGroupMember, reply: Joined, effects: Effects) -> None:
         if member.join_ticket is not None:
             effects.replies.append((member.join_ticket, reply))
             member.join_ticket = None
 
-    def _reply_sync(self, member: Member, reply: Synced, effects: Effects) -> bool:
+    def _reply_sync(self, member: ClassicGroupMember, reply: Synced, effects: Effects) -> bool:
         if member.sync_ticket is None:
             return False
         effects.replies.append((member.sync_ticket, reply))

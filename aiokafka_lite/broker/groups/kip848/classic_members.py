@@ -20,7 +20,7 @@ from aiokafka_lite.broker.groups.kip848.member import (
     UNRELEASED,
     UNREVOKED,
     ClassicSide,
-    ConsumerMember,
+    ConsumerGroupMember,
 )
 from aiokafka_lite.broker.groups.kip848.migration import (
     downgraded,
@@ -29,7 +29,7 @@ from aiokafka_lite.broker.groups.kip848.migration import (
     read_subscription,
     replay,
 )
-from aiokafka_lite.broker.groups.kip848.values import Step
+from aiokafka_lite.broker.groups.kip848.values import CoordinatorResult
 from aiokafka_lite.broker.groups.values import (
     CONSUMER_PROTOCOL_TYPE,
     ErrorType,
@@ -74,7 +74,7 @@ class ClassicMembers:
 
     def join(
         self, group: ConsumerGroup, call: Join, now: float, *, is_fresh: bool
-    ) -> tuple[Joined, Step]:
+    ) -> tuple[Joined, CoordinatorResult]:
         """Let a member join, or join again; nobody waits for anybody.
 
         Raises:
@@ -90,14 +90,14 @@ class ClassicMembers:
         if not _supports(group, call):
             raise InconsistentGroupProtocolError(f"Member {member_id}'s protocols are unsupported.")
         if not call.member_id and call.instance_id is None and call.needs_known_member_id:
-            return Joined(MemberIdRequired, member_id=member_id), Step()
+            return Joined(MemberIdRequired, member_id=member_id), CoordinatorResult()
         try:
             subscription = read_subscription(call.protocols)
         except KafkaError as error:
             raise InconsistentGroupProtocolError(f"no subscription: {error}") from error
-        step = Step()
+        result = CoordinatorResult()
         former = group.static_member(call.instance_id)
-        member = self._member_of(group, call, member_id, step)
+        member = self._member_of(group, call, member_id, result)
         rebalance_ms = call.rebalance_timeout_ms
         updated = dataclasses.replace(
             member,
@@ -111,43 +111,45 @@ class ClassicMembers:
             classic=ClassicSide(call.session_timeout_ms, call.protocols),
         )
         updated = self._machine.advance(
-            group, member, updated, owned_by(subscription, self._topics), step, now,
+            group, member, updated, owned_by(subscription, self._topics), result, now,
             is_fresh=is_fresh,
         )  # fmt: skip
         is_last_to_change = former is not None and not former.is_classic
         if is_last_to_change and self._machine.can_downgrade(
             group, [member_id, *([] if former is None else [former.member_id])], joining=1
         ):
-            self._downgrade(group, step)
+            self._downgrade(group, result)
         else:
-            step.deadlines[MemberTimer.JOIN, member_id] = None
-            self._machine.start_session(member_id, call.session_timeout_ms, step, now)
+            result.deadlines[MemberTimer.JOIN, member_id] = None
+            self._machine.start_session(member_id, call.session_timeout_ms, result, now)
             sync_by = Deadline(now + rebalance_ms / 1000)
-            step.deadlines[MemberTimer.SYNC, member_id] = sync_by
+            result.deadlines[MemberTimer.SYNC, member_id] = sync_by
         reply = Joined(
             generation=updated.epoch,
             protocol_type=CONSUMER_PROTOCOL_TYPE,
             protocol=call.protocols[0][0],
             member_id=member_id,
         )
-        return reply, step
+        return reply, result
 
-    def sync(self, group: ConsumerGroup, call: Sync, now: float) -> tuple[Synced, Step]:
+    def sync(
+        self, group: ConsumerGroup, call: Sync, now: float
+    ) -> tuple[Synced, CoordinatorResult]:
         """Tell a member its assignment.
 
         Raises:
             KafkaError: It is no such member, of another generation, or has to join again.
         """
-        step = Step()
+        result = CoordinatorResult()
         member, classic = self._identify(group, call.member_id, call.instance_id, call.generation)
         agrees = call.protocol_type in (None, CONSUMER_PROTOCOL_TYPE)
         if not (agrees and call.protocol in (None, classic.protocols[0][0])):
             raise InconsistentGroupProtocolError("the protocol is not the one of the join")
         if group.target_epoch > member.epoch and member.state is not UNREVOKED:
-            self._has_to_join(group, member, step, now)
-            return Synced(RebalanceInProgressError), step
-        step.deadlines[MemberTimer.SYNC, member.member_id] = None
-        self._machine.start_session(member.member_id, classic.session_timeout_ms, step, now)
+            self._has_to_join(group, member, result, now)
+            return Synced(RebalanceInProgressError), result
+        result.deadlines[MemberTimer.SYNC, member.member_id] = None
+        self._machine.start_session(member.member_id, classic.session_timeout_ms, result, now)
         reply = Synced(
             protocol_type=call.protocol_type,
             protocol=call.protocol,
@@ -157,7 +159,7 @@ class ClassicMembers:
                 classic.protocols,
             ),
         )
-        return reply, step
+        return reply, result
 
     def heartbeat(
         self,
@@ -166,28 +168,28 @@ class ClassicMembers:
         instance_id: str | None,
         generation: int,
         now: float,
-    ) -> tuple[ErrorType, Step]:
+    ) -> tuple[ErrorType, CoordinatorResult]:
         """Keep a member's session alive; REBALANCE_IN_PROGRESS asks it to join again.
 
         Raises:
             KafkaError: It is no such member, or of another generation.
         """
-        step = Step()
+        result = CoordinatorResult()
         member, classic = self._identify(group, member_id, instance_id, generation)
-        self._machine.start_session(member_id, classic.session_timeout_ms, step, now)
+        self._machine.start_session(member_id, classic.session_timeout_ms, result, now)
         must_join = (
             member.epoch < group.target_epoch
             or member.state is UNREVOKED
             or (member.state is UNRELEASED and not _is_waiting(group, member))
         )
         if not must_join:
-            return NoError, step
-        self._has_to_join(group, member, step, now)
-        return RebalanceInProgressError, step
+            return NoError, result
+        self._has_to_join(group, member, result, now)
+        return RebalanceInProgressError, result
 
     def leave(
         self, group: ConsumerGroup, leavers: Sequence[Leaver]
-    ) -> tuple[list[ErrorType], Step]:
+    ) -> tuple[list[ErrorType], CoordinatorResult]:
         """Remove members of either protocol; one error type for each."""
         errors: list[ErrorType] = []
         leaving: dict[str, None] = {}
@@ -208,20 +210,20 @@ class ClassicMembers:
     # -- small parts ---------------------------------------------------------------------------
 
     def _member_of(
-        self, group: ConsumerGroup, call: Join, member_id: str, step: Step
-    ) -> ConsumerMember:
+        self, group: ConsumerGroup, call: Join, member_id: str, result: CoordinatorResult
+    ) -> ConsumerGroupMember:
         if call.instance_id is None:
-            return group.members.get(member_id, ConsumerMember(member_id))
+            return group.members.get(member_id, ConsumerGroupMember(member_id))
         if call.member_id:
             return self._machine.identify(group, member_id, call.instance_id)
         former = group.static_member(call.instance_id)
         if former is None:
-            return ConsumerMember(member_id)
-        return self._machine.replace_static(group, former, member_id, step)
+            return ConsumerGroupMember(member_id)
+        return self._machine.replace_static(group, former, member_id, result)
 
     def _identify(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
-    ) -> tuple[ConsumerMember, ClassicSide]:
+    ) -> tuple[ConsumerGroupMember, ClassicSide]:
         member = self._machine.identify(group, member_id, instance_id)
         if member.classic is None:
             raise UnknownMemberIdError(f"Member {member_id} does not use the classic protocol.")
@@ -233,20 +235,24 @@ class ClassicMembers:
         return member, member.classic
 
     def _has_to_join(
-        self, group: ConsumerGroup, member: ConsumerMember, step: Step, now: float
+        self,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        result: CoordinatorResult,
+        now: float,
     ) -> None:
         """Give a member its rebalance timeout to join again, unless it is running."""
         timer = (MemberTimer.JOIN, member.member_id)
         if timer not in group.deadlines:
-            step.deadlines[timer] = Deadline(now + member.rebalance_timeout_ms / 1000)
+            result.deadlines[timer] = Deadline(now + member.rebalance_timeout_ms / 1000)
 
-    def _downgrade(self, group: ConsumerGroup, step: Step) -> None:
-        """Make the group what it is after a step's records, and a classic one."""
+    def _downgrade(self, group: ConsumerGroup, result: CoordinatorResult) -> None:
+        """Make the group what it is after a result's records, and a classic one."""
         future = copy.deepcopy(group)
-        replay(future, step.records)
-        step.records += downgraded(future, (), self._topics, self._clock)
-        step.deadlines.clear()
-        step.must_rebalance = future.target_epoch < future.epoch
+        replay(future, result.records)
+        result.records += downgraded(future, (), self._topics, self._clock)
+        result.deadlines.clear()
+        result.must_rebalance = future.target_epoch < future.epoch
 
 
 def _supports(group: ConsumerGroup, call: Join) -> bool:
@@ -258,7 +264,7 @@ def _supports(group: ConsumerGroup, call: Join) -> bool:
     )
 
 
-def _is_waiting(group: ConsumerGroup, member: ConsumerMember) -> bool:
+def _is_waiting(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
     """Say whether others still hold something that the member is to get."""
     return any(
         partition not in member.assigned.get(topic_id, {})

@@ -17,7 +17,12 @@ from aiokafka_lite.broker.groups.kip848.machine import ConsumerMachine
 from aiokafka_lite.broker.groups.kip848.member import JOINING
 from aiokafka_lite.broker.groups.kip848.migration import upgraded
 from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
-from aiokafka_lite.broker.groups.kip848.values import Beat, BeatReply, ConsumerSettings, Step
+from aiokafka_lite.broker.groups.kip848.values import (
+    Beat,
+    BeatReply,
+    ConsumerSettings,
+    CoordinatorResult,
+)
 from aiokafka_lite.broker.groups.values import ErrorType, Join, Joined, Leaver, Sync, Synced
 from aiokafka_lite.errors import BrokerResponseError, GroupIdNotFound, NoError
 
@@ -74,15 +79,17 @@ class ConsumerDriver:
         """
         if beat.epoch < JOINING:
             group = self._stored(group_id)
-            reply, step = self._machine.leave(group, beat)
+            reply, result = self._machine.leave(group, beat)
         else:
             group, records = self._group_for(group_id, is_joining=beat.epoch == JOINING)
             now = _now()
-            reply, step = self._machine.heartbeat(group, beat, now, is_fresh=self._is_fresh(group))
-            step.records[:0] = records
+            reply, result = self._machine.heartbeat(
+                group, beat, now, is_fresh=self._is_fresh(group)
+            )
+            result.records[:0] = records
             if records:
-                self._start_classic_sessions(group, step, now)
-        self._take(group_id, step)
+                self._start_classic_sessions(group, result, now)
+        self._take(group_id, result)
         return reply
 
     # -- members of the classic protocol ---------------------------------------------------------
@@ -90,19 +97,19 @@ class ConsumerDriver:
     def join(self, group: ConsumerGroup, call: Join) -> Joined:
         """Answer a JoinGroup request to a group that has members."""
         try:
-            reply, step = self._classic.join(group, call, _now(), is_fresh=self._is_fresh(group))
+            reply, result = self._classic.join(group, call, _now(), is_fresh=self._is_fresh(group))
         except BrokerResponseError as error:
             return Joined(type(error), member_id=call.member_id)
-        stored = self._store(group.group_id, step)
+        stored = self._store(group.group_id, result)
         return reply if stored is NoError else Joined(stored, member_id=call.member_id)
 
     def sync(self, group: ConsumerGroup, call: Sync) -> Synced:
         """Answer a SyncGroup request."""
         try:
-            reply, step = self._classic.sync(group, call, _now())
+            reply, result = self._classic.sync(group, call, _now())
         except BrokerResponseError as error:
             return Synced(type(error))
-        self._store(group.group_id, step)
+        self._store(group.group_id, result)
         return reply
 
     def classic_heartbeat(
@@ -110,18 +117,20 @@ class ConsumerDriver:
     ) -> ErrorType:
         """Answer a Heartbeat request."""
         try:
-            reply, step = self._classic.heartbeat(group, member_id, instance_id, generation, _now())
+            reply, result = self._classic.heartbeat(
+                group, member_id, instance_id, generation, _now()
+            )
         except BrokerResponseError as error:
             return type(error)
-        self._store(group.group_id, step)
+        self._store(group.group_id, result)
         return reply
 
     def leave(
         self, group: ConsumerGroup, leavers: Sequence[Leaver]
     ) -> tuple[ErrorType, Sequence[ErrorType]]:
         """Answer a LeaveGroup request, which may name members of either protocol."""
-        errors, step = self._classic.leave(group, leavers)
-        error = self._store(group.group_id, step)
+        errors, result = self._classic.leave(group, leavers)
+        error = self._store(group.group_id, result)
         return (error, ()) if error is not NoError else (NoError, errors)
 
     # -- what happens to groups ------------------------------------------------------------------
@@ -138,8 +147,8 @@ class ConsumerDriver:
             return
         (timer, member_id), deadline = due
         del group.deadlines[timer, member_id]
-        step = self._machine.expire(group, timer, member_id, deadline)
-        if self._store(group.group_id, step) is not NoError:
+        result = self._machine.expire(group, timer, member_id, deadline)
+        if self._store(group.group_id, result) is not NoError:
             group.deadlines[timer, member_id] = deadline._replace(at=now + RETRY_S)
 
     def expire_session(self, group: ConsumerGroup, member_id: str) -> None:
@@ -194,40 +203,42 @@ class ConsumerDriver:
             )
         return upgraded(group, self._topics)
 
-    def _start_classic_sessions(self, group: ConsumerGroup, step: Step, now: float) -> None:
+    def _start_classic_sessions(
+        self, group: ConsumerGroup, result: CoordinatorResult, now: float
+    ) -> None:
         for member in group.members.values():
             timer = (MemberTimer.SESSION, member.member_id)
-            if member.classic is not None and timer not in step.deadlines:
+            if member.classic is not None and timer not in result.deadlines:
                 timeout_ms = member.classic.session_timeout_ms
-                self._machine.start_session(member.member_id, timeout_ms, step, now)
+                self._machine.start_session(member.member_id, timeout_ms, result, now)
 
     def _is_fresh(self, group: ConsumerGroup) -> bool:
         return group.metadata_version == self._topics.version
 
     # -- doing what the machine says -----------------------------------------------------------
 
-    def _take(self, group_id: str, step: Step) -> None:
-        error = self._store(group_id, step)
+    def _take(self, group_id: str, result: CoordinatorResult) -> None:
+        error = self._store(group_id, result)
         if error is not NoError:
             raise error(f"the records of group {group_id!r} could not be stored")
 
-    def _store(self, group_id: str, step: Step) -> ErrorType:
-        """Store a step's records; only then its timers count."""
-        error = self._append(group_id, step.records)
+    def _store(self, group_id: str, result: CoordinatorResult) -> ErrorType:
+        """Store a result's records; only then its timers count."""
+        error = self._append(group_id, result.records)
         group = self._groups.get(group_id)
         if error is NoError and isinstance(group, ClassicGroup):
-            self._became_classic(group, step.must_rebalance)
+            self._became_classic(group, result.must_rebalance)
         if error is not NoError or not isinstance(group, ConsumerGroup):
             return error
-        for timer, deadline in step.deadlines.items():
+        for timer, deadline in result.deadlines.items():
             _set(group, timer, deadline)
-        if step.metadata_version is not None:
-            group.metadata_version = step.metadata_version
+        if result.metadata_version is not None:
+            group.metadata_version = result.metadata_version
         self._arm(group)
-        if step.regexes and group_id not in self._resolving:
+        if result.regexes and group_id not in self._resolving:
             # After the answer, as in Kafka, which searches the topics in another thread.
             self._resolving[group_id] = None
-            asyncio.get_running_loop().call_soon(self._resolve, group_id, step.regexes)
+            asyncio.get_running_loop().call_soon(self._resolve, group_id, result.regexes)
         return error
 
     def _resolve(self, group_id: str, regexes: frozenset[str]) -> None:

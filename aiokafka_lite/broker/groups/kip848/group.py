@@ -25,8 +25,8 @@ from aiokafka_lite.broker.groups.kip848.member import (
     LEAVING,
     NOT_OWNED,
     ClassicSide,
-    ConsumerMember,
-    MemberState,
+    ConsumerGroupMember,
+    ConsumerGroupMemberState,
     PartitionEpochs,
 )
 from aiokafka_lite.broker.groups.values import ErrorType
@@ -115,7 +115,7 @@ class ConsumerGroup:
         self.group_id = group_id
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
-        self.members: dict[str, ConsumerMember] = {}
+        self.members: dict[str, ConsumerGroupMember] = {}
         self.target_epoch = FIRST_EPOCH
         self.target_timestamp_ms = 0
         self.targets: dict[str, Assignment] = {}
@@ -202,7 +202,7 @@ class ConsumerGroup:
             return IllegalGenerationError if member.is_classic else StaleMemberEpochError
         return NoError
 
-    def static_member(self, instance_id: str | None) -> ConsumerMember | None:
+    def static_member(self, instance_id: str | None) -> ConsumerGroupMember | None:
         """Return the member of that instance id, also while it is away for a moment."""
         member_id = None if instance_id is None else self._static_ids.get(instance_id)
         return None if member_id is None else self.members[member_id]
@@ -211,7 +211,7 @@ class ConsumerGroup:
         """Return the epoch of the member that has a partition, or has still to give it up."""
         return self._held_in.get((topic_id, partition), NOT_OWNED)
 
-    def target_of(self, member: ConsumerMember) -> Assignment:
+    def target_of(self, member: ConsumerGroupMember) -> Assignment:
         """Return what a member is to have; a static one has what its former self had."""
         known = self.static_member(member.instance_id)
         return self.targets.get(member.member_id if known is None else known.member_id, {})
@@ -219,7 +219,7 @@ class ConsumerGroup:
     def is_subscribed_to(self, topic: str) -> bool:
         return any(topic in self.topics_of(member) for member in self.members.values())
 
-    def topics_of(self, member: ConsumerMember) -> frozenset[str]:
+    def topics_of(self, member: ConsumerGroupMember) -> frozenset[str]:
         """Return the names of the topics that a member subscribes to, whether they exist or not."""
         resolved = self.regexes.get(member.topic_regex or "")
         return member.topic_names if resolved is None else member.topic_names | resolved.topics
@@ -228,7 +228,7 @@ class ConsumerGroup:
         self,
         *,
         without: Iterable[str] = (),
-        changed: ConsumerMember | None = None,
+        changed: ConsumerGroupMember | None = None,
         regexes: Mapping[str, ResolvedRegex] | None = None,
     ) -> frozenset[str]:
         """Return the topics of all members, or what they would be after a change.
@@ -300,7 +300,7 @@ class ConsumerGroup:
                 raise TypeError(f"a {type(key).__name__} with a {type(value).__name__}")
 
     def _replay_member(self, member_id: str, value: ConsumerGroupMemberMetadataValue) -> None:
-        known = self.members.get(member_id, ConsumerMember(member_id))
+        known = self.members.get(member_id, ConsumerGroupMember(member_id))
         classic = value.classic_member_metadata
         self._put(
             dataclasses.replace(
@@ -325,13 +325,13 @@ class ConsumerGroup:
     def _replay_assignment(
         self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue
     ) -> None:
-        known = self.members.get(member_id, ConsumerMember(member_id))
+        known = self.members.get(member_id, ConsumerGroupMember(member_id))
         self._put(
             dataclasses.replace(
                 known,
                 epoch=value.member_epoch,
                 previous_epoch=value.previous_member_epoch,
-                state=MemberState.of(value.state),
+                state=ConsumerGroupMemberState.of(value.state),
                 assigned=_with_epochs(value.assigned_partitions, value.member_epoch),
                 pending_revocation=_with_epochs(
                     value.partitions_pending_revocation, value.member_epoch
@@ -348,7 +348,7 @@ class ConsumerGroup:
                 )
             )
 
-    def _put(self, member: ConsumerMember) -> None:
+    def _put(self, member: ConsumerGroupMember) -> None:
         self._release(self.members.get(member.member_id))
         self.members[member.member_id] = member
         if member.instance_id is not None:
@@ -365,14 +365,14 @@ class ConsumerGroup:
         if instance_id is not None and self._static_ids.get(instance_id) == member_id:
             del self._static_ids[instance_id]
 
-    def _release(self, member: ConsumerMember | None) -> None:
+    def _release(self, member: ConsumerGroupMember | None) -> None:
         if member is not None:
             for tp in _partitions(member):
                 if self._held_in.get(tp) == member.epoch:
                     del self._held_in[tp]
 
 
-def _partitions(member: ConsumerMember) -> Iterable[tuple[bytes, int]]:
+def _partitions(member: ConsumerGroupMember) -> Iterable[tuple[bytes, int]]:
     for held in (member.assigned, member.pending_revocation):
         for topic_id, partitions in held.items():
             for partition in partitions:

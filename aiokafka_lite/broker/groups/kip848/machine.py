@@ -1,7 +1,7 @@
 """The requests of groups of KIP-848, without I/O (Kafka: GroupMetadataManager.java).
 
-Each method looks at a group and returns a ``Step``: records to store, timers to set. It changes
-nothing; the group changes when the driver has stored the records and replays them.
+Each method looks at a group and returns a ``CoordinatorResult``: records to store, timers to set.
+It changes nothing; the group changes when the driver has stored the records and replays them.
 
 One heartbeat does all that there is to do, in this order: take over what the member says, bump
 the group's epoch if that or the topics call for it, compute a target assignment for the new epoch,
@@ -32,10 +32,10 @@ from aiokafka_lite.broker.groups.kip848.member import (
     JOINING,
     LEAVING_FOR_NOW,
     UNREVOKED,
-    ConsumerMember,
+    ConsumerGroupMember,
+    MemberTarget,
     Owned,
     PartitionEpochs,
-    Target,
     reconcile,
 )
 from aiokafka_lite.broker.groups.kip848.migration import downgraded
@@ -55,7 +55,7 @@ from aiokafka_lite.broker.groups.kip848.values import (
     Beat,
     BeatReply,
     ConsumerSettings,
-    Step,
+    CoordinatorResult,
 )
 from aiokafka_lite.errors import (
     FencedInstanceIdError,
@@ -96,7 +96,7 @@ class ConsumerMachine:
 
     def heartbeat(
         self, group: ConsumerGroup, beat: Beat, now: float, *, is_fresh: bool
-    ) -> tuple[BeatReply, Step]:
+    ) -> tuple[BeatReply, CoordinatorResult]:
         """Let a member join (epoch 0) or stay.
 
         Args:
@@ -113,10 +113,10 @@ class ConsumerMachine:
             UnreleasedInstanceIdError: The same, and it wants to join.
             InvalidRegularExpressionError: Its regular expression is none.
         """
-        step = Step()
+        result = CoordinatorResult()
         self.check_room(group, beat.member_id)
         member_id = beat.member_id or self._new_id()
-        member = self._member_of(group, beat, member_id, step)
+        member = self._member_of(group, beat, member_id, result)
         updated = dataclasses.replace(
             member,
             instance_id=member.instance_id if beat.instance_id is None else beat.instance_id,
@@ -135,9 +135,9 @@ class ConsumerMachine:
             client_host=beat.client_host,
             classic=None,
         )
-        updated = self.advance(group, member, updated, beat.owned, step, now, is_fresh=is_fresh)
+        updated = self.advance(group, member, updated, beat.owned, result, now, is_fresh=is_fresh)
         settings = self.settings_of(group.group_id)
-        self.start_session(member_id, settings.session_timeout_ms, step, now)
+        self.start_session(member_id, settings.session_timeout_ms, result, now)
         tells_all = beat.epoch == JOINING or beat.says_all or member.assigned != updated.assigned
         reply = BeatReply(
             member_id,
@@ -145,9 +145,9 @@ class ConsumerMachine:
             settings.heartbeat_interval_ms,
             partitions_of(updated.assigned) if tells_all else None,
         )
-        return reply, step
+        return reply, result
 
-    def leave(self, group: ConsumerGroup, beat: Beat) -> tuple[BeatReply, Step]:
+    def leave(self, group: ConsumerGroup, beat: Beat) -> tuple[BeatReply, CoordinatorResult]:
         """Let a member leave; a static one with the epoch -2 keeps its place for a session.
 
         Raises:
@@ -157,27 +157,29 @@ class ConsumerMachine:
         reply = BeatReply(beat.member_id, beat.epoch)
         member = self.identify(group, beat.member_id, beat.instance_id)
         if beat.instance_id is not None and beat.epoch == LEAVING_FOR_NOW:
-            return reply, Step([assignment_record(group.group_id, member.left_for_now())])
+            return reply, CoordinatorResult(
+                [assignment_record(group.group_id, member.left_for_now())]
+            )
         return reply, self.fence(group, [member.member_id])
 
-    def fence(self, group: ConsumerGroup, member_ids: Sequence[str]) -> Step:
+    def fence(self, group: ConsumerGroup, member_ids: Sequence[str]) -> CoordinatorResult:
         """Remove members; when only classic ones are left, the group becomes a classic one."""
-        step = Step()
+        result = CoordinatorResult()
         if self.can_downgrade(group, member_ids):
-            step.records = downgraded(group, member_ids, self.topics, self._clock)
-            step.must_rebalance = True
-            return step
+            result.records = downgraded(group, member_ids, self.topics, self._clock)
+            result.must_rebalance = True
+            return result
         for member_id in member_ids:
-            step.records += member_tombstones(group.group_id, member_id)
-            step.stop_timers(member_id)
+            result.records += member_tombstones(group.group_id, member_id)
+            result.stop_timers(member_id)
         if not member_ids:
-            return step
+            return result
         left = [m for m in group.members.values() if m.member_id not in member_ids]
         unused = group.regex_users().keys() - {member.topic_regex for member in left}
-        step.records += [regex_tombstone(group.group_id, regex) for regex in sorted(unused)]
+        result.records += [regex_tombstone(group.group_id, regex) for regex in sorted(unused)]
         new_hash = metadata_hash(self.topics, group.topics_of_all(without=member_ids))
-        step.records.append(epoch_record(group.group_id, group.epoch + 1, new_hash))
-        return step
+        result.records.append(epoch_record(group.group_id, group.epoch + 1, new_hash))
+        return result
 
     def can_downgrade(
         self, group: ConsumerGroup, leaving: Sequence[str], *, joining: int = 0
@@ -196,25 +198,25 @@ class ConsumerMachine:
 
     def expire(
         self, group: ConsumerGroup, timer: MemberTimer, member_id: str, deadline: Deadline
-    ) -> Step:
+    ) -> CoordinatorResult:
         """Remove a member whose time is up."""
         member = group.members.get(member_id)
         if member is None or deadline.epoch not in (None, member.epoch):
-            return Step()
+            return CoordinatorResult()
         return self.fence(group, [member_id])
 
-    def restored(self, group: ConsumerGroup, now: float) -> Step:
+    def restored(self, group: ConsumerGroup, now: float) -> CoordinatorResult:
         """Start the timers of a group that has just been read from the log."""
-        step = Step()
+        result = CoordinatorResult()
         settings = self.settings_of(group.group_id)
         for member in group.members.values():
-            self.start_session(member.member_id, settings.session_timeout_ms, step, now)
-            self._time_revocation(member, step, now)
-        return step
+            self.start_session(member.member_id, settings.session_timeout_ms, result, now)
+            self._time_revocation(member, result, now)
+        return result
 
-    def resolve(self, group: ConsumerGroup, regexes: Iterable[str]) -> Step:
+    def resolve(self, group: ConsumerGroup, regexes: Iterable[str]) -> CoordinatorResult:
         """Find the topics that regular expressions match."""
-        step = Step()
+        result = CoordinatorResult()
         users = group.regex_users()
         resolved = dict(group.regexes)
         found_at_ms, version = self._clock(), self.topics.version
@@ -227,32 +229,32 @@ class ConsumerMachine:
             known = group.regexes.get(regex)
             has_changed |= topics != (known.topics if known is not None else frozenset())
             resolved[regex] = ResolvedRegex(topics, version, found_at_ms)
-            step.records.append(regex_record(group.group_id, regex, resolved[regex]))
+            result.records.append(regex_record(group.group_id, regex, resolved[regex]))
         new_hash = metadata_hash(self.topics, group.topics_of_all(regexes=resolved))
         if has_changed or new_hash != group.metadata_hash:
-            step.records.append(epoch_record(group.group_id, group.epoch + 1, new_hash))
-            step.metadata_version = version
-        return step
+            result.records.append(epoch_record(group.group_id, group.epoch + 1, new_hash))
+            result.metadata_version = version
+        return result
 
     # -- the steps of a heartbeat --------------------------------------------------------------
 
     def advance(
         self,
         group: ConsumerGroup,
-        member: ConsumerMember,
-        updated: ConsumerMember,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
         owned: Owned,
-        step: Step,
+        result: CoordinatorResult,
         now: float,
         *,
         is_fresh: bool,
-    ) -> ConsumerMember:
+    ) -> ConsumerGroupMember:
         """Take over what a member says and lead it a step nearer to its target."""
         group_epoch, has_new_subscription = self.take_over(
-            group, member, updated, step, is_fresh=is_fresh
+            group, member, updated, result, is_fresh=is_fresh
         )
-        target_epoch, partitions = self._target(group, group_epoch, updated, step)
-        target = Target(
+        target_epoch, partitions = self._target(group, group_epoch, updated, result)
+        target = MemberTarget(
             target_epoch,
             partitions,
             topic_ids(self.topics, group.topics_of(updated)),
@@ -260,25 +262,25 @@ class ConsumerMachine:
         )
         reconciled = reconcile(updated, target, owned, has_new_subscription=has_new_subscription)
         if reconciled != updated:
-            step.records.append(assignment_record(group.group_id, reconciled))
-            self._time_revocation(reconciled, step, now)
+            result.records.append(assignment_record(group.group_id, reconciled))
+            self._time_revocation(reconciled, result, now)
         return reconciled
 
     def take_over(
         self,
         group: ConsumerGroup,
-        member: ConsumerMember,
-        updated: ConsumerMember,
-        step: Step,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
+        result: CoordinatorResult,
         *,
         is_fresh: bool,
     ) -> tuple[int, bool]:
         """Store what a member says; returns the group's epoch then, and if it subscribes anew."""
         if updated != member:
-            step.records.append(member_record(group.group_id, updated))
+            result.records.append(member_record(group.group_id, updated))
         has_new_names = updated.topic_names != member.topic_names
         has_new_regex = updated.topic_regex != member.topic_regex
-        is_resolved = self._take_over_regex(group, member, updated, step)
+        is_resolved = self._take_over_regex(group, member, updated, result)
         epoch = group.epoch
         must_bump = has_new_names or (has_new_regex and is_resolved)
         if must_bump or not is_fresh:
@@ -289,14 +291,18 @@ class ConsumerMachine:
             new_hash = metadata_hash(self.topics, names)
             if must_bump or new_hash != group.metadata_hash:
                 epoch += 1
-                step.records.append(epoch_record(group.group_id, epoch, new_hash))
-            step.metadata_version = self.topics.version
+                result.records.append(epoch_record(group.group_id, epoch, new_hash))
+            result.metadata_version = self.topics.version
             if group.has_partition_metadata_record:
-                step.records.append(partition_metadata_tombstone(group.group_id))
+                result.records.append(partition_metadata_tombstone(group.group_id))
         return epoch, has_new_names or has_new_regex
 
     def _take_over_regex(
-        self, group: ConsumerGroup, member: ConsumerMember, updated: ConsumerMember, step: Step
+        self,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
+        result: CoordinatorResult,
     ) -> bool:
         """See to regular expressions; returns whether the member's is known to match what."""
         users = group.regex_users()
@@ -304,7 +310,7 @@ class ConsumerMachine:
         is_resolved = must_refresh = False
         if updated.topic_regex != member.topic_regex:
             if old and users[old] == 1:
-                step.records.append(regex_tombstone(group.group_id, old))
+                result.records.append(regex_tombstone(group.group_id, old))
             if new and not users[new]:
                 _check_regex(new)
                 must_refresh = True
@@ -326,11 +332,15 @@ class ConsumerMachine:
         in_use = {regex for regex, count in users.items() if regex != old or count > 1}
         in_use |= {new} - {""}
         if must_refresh or len(in_use) != len(group.regexes):
-            step.regexes = frozenset(in_use)
+            result.regexes = frozenset(in_use)
         return is_resolved
 
     def _target(
-        self, group: ConsumerGroup, epoch: int, updated: ConsumerMember, step: Step
+        self,
+        group: ConsumerGroup,
+        epoch: int,
+        updated: ConsumerGroupMember,
+        result: CoordinatorResult,
     ) -> tuple[int, dict[bytes, frozenset[int]]]:
         """Return the target's epoch and the member's part, computing a new one if it is time."""
         interval_ms = self.settings_of(group.group_id).assignment_interval_ms
@@ -363,8 +373,8 @@ class ConsumerMachine:
         assigned = assign(GroupSpec(specs, counts))
         for member_id in members:
             if group.targets.get(member_id) != assigned[member_id]:
-                step.records.append(target_record(group.group_id, member_id, assigned[member_id]))
-        step.records.append(target_epoch_record(group.group_id, epoch, now_ms))
+                result.records.append(target_record(group.group_id, member_id, assigned[member_id]))
+        result.records.append(target_epoch_record(group.group_id, epoch, now_ms))
         return epoch, dict(assigned[updated.member_id])
 
     # -- members -------------------------------------------------------------------------------
@@ -379,7 +389,7 @@ class ConsumerMachine:
 
     def identify(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None
-    ) -> ConsumerMember:
+    ) -> ConsumerGroupMember:
         """Return the member of these ids; a static one must be the latest of its instance id."""
         if instance_id is None:
             member = group.members.get(member_id)
@@ -399,51 +409,59 @@ class ConsumerMachine:
         return member
 
     def replace_static(
-        self, group: ConsumerGroup, former: ConsumerMember, member_id: str, step: Step
-    ) -> ConsumerMember:
+        self,
+        group: ConsumerGroup,
+        former: ConsumerGroupMember,
+        member_id: str,
+        result: CoordinatorResult,
+    ) -> ConsumerGroupMember:
         """Put a static member that has come back under another id in its own former place."""
         member = former.under_new_id(member_id)
-        step.records += member_tombstones(group.group_id, former.member_id)
-        step.stop_timers(former.member_id)
-        step.records += [
+        result.records += member_tombstones(group.group_id, former.member_id)
+        result.stop_timers(former.member_id)
+        result.records += [
             member_record(group.group_id, member),
             target_record(group.group_id, member_id, group.targets.get(former.member_id, {})),
             assignment_record(group.group_id, member),
         ]
         return member
 
-    def start_session(self, member_id: str, timeout_ms: int, step: Step, now: float) -> None:
+    def start_session(
+        self, member_id: str, timeout_ms: int, result: CoordinatorResult, now: float
+    ) -> None:
         """Give a member its time to be heard of again."""
-        step.deadlines[MemberTimer.SESSION, member_id] = Deadline(now + timeout_ms / 1000)
+        result.deadlines[MemberTimer.SESSION, member_id] = Deadline(now + timeout_ms / 1000)
 
     def _member_of(
-        self, group: ConsumerGroup, beat: Beat, member_id: str, step: Step
-    ) -> ConsumerMember:
+        self, group: ConsumerGroup, beat: Beat, member_id: str, result: CoordinatorResult
+    ) -> ConsumerGroupMember:
         if beat.epoch != JOINING:
             member = self.identify(group, member_id, beat.instance_id)
             _check_epoch(member, beat)
             return member
         if beat.instance_id is None:
-            return group.members.get(member_id, ConsumerMember(member_id))
+            return group.members.get(member_id, ConsumerGroupMember(member_id))
         former = group.static_member(beat.instance_id)
         if former is None:
-            return group.members.get(member_id, ConsumerMember(member_id))
+            return group.members.get(member_id, ConsumerGroupMember(member_id))
         if not former.is_classic and former.epoch != LEAVING_FOR_NOW:
             raise UnreleasedInstanceIdError(
                 f"Static member {member_id} with instance id {beat.instance_id} cannot join the "
                 f"group because the instance id is owned by {former.member_id} member."
             )
-        return self.replace_static(group, former, member_id, step)
+        return self.replace_static(group, former, member_id, result)
 
-    def _time_revocation(self, member: ConsumerMember, step: Step, now: float) -> None:
+    def _time_revocation(
+        self, member: ConsumerGroupMember, result: CoordinatorResult, now: float
+    ) -> None:
         """Start the rebalance timeout of a member that has to give up partitions, or stop it."""
         if member.is_classic:
             return
         timer = (MemberTimer.REBALANCE, member.member_id)
-        step.deadlines[timer] = None
+        result.deadlines[timer] = None
         if member.state is UNREVOKED:
             due = now + member.rebalance_timeout_ms / 1000
-            step.deadlines[timer] = Deadline(due, member.epoch)
+            result.deadlines[timer] = Deadline(due, member.epoch)
 
 
 def partitions_of(assigned: PartitionEpochs) -> dict[bytes, Sequence[int]]:
@@ -451,13 +469,13 @@ def partitions_of(assigned: PartitionEpochs) -> dict[bytes, Sequence[int]]:
     return {topic_id: sorted(held) for topic_id, held in assigned.items()}
 
 
-def preferred_assignor(members: Iterable[ConsumerMember]) -> str:
+def preferred_assignor(members: Iterable[ConsumerGroupMember]) -> str:
     """Return the assignor that most members ask for, the default if none does."""
     votes = Counter(m.server_assignor for m in members if m.server_assignor)
     return votes.most_common(1)[0][0] if votes else DEFAULT_ASSIGNOR
 
 
-def _check_epoch(member: ConsumerMember, beat: Beat) -> None:
+def _check_epoch(member: ConsumerGroupMember, beat: Beat) -> None:
     """Refuse an epoch that the member is not in, or was not in when the answer got lost."""
     if beat.epoch == member.epoch:
         return
@@ -473,7 +491,7 @@ def _check_epoch(member: ConsumerMember, beat: Beat) -> None:
     )
 
 
-def _is_subset(owned: Owned, member: ConsumerMember) -> bool:
+def _is_subset(owned: Owned, member: ConsumerGroupMember) -> bool:
     return owned is not None and all(
         partition in member.assigned.get(topic_id, {})
         for topic_id, partitions in owned.items()

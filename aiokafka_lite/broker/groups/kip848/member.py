@@ -37,7 +37,7 @@ PartitionEpochs: TypeAlias = Mapping[bytes, Mapping[int, int]]
 Owned: TypeAlias = "Mapping[bytes, Collection[int]] | None"
 
 
-class MemberState(enum.IntEnum):
+class ConsumerGroupMemberState(enum.IntEnum):
     """What a member is doing; the values are those of the log."""
 
     STABLE = 0
@@ -46,17 +46,17 @@ class MemberState(enum.IntEnum):
     UNKNOWN = 127
 
     @classmethod
-    def of(cls, value: int) -> MemberState:
+    def of(cls, value: int) -> ConsumerGroupMemberState:
         return cls(value) if value in _KNOWN_STATES else cls.UNKNOWN
 
 
-_KNOWN_STATES: Final = frozenset(int(state) for state in MemberState)
-STABLE: Final = MemberState.STABLE
-UNREVOKED: Final = MemberState.UNREVOKED_PARTITIONS
-UNRELEASED: Final = MemberState.UNRELEASED_PARTITIONS
-UNKNOWN: Final = MemberState.UNKNOWN
+_KNOWN_STATES: Final = frozenset(int(state) for state in ConsumerGroupMemberState)
+STABLE: Final = ConsumerGroupMemberState.STABLE
+UNREVOKED: Final = ConsumerGroupMemberState.UNREVOKED_PARTITIONS
+UNRELEASED: Final = ConsumerGroupMemberState.UNRELEASED_PARTITIONS
+UNKNOWN: Final = ConsumerGroupMemberState.UNKNOWN
 
-LEGAL_TRANSITIONS: Final[Mapping[MemberState, frozenset[MemberState]]] = {
+LEGAL_TRANSITIONS: Final[Mapping[ConsumerGroupMemberState, frozenset[ConsumerGroupMemberState]]] = {
     STABLE: frozenset({STABLE, UNREVOKED, UNRELEASED}),
     UNREVOKED: frozenset({STABLE, UNREVOKED, UNRELEASED}),
     UNRELEASED: frozenset({STABLE, UNREVOKED, UNRELEASED}),
@@ -73,7 +73,7 @@ class ClassicSide:
 
 
 @dataclass(frozen=True)
-class ConsumerMember:
+class ConsumerGroupMember:
     """One member; a new one replaces it whenever something changes.
 
     Attributes:
@@ -87,7 +87,7 @@ class ConsumerMember:
     member_id: str
     epoch: int = JOINING
     previous_epoch: int = -1
-    state: MemberState = STABLE
+    state: ConsumerGroupMemberState = STABLE
     instance_id: str | None = None
     rack_id: str | None = None
     rebalance_timeout_ms: int = -1
@@ -114,20 +114,20 @@ class ConsumerMember:
             found = self.pending_revocation.get(topic_id, {}).get(partition)
         return found
 
-    def left_for_now(self) -> ConsumerMember:
+    def left_for_now(self) -> ConsumerGroupMember:
         """Return what stays of a static member that will come back."""
         kept = {topic: dict.fromkeys(held, 0) for topic, held in self.assigned.items()}
         return dataclasses.replace(
             self, epoch=LEAVING_FOR_NOW, assigned=kept, pending_revocation={}
         )
 
-    def under_new_id(self, member_id: str) -> ConsumerMember:
+    def under_new_id(self, member_id: str) -> ConsumerGroupMember:
         """Return a static member that has come back under another id."""
         return dataclasses.replace(self, member_id=member_id, epoch=0, previous_epoch=0)
 
 
 @dataclass(frozen=True)
-class Target:
+class MemberTarget:
     """What a member is to have in the end.
 
     Attributes:
@@ -142,8 +142,8 @@ class Target:
 
 
 def reconcile(
-    member: ConsumerMember, target: Target, owned: Owned, *, has_new_subscription: bool
-) -> ConsumerMember:
+    member: ConsumerGroupMember, target: MemberTarget, owned: Owned, *, has_new_subscription: bool
+) -> ConsumerGroupMember:
     """Return the member's next step towards the target, or the member itself if there is none.
 
     Args:
@@ -172,7 +172,9 @@ def reconcile(
     return _next(member, epoch, target, owned)
 
 
-def _next(member: ConsumerMember, epoch: int, target: Target, owned: Owned) -> ConsumerMember:
+def _next(
+    member: ConsumerGroupMember, epoch: int, target: MemberTarget, owned: Owned
+) -> ConsumerGroupMember:
     """Revoke first: a member gets nothing new, and no new epoch, while it has too much."""
     kept: dict[bytes, Mapping[int, int]] = {}
     to_revoke: dict[bytes, Mapping[int, int]] = {}
@@ -201,7 +203,9 @@ def _next(member: ConsumerMember, epoch: int, target: Target, owned: Owned) -> C
     return _moved(member, UNRELEASED if is_waiting else STABLE, target.epoch, kept, {})
 
 
-def _without_unsubscribed(member: ConsumerMember, target: Target, owned: Owned) -> ConsumerMember:
+def _without_unsubscribed(
+    member: ConsumerGroupMember, target: MemberTarget, owned: Owned
+) -> ConsumerGroupMember:
     """Have the member give up topics that it subscribes to no more, before any new target."""
     gone = {t: held for t, held in member.assigned.items() if t not in target.topic_ids}
     if not gone:
@@ -216,12 +220,12 @@ def _without_unsubscribed(member: ConsumerMember, target: Target, owned: Owned) 
 
 
 def _moved(
-    member: ConsumerMember,
-    state: MemberState,
+    member: ConsumerGroupMember,
+    state: ConsumerGroupMemberState,
     epoch: int,
     assigned: PartitionEpochs,
     pending_revocation: PartitionEpochs,
-) -> ConsumerMember:
+) -> ConsumerGroupMember:
     if state not in LEGAL_TRANSITIONS[member.state]:
         raise AssertionError(f"{member.member_id!r}: {member.state} may not become {state}")
     return dataclasses.replace(

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
-from aiokafka_lite.broker.groups.classic.members import Member, Members
+from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember, Members
 from aiokafka_lite.broker.groups.classic.records import group_tombstone
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.assignors import Assignment
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
-from aiokafka_lite.broker.groups.kip848.member import ClassicSide, ConsumerMember
+from aiokafka_lite.broker.groups.kip848.member import ClassicSide, ConsumerGroupMember
 from aiokafka_lite.broker.groups.kip848.records import (
     assignment_record,
     epoch_record,
@@ -108,7 +108,9 @@ def upgraded(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[C
     return upgrade, [group_tombstone(group_id), *new]
 
 
-def _upgraded_member(group: ClassicGroup, member: Member, topics: Topics) -> ConsumerMember:
+def _upgraded_member(
+    group: ClassicGroup, member: ClassicGroupMember, topics: Topics
+) -> ConsumerGroupMember:
     metadata = dict(member.protocols).get(group.protocol or "", member.protocols[0][1])
     subscription = decode_versioned(ConsumerProtocolSubscription, metadata)
     assigned: dict[bytes, Mapping[int, int]] = {}
@@ -124,7 +126,7 @@ def _upgraded_member(group: ClassicGroup, member: Member, topics: Topics) -> Con
             topic = topics.by_name(item.topic)
             if topic is not None:
                 assigned[topic.topic_id] = dict.fromkeys(item.partitions, group.generation)
-    return ConsumerMember(
+    return ConsumerGroupMember(
         member.member_id,
         epoch=group.generation,
         previous_epoch=group.generation,
@@ -150,7 +152,7 @@ def downgraded(
     for member in group.members.values():
         if member.member_id not in leaving and member.classic is not None:
             members.add(
-                Member(
+                ClassicGroupMember(
                     member.member_id,
                     member.instance_id,
                     member.client_id,
@@ -197,5 +199,5 @@ def replay(group: ConsumerGroup, records: Collection[CoordinatorRecord]) -> None
             group.replay(key, value)
 
 
-def _without_epochs(member: ConsumerMember) -> Assignment:
+def _without_epochs(member: ConsumerGroupMember) -> Assignment:
     return {topic_id: frozenset(held) for topic_id, held in member.assigned.items()}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.assignors import Assignment
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, ResolvedRegex
-from aiokafka_lite.broker.groups.kip848.member import ConsumerMember, PartitionEpochs
+from aiokafka_lite.broker.groups.kip848.member import ConsumerGroupMember, PartitionEpochs
 from aiokafka_lite.broker.groups.kip848.topic_hash import in_java_order
 from aiokafka_lite.protocol.messages.consumer_group_records import (
     ClassicMemberMetadata,
@@ -44,7 +44,7 @@ def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
     return CoordinatorRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
 
 
-def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
+def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
     """Store who a member is and what it subscribes to."""
     classic = member.classic
     return CoordinatorRecord(
@@ -94,7 +94,7 @@ def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> Coordin
     )
 
 
-def assignment_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
+def assignment_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
     """Store how far a member has got."""
     return CoordinatorRecord(
         ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id),

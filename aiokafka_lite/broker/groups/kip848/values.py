@@ -76,7 +76,7 @@ class BeatReply:
 
 
 @dataclass
-class Step:
+class CoordinatorResult:
     """What a request leads to. Nothing of it counts before the records are stored.
 
     Attributes:

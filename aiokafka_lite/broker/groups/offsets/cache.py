@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
-from aiokafka_lite.broker.groups.offsets.pending import OpenTransaction, PendingOffsets, Target
+from aiokafka_lite.broker.groups.offsets.pending import (
+    OpenTransaction,
+    PendingOffsetKey,
+    PendingOffsets,
+)
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.errors import NoError, OffsetMetadataTooLargeError
 from aiokafka_lite.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
@@ -50,7 +54,7 @@ NOTHING_COMMITTED: Final = CommittedOffset(NO_OFFSET, NO_LEADER_EPOCH, "", NO_EX
 
 
 @dataclass(frozen=True)
-class OffsetToCommit:
+class OffsetCommitEntry:
     """One partition of an OffsetCommit request whose topic and partition exist."""
 
     tp: TopicPartition
@@ -74,7 +78,7 @@ class OffsetManager:
     # -- requests: (answer, records to append) -------------------------------------------------
 
     def commit(
-        self, group_id: str, offsets: Sequence[OffsetToCommit], retention_ms: int = -1
+        self, group_id: str, offsets: Sequence[OffsetCommitEntry], retention_ms: int = -1
     ) -> tuple[list[ErrorType], list[CoordinatorRecord]]:
         """Return for each partition whether it is accepted, and the records that commit them.
 
@@ -148,7 +152,7 @@ class OffsetManager:
 
     def is_unstable(self, group_id: str, tp: TopicPartition) -> bool:
         """Say whether an open transaction commits the offset, so that it may be another soon."""
-        return self._pending.has(Target(group_id, tp))
+        return self._pending.has(PendingOffsetKey(group_id, tp))
 
     def fetch_all(self, group_id: str) -> Mapping[str, Mapping[int, CommittedOffset]]:
         """Return everything that a group has committed, by topic and partition."""
@@ -180,7 +184,7 @@ class OffsetManager:
         transaction: OpenTransaction | None = None,
     ) -> None:
         """Apply one record of the log to the cache; None is a tombstone."""
-        target = Target(key.group, TopicPartition(key.topic, key.partition))
+        target = PendingOffsetKey(key.group, TopicPartition(key.topic, key.partition))
         if value is not None:
             committed = CommittedOffset(
                 value.offset,
@@ -206,7 +210,7 @@ class OffsetManager:
         if not topics:
             del self._cache[key.group]
 
-    def _store(self, target: Target, committed: CommittedOffset) -> None:
+    def _store(self, target: PendingOffsetKey, committed: CommittedOffset) -> None:
         topics = self._cache.setdefault(target.group_id, {})
         topics.setdefault(target.tp.topic, {})[target.tp.partition] = committed
 

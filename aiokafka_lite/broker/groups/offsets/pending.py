@@ -23,7 +23,7 @@ class OpenTransaction(NamedTuple):
     producer_id: int
 
 
-class Target(NamedTuple):
+class PendingOffsetKey(NamedTuple):
     """Whose offset in what."""
 
     group_id: str
@@ -41,17 +41,19 @@ class PendingOffsets(Generic[OffsetValue]):
     """What will be committed by transactions that are open."""
 
     def __init__(self) -> None:
-        self._targets: dict[Target, dict[OpenTransaction, _Pending[OffsetValue]]] = {}
-        self._transactions: dict[OpenTransaction, dict[Target, None]] = {}
+        self._targets: dict[PendingOffsetKey, dict[OpenTransaction, _Pending[OffsetValue]]] = {}
+        self._transactions: dict[OpenTransaction, dict[PendingOffsetKey, None]] = {}
         self._order = 0
 
-    def note(self, transaction: OpenTransaction, target: Target, offset: OffsetValue) -> None:
+    def note(
+        self, transaction: OpenTransaction, target: PendingOffsetKey, offset: OffsetValue
+    ) -> None:
         """Remember what a transaction commits; the latest counts."""
         self._order += 1
         self._targets.setdefault(target, {})[transaction] = _Pending(offset, self._order)
         self._transactions.setdefault(transaction, {})[target] = None
 
-    def has(self, target: Target) -> bool:
+    def has(self, target: PendingOffsetKey) -> bool:
         """Say whether an open transaction commits something there."""
         return target in self._targets
 
@@ -61,17 +63,19 @@ class PendingOffsets(Generic[OffsetValue]):
             if target.group_id == group_id:
                 yield target.tp
 
-    def of_topic(self, topic: str) -> Iterator[Target]:
+    def of_topic(self, topic: str) -> Iterator[PendingOffsetKey]:
         """Give whose offsets of a topic open transactions commit."""
         return (target for target in self._targets if target.tp.topic == topic)
 
-    def supersede(self, target: Target) -> None:
+    def supersede(self, target: PendingOffsetKey) -> None:
         """Note that an offset was committed after all that is pending for it."""
         for pending in self._targets.get(target, {}).values():
             pending.is_superseded = True
 
     def end(
-        self, transaction: OpenTransaction, commit: Callable[[Target, OffsetValue], None] | None
+        self,
+        transaction: OpenTransaction,
+        commit: Callable[[PendingOffsetKey, OffsetValue], None] | None,
     ) -> None:
         """Forget a transaction's offsets, after giving to `commit` those that count now."""
         for target in self._transactions.pop(transaction, {}):
@@ -85,12 +89,12 @@ class PendingOffsets(Generic[OffsetValue]):
                 pending.is_superseded |= pending.order < decided.order
             commit(target, decided.offset)
 
-    def forget(self, target: Target) -> None:
+    def forget(self, target: PendingOffsetKey) -> None:
         """Forget what is pending for a target that was deleted."""
         for transaction in self._targets.pop(target, {}):
             self._leave(transaction, target)
 
-    def _leave(self, transaction: OpenTransaction, target: Target) -> None:
+    def _leave(self, transaction: OpenTransaction, target: PendingOffsetKey) -> None:
         targets = self._transactions[transaction]
         del targets[target]
         if not targets:

@@ -9,7 +9,7 @@ from aiokafka_lite.broker.groups.coordinator_log import CoordinatorLog, Coordina
 from aiokafka_lite.broker.groups.kip848.driver import Group
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
-from aiokafka_lite.broker.groups.offsets.cache import OffsetManager, OffsetToCommit
+from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry, OffsetManager
 from aiokafka_lite.broker.groups.offsets.pending import OpenTransaction
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.transactions.values import NO_PRODUCER, ProducerIdentity
@@ -66,7 +66,7 @@ class TransactionalOffsets:
     def commit(
         self,
         group_id: str,
-        offsets: Sequence[OffsetToCommit],
+        offsets: Sequence[OffsetCommitEntry],
         producer: ProducerIdentity,
         committer: Committer,
     ) -> list[ErrorType]:

@@ -10,7 +10,7 @@ import pytest
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.values import Beat, BeatReply, ConsumerSettings
-from aiokafka_lite.broker.groups.offsets.cache import OffsetToCommit
+from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
 from aiokafka_lite.broker.groups.offsets.transactions import Committer
 from aiokafka_lite.broker.transactions.values import ProducerIdentity
 from aiokafka_lite.errors import (
@@ -421,7 +421,7 @@ async def test_transactions_commit_only_for_what_a_member_has_had_since_its_epoc
     transactional = driven.coordinator.transactional
 
     def commit(partition: int, epoch: int) -> type[BrokerResponseError]:
-        item = OffsetToCommit(TopicPartition("t", partition), ZERO_UUID, 5, -1, "")
+        item = OffsetCommitEntry(TopicPartition("t", partition), ZERO_UUID, 5, -1, "")
         producer = ProducerIdentity(7, 0)
         (error,) = transactional.commit("g", [item], producer, Committer("a", None, epoch))
         return error

@@ -10,7 +10,7 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import decode_record
-from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetToCommit
+from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetCommitEntry
 from aiokafka_lite.broker.groups.values import Join, Leaver, Sync
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from aiokafka_lite.protocol.messages.group_records import GroupMetadataKey, encode_versioned
@@ -71,7 +71,7 @@ async def member(
     sync = Sync(joined.member_id, joined.generation, assignments={joined.member_id: b""})
     await coordinator.sync("g", sync)
     for tp in tps:
-        item = OffsetToCommit(tp, ZERO_UUID, 5, -1, "m")
+        item = OffsetCommitEntry(tp, ZERO_UUID, 5, -1, "m")
         coordinator.commit(
             "g", [item], member_id=joined.member_id, instance_id=None, generation=joined.generation
         )

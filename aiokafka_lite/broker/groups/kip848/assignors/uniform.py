@@ -1,9 +1,9 @@
 """The assignor `uniform` (Java: UniformAssignor): as many partitions for each as for any other.
 
-It is sticky: a member keeps what it has unless that is more than its share. Two ways of doing it:
+It is sticky: a member keeps what it has unless that is more than its quota. Two ways of doing it:
 
-- All subscribe to the same topics: everybody's share is known beforehand. What exceeds it is
-  taken away, and what nobody has is dealt out to those below their share.
+- All subscribe to the same topics: everybody's quota is known beforehand. What exceeds it is
+  taken away, and what nobody has is dealt out to those below their quota.
 - Subscriptions differ: partitions that nobody has go to the least loaded of their topic's
   subscribers; then partitions are moved from the most to the least loaded subscriber of a topic,
   topic by topic, until none can be made better, or for `ROUNDS` rounds.
@@ -24,7 +24,7 @@ def assign_uniformly(group: GroupSpec) -> dict[str, Assignment]:
     """Give each member the same number of partitions, as far as subscriptions allow."""
     mixed = _Assigning(group)
     if group.is_homogeneous:
-        mixed.keep_shares()
+        mixed.keep_quotas()
         mixed.fill_up()
     else:
         mixed.deal_out()
@@ -66,26 +66,26 @@ class _Assigning:
 
     # -- the same subscriptions ----------------------------------------------------------------
 
-    def keep_shares(self) -> None:
-        """Take away what exceeds a member's share; those who have most get the larger shares."""
+    def keep_quotas(self) -> None:
+        """Take away what exceeds a member's quota; those who have most get the larger quotas."""
         total = sum(len(owners) for owners in self._owners.values())
-        share, larger = divmod(total, len(self._members))
-        self._shares = dict.fromkeys(self._members, share)
+        quota, larger = divmod(total, len(self._members))
+        self._quotas = dict.fromkeys(self._members, quota)
         places = {member_id: place for place, member_id in enumerate(self._members)}
         by_load = sorted(self._members, key=lambda m: (-self._load[m], places[m]))
         for member_id in by_load[:larger]:
-            self._shares[member_id] += 1
+            self._quotas[member_id] += 1
         for topic_id, owners in self._owners.items():
             for partition in reversed(range(len(owners))):
                 owner = owners[partition]
-                if owner is not None and self._load[owner] > self._shares[owner]:
+                if owner is not None and self._load[owner] > self._quotas[owner]:
                     self._take(topic_id, partition)
 
     def fill_up(self) -> None:
-        """Deal out what nobody has to those below their share."""
+        """Deal out what nobody has to those below their quota."""
         unassigned = self._unassigned()
         for member_id in self._members:
-            while self._load[member_id] < self._shares[member_id]:
+            while self._load[member_id] < self._quotas[member_id]:
                 topic_id, partition = next(unassigned)
                 self._give(topic_id, partition, member_id)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.broker.node import BrokerNode
 
 
-class ClusterTopics:
+class CatalogTopics:
     """Implements `groups.kip848.topic_hash.Topics`.
 
     Args:

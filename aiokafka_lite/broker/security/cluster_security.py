@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.broker.log.disk import DiskQueue
-from aiokafka_lite.broker.security.authenticator import Authenticator
+from aiokafka_lite.broker.security.authenticator import SaslServerAuthenticator
 from aiokafka_lite.broker.security.credentials import CredentialStore
 from aiokafka_lite.broker.security.listener import Listener
-from aiokafka_lite.broker.security.mechanism import Mechanism, SaslServer
+from aiokafka_lite.broker.security.mechanism import SaslMechanism, SaslServer
 from aiokafka_lite.broker.security.plain import PlainServer
 from aiokafka_lite.broker.security.scram import ScramServer
 from aiokafka_lite.broker.security.session import SaslSession, SaslSettings
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from aiokafka_lite.broker.security.certificates import Certificates
     from aiokafka_lite.broker.security.tokens import TokenAuthority
 
-SCRAM_MECHANISMS: Final[Mapping[Mechanism, ScramMechanism]] = {
-    Mechanism.SCRAM_SHA_256: ScramMechanism.SHA_256,
-    Mechanism.SCRAM_SHA_512: ScramMechanism.SHA_512,
+SCRAM_MECHANISMS: Final[Mapping[SaslMechanism, ScramMechanism]] = {
+    SaslMechanism.SCRAM_SHA_256: ScramMechanism.SHA_256,
+    SaslMechanism.SCRAM_SHA_512: ScramMechanism.SHA_512,
 }
 
 
-class Guard:
+class ClusterSecurity:
     """Makes the sessions and contexts of a cluster's listeners.
 
     Args:
@@ -64,7 +64,7 @@ class Guard:
             max_frame_bytes=config.sasl_server_max_receive_bytes,
         )
         listeners = config.all_listeners
-        if any(Mechanism.OAUTHBEARER in listener.mechanisms for listener in listeners):
+        if any(SaslMechanism.OAUTHBEARER in listener.mechanisms for listener in listeners):
             from aiokafka_lite.broker.security.tokens import TokenAuthority
 
             self._tokens = TokenAuthority(
@@ -126,15 +126,15 @@ class Guard:
         """Begin the authentication of a new connection; None where everybody may do anything."""
         if not listener.protocol.has_sasl:
             return None
-        authenticator = Authenticator(
+        authenticator = SaslServerAuthenticator(
             listener.mechanisms, self._new_server, self._settings.max_reauth_ms
         )
         return SaslSession(authenticator, self._settings, asyncio.get_running_loop(), self._clock)
 
-    def _new_server(self, mechanism: Mechanism) -> SaslServer:
-        if mechanism is Mechanism.PLAIN:
+    def _new_server(self, mechanism: SaslMechanism) -> SaslServer:
+        if mechanism is SaslMechanism.PLAIN:
             return PlainServer(self.credentials)
-        if mechanism is Mechanism.OAUTHBEARER:
+        if mechanism is SaslMechanism.OAUTHBEARER:
             from aiokafka_lite.broker.security.oauth import OAuthBearerServer
 
             return OAuthBearerServer(self.tokens)

@@ -1,0 +1,32 @@
+"""One word, one thing: no two public classes of the package have one name."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "aiokafka_lite"
+
+# Names that stand twice, each with the reason why it may.
+ALLOWED = {
+    "Claim": "both are the consumer's own, in packages that do not know each other",
+    "Columns": "an interface, and the plain Python that implements it",
+    "Node": "exported by `aiokafka_lite.broker`; the client's own is not exported",
+    "Run": "an interface, and the plain Python that implements it",
+}
+
+
+def modules() -> list[Path]:
+    # Structs of messages have the names that Kafka's own definitions give them.
+    return [path for path in PACKAGE.rglob("*.py") if "messages" not in path.parts]
+
+
+def test_no_public_class_name_stands_twice() -> None:
+    places = defaultdict(list)
+    for path in modules():
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(str(path.relative_to(PACKAGE)))
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert not {name: found for name, found in twice.items() if name not in ALLOWED}
