@@ -35,7 +35,7 @@ NOT_AT_IMPORT = (
     "aiokafka_lite.consumer.positions.resolver",
     "aiokafka_lite.consumer.parts",
     "aiokafka_lite.deserializers",
-    "aiokafka_lite.records.behind",
+    "aiokafka_lite.records.bad_batch",
     "aiokafka_lite.records.build",
     "aiokafka_lite.records.compression",
 )

@@ -1,7 +1,7 @@
 """Generate the source of a decoder: one function for one message in one version.
 
 The function walks a cursor `pos` over a view of the frame. Fields of fixed size are gathered into
-*runs*, each read by one ``struct.Struct``; the length prefix that ends a run is read along with
+groups, each read by one ``struct.Struct``; the length prefix that ends a group is read along with
 it. Arrays are loops in place, at any depth, so that decoding a partition calls no Python function.
 
 Whatever the bytes, the outcome is a message or KafkaProtocolError:
@@ -165,7 +165,7 @@ class _DecoderSource(SourceWriter):
         super().__init__(signature, _GLOBALS, in_steps=in_steps)
         self.version = version
         self.is_flexible = cls.flexible.covers(version)
-        self.run: list[tuple[str, str]] = []  # (code in the struct module, assignment target)
+        self.pending: list[tuple[str, str]] = []  # (code in the struct module, assignment target)
         self.write(cls, head)
 
     def write(self, cls: type[Message], head: Head) -> None:
@@ -189,22 +189,24 @@ class _DecoderSource(SourceWriter):
         self.end(message)
 
     def read_fixed(self, code: str, target: str) -> None:
-        self.run.append((code, target))
+        self.pending.append((code, target))
 
     def flush(self) -> None:
         """Read the fields gathered so far with one call."""
-        match self.run:
+        match self.pending:
             case []:
                 return
             case [("B", target)]:
                 self.line(f"{target} = view[pos]")
                 self.line("pos += 1")
             case _:
-                layout = Layout(">" + "".join(code for code, _ in self.run))
+                layout = Layout(">" + "".join(code for code, _ in self.pending))
                 unpack = self.constant("unpack", layout.unpack_from)
-                self.line(f"{', '.join(target for _, target in self.run)}, = {unpack}(view, pos)")
+                self.line(
+                    f"{', '.join(target for _, target in self.pending)}, = {unpack}(view, pos)"
+                )
                 self.line(f"pos += {layout.size}")
-        self.run.clear()
+        self.pending.clear()
 
     # -- structs
     def read_struct(self, cls: type[Struct], path: str) -> str:

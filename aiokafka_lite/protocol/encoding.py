@@ -1,6 +1,6 @@
 """Generate the source of an encoder: one function for one message in one version.
 
-The function appends buffers to a list. Runs of fixed-size fields are packed by one
+The function appends buffers to a list. Consecutive fields of fixed size are packed by one
 ``struct.Struct``, record sets are appended as they are: whoever sends the list without joining it
 sends them without a copy.
 
@@ -79,7 +79,7 @@ _GLOBALS: Final[dict[str, object]] = {
 }
 
 
-Run = list[tuple[str, str]]
+FixedFields = list[tuple[str, str]]
 """Fields of fixed size: code in the struct module, and expression, which is empty for an x."""
 
 
@@ -92,22 +92,22 @@ class EncoderSource(SourceWriter):
         super().__init__(signature, _GLOBALS, in_steps=in_steps)
         self.version = version
         self.is_flexible = cls.flexible.covers(version)
-        self.run: Run = []
+        self.pending: FixedFields = []
         self.append = "append"
 
     def flush(self) -> None:
         """Pack the fields gathered so far with one call."""
-        self.write_run(self.run)
-        self.run = []
+        self.write_packed(self.pending)
+        self.pending = []
 
-    def write_run(self, run: Run) -> None:
-        if run:
-            self.line(f"{self.append}({self.packed(run)})")
+    def write_packed(self, fields: FixedFields) -> None:
+        if fields:
+            self.line(f"{self.append}({self.packed(fields)})")
 
-    def packed(self, run: Run) -> str:
-        """Return the expression for the bytes of a run."""
-        layout = Layout(">" + "".join(code for code, _ in run))
-        values = [value for _, value in run if value]
+    def packed(self, fields: FixedFields) -> str:
+        """Return the expression for the bytes of these fields."""
+        layout = Layout(">" + "".join(code for code, _ in fields))
+        values = [value for _, value in fields if value]
         if not values:
             return repr(layout.pack())
         return f"{self.constant('pack', layout.pack)}({', '.join(values)})"
@@ -163,14 +163,14 @@ class EncoderSource(SourceWriter):
             self.write_value(field.wire, value, is_nullable, path)
 
     def write_tags(self, fields: list[Field], source: str, path: str) -> None:
-        """Write the tagged fields; mostly none is set, then their count ends the pending run."""
+        """Write the tagged fields; mostly none is set, and a 0 ends the fields gathered so far."""
         conditions = {field: is_set for field in fields if (is_set := self.is_set(field, source))}
         if not conditions:
-            self.run.append(("x", ""))
+            self.pending.append(("x", ""))
             return
-        run, self.run = self.run, []
+        pending, self.pending = self.pending, []
         with self.block(f"if {' or '.join(conditions.values())}:"):
-            self.write_run(run)
+            self.write_packed(pending)
             outer, tags, parts = self.append, self.fresh("tags"), self.fresh("parts")
             self.line(f"{tags} = []")
             self.append = f"{parts}.append"
@@ -184,7 +184,7 @@ class EncoderSource(SourceWriter):
             self.line(f"{outer}(encode_uvarint(len({tags})))")
             self.line(f"{outer}(b''.join({tags}))")
         with self.block("else:"):
-            self.write_run([*run, ("x", "")])
+            self.write_packed([*pending, ("x", "")])
 
     # -- values
     def write_value(self, wire: Wire, value: str, nullable: bool, path: str) -> None:
@@ -195,7 +195,7 @@ class EncoderSource(SourceWriter):
                 if wire is UUID:  # struct would fill up or cut off others without a word
                     with self.block(f"if len({value}) != 16:"):
                         self.line(f"raise ValueError('{path} does not have 16 bytes')")
-                self.run.append((wire.code, value))
+                self.pending.append((wire.code, value))
             case Nested(struct):
                 self.write_struct(struct, value, path)
             case Sized():
@@ -209,7 +209,7 @@ class EncoderSource(SourceWriter):
             self.line(f"{self.append}({null!r})")
         with self.block("else:"):
             if isinstance(wire, Nested):
-                self.run.append(("b", "1"))
+                self.pending.append(("b", "1"))
             self.write_value(wire, value, False, path)
             self.flush()
 
@@ -222,7 +222,7 @@ class EncoderSource(SourceWriter):
 
     def write_length(self, code: str, length: str) -> None:
         if not self.is_flexible:
-            self.run.append((code, length))
+            self.pending.append((code, length))
             self.flush()
             return
         self.flush()

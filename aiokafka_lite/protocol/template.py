@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from aiokafka_lite._compat import override
 from aiokafka_lite.errors import IllegalArgumentError
-from aiokafka_lite.protocol.encoding import EncoderSource, Run
+from aiokafka_lite.protocol.encoding import EncoderSource, FixedFields
 from aiokafka_lite.protocol.schema import Request, Response, Struct
 from aiokafka_lite.protocol.source import compile_function
 from aiokafka_lite.protocol.varint import encode_uvarint
@@ -80,7 +80,7 @@ class _TemplateSource(EncoderSource):
         self._counts = {f"{cls.__name__}.{name}": count for name, count in counts.items()}
         # By the variable that stands for a struct: the struct's class.
         self._structs: dict[str, type[Struct]] = {_REQUEST: cls}
-        self._head: Run | None = None
+        self._head: FixedFields | None = None
         with self.block("try:"):
             self.line("parts = []")
             self.line("append = parts.append")
@@ -88,7 +88,7 @@ class _TemplateSource(EncoderSource):
             self.write_struct(cls, _REQUEST, cls.__name__)
             self.flush()
             has_body = any("append(" in line for line in self.lines[first:])
-            if not has_body:  # all is in the first run
+            if not has_body:  # all is packed with the header
                 del self.lines[first - 2 : first]
             self._write_return(client_id, has_body)
         with self.block("except (struct_error, AttributeError, TypeError, ValueError) as error:"):
@@ -96,11 +96,11 @@ class _TemplateSource(EncoderSource):
             self.line("raise IllegalArgumentError(text) from error")
 
     def _write_return(self, client_id: str | None, has_body: bool) -> None:
-        """Return the header with the first run, and what was appended."""
+        """Return the header with the first fields, and what was appended."""
         name = b"\xff\xff" if client_id is None else _string(client_id, is_compact=False)
         if self.is_flexible:
             name += b"\0"
-        head: Run = [
+        head: FixedFields = [
             ("h", str(self._fixed.api_key)),
             ("h", str(self.version)),
             ("i", "correlation_id"),
@@ -118,7 +118,7 @@ class _TemplateSource(EncoderSource):
     def flush(self) -> None:
         """Pack the fields gathered so far; the first ones together with the header, at the end."""
         if self._head is None:
-            self._head, self.run = self.run, []
+            self._head, self.pending = self.pending, []
         super().flush()
 
     # -- where values come from
@@ -161,7 +161,7 @@ class _TemplateSource(EncoderSource):
         if count is None:
             super().write_array(element, value, path)
             return
-        self.run.append(("B", str(count + 1)) if self.is_flexible else ("i", str(count)))
+        self.pending.append(("B", str(count + 1)) if self.is_flexible else ("i", str(count)))
         if count:
             item = self.fresh("item")
             self.line(f"(({self.each(element, item)}),) = {value}")
@@ -175,7 +175,7 @@ class _TemplateSource(EncoderSource):
             super().write_field(field, source, path)
             return
         encoded = _string(str(self._fixed_value(field, source)), is_compact=self.is_flexible)
-        self.run.append((f"{len(encoded)}s", repr(encoded)))
+        self.pending.append((f"{len(encoded)}s", repr(encoded)))
 
 
 def _string(text: str, *, is_compact: bool) -> bytes:

@@ -127,11 +127,11 @@ cdef class Columns:
     cdef bint wants_keys
     cdef bint wants_values
     cdef bint wants_headers
-    cdef list runs  # but for the latest, which may go on:
-    cdef object run_topic
-    cdef object run_partition
-    cdef object run_timestamp_type
-    cdef Py_ssize_t run_rows
+    cdef list row_groups  # but for the latest, which may go on:
+    cdef object group_topic
+    cdef object group_partition
+    cdef object group_timestamp_type
+    cdef Py_ssize_t group_rows
     cdef Growing offsets
     cdef Growing timestamps
     cdef Growing timestamp_valid
@@ -156,10 +156,10 @@ cdef class Columns:
     cdef int64_t read_headers(self, Bytes headers, int32_t count) except -1
     cdef int put_headers(self, int32_t count) except -1
     cdef bint refuse(self, int64_t size_bytes) except -1
-    cdef int end_run(
+    cdef int end_row_group(
         self, object topic, object partition, object timestamp_type, Py_ssize_t first_row
     ) except -1
-    cdef int close_run(self) except -1
+    cdef int close_row_group(self) except -1
     cdef void use_spares(self) noexcept
     cdef object finish_offsets(self)
     cdef object finish_timestamps(self)

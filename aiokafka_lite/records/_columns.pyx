@@ -161,7 +161,7 @@ cdef void free_values(Values *values) noexcept:
 cdef class Columns:
     def __cinit__(self):
         self.first_offset = self.last_offset = -1
-        self.runs = []
+        self.row_groups = []
         self.spares = Spares()
         self.offsets.place = OFFSETS
         self.timestamps.place = TIMESTAMPS
@@ -231,30 +231,30 @@ cdef class Columns:
         self.spares.give(&self.values.bounds)
         self.spares.give(&self.values.content)
 
-    cdef int end_run(
+    cdef int end_row_group(
         self, object topic, object partition, object timestamp_type, Py_ssize_t first_row
     ) except -1:
         """Note what the rows from `first_row` on have in common."""
         if self.rows == first_row:
             return 0
-        if self.run_rows and not (
-            topic == self.run_topic
-            and partition == self.run_partition
-            and timestamp_type == self.run_timestamp_type
+        if self.group_rows and not (
+            topic == self.group_topic
+            and partition == self.group_partition
+            and timestamp_type == self.group_timestamp_type
         ):
-            self.close_run()
-        self.run_topic = topic
-        self.run_partition = partition
-        self.run_timestamp_type = timestamp_type
-        self.run_rows += self.rows - first_row
+            self.close_row_group()
+        self.group_topic = topic
+        self.group_partition = partition
+        self.group_timestamp_type = timestamp_type
+        self.group_rows += self.rows - first_row
         return 0
 
-    cdef int close_run(self) except -1:
-        if self.run_rows:
-            self.runs.append(
-                (self.run_topic, self.run_partition, self.run_timestamp_type, self.run_rows)
+    cdef int close_row_group(self) except -1:
+        if self.group_rows:
+            self.row_groups.append(
+                (self.group_topic, self.group_partition, self.group_timestamp_type, self.group_rows)
             )
-            self.run_rows = 0
+            self.group_rows = 0
         return 0
 
     cdef bint refuse(self, int64_t size_bytes) except -1:
@@ -343,10 +343,10 @@ cdef class Columns:
         if shapes is None:
             from aiokafka_lite.records import _columns_py as shapes
         try:
-            self.close_run()
+            self.close_row_group()
             return shapes.Filled(
                 rows,
-                tuple([shapes.Run._make(run) for run in self.runs]),
+                tuple([shapes.RowGroup._make(group) for group in self.row_groups]),
                 self.finish_offsets() if self.wants_offsets else None,
                 self.finish_timestamps() if self.timestamp_factor else None,
                 finish_values(&self.keys, rows, self.spares) if self.wants_keys else None,
@@ -360,8 +360,8 @@ cdef class Columns:
         self.rows = 0
         self.size_bytes = 0
         self.is_full = False
-        self.runs = []
-        self.run_rows = 0
+        self.row_groups = []
+        self.group_rows = 0
         self.timestamp_valid.size = self.timestamp_null_count = 0
         clear_values(&self.keys)
         clear_values(&self.values)

@@ -4,7 +4,8 @@ The reference for the compiled `_columns`, which must give the same columns, and
 it is not built. Layout: https://arrow.apache.org/docs/format/Columnar.html. Nothing here imports
 pyarrow: `records.arrow` makes record batches of what `finish` hands out.
 
-What is the same for many rows on end (topic, partition, timestamp type) is kept once, as runs.
+What is the same for many consecutive rows (topic, partition, timestamp type) is kept once, for a
+*row group*.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 from aiokafka_lite.errors import RecordTooLargeError
 from aiokafka_lite.structs import ConsumerRecord
 
-__all__ = ["MAX_COLUMN_BYTES", "Binary", "Columns", "Filled", "Headers", "Run", "Timestamps"]
+__all__ = ["MAX_COLUMN_BYTES", "Binary", "Columns", "Filled", "Headers", "RowGroup", "Timestamps"]
 
 # Values lie one behind the other, and where each ends is an int32.
 MAX_COLUMN_BYTES: Final = 2**31 - 1
@@ -26,8 +27,8 @@ _MAX_INT64: Final = 2**63 - 1
 Memory: TypeAlias = object  # has the buffer protocol
 
 
-class Run(NamedTuple):
-    """Rows on end that have these in common; magic 0 has no timestamp type."""
+class RowGroup(NamedTuple):
+    """Consecutive rows that have these in common; magic 0 has no timestamp type."""
 
     topic: str
     partition: int
@@ -67,7 +68,7 @@ class Filled(NamedTuple):
     """All columns of some rows; None for one that was not wanted, or if no row has headers."""
 
     rows: int
-    runs: tuple[Run, ...]
+    row_groups: tuple[RowGroup, ...]
     offsets: Memory | None
     timestamps: Timestamps | None
     keys: Binary | None
@@ -156,7 +157,7 @@ class Columns:
         self.rows = 0
         self.size_bytes = 0
         self.is_full = False
-        self._runs: list[Run] = []
+        self._row_groups: list[RowGroup] = []
         self._offsets = array("q")
         self._timestamps = array("q")
         self._timestamp_bits = _Bits()
@@ -223,22 +224,22 @@ class Columns:
         """Let `first_offset` be the offset of the next row that is added."""
         self.first_offset = -1
 
-    def end_run(
+    def end_row_group(
         self, topic: str, partition: int, timestamp_type: int | None, first_row: int
     ) -> None:
         """Note what the rows from `first_row` on have in common."""
         added = self.rows - first_row
         if not added:
             return
-        if self._runs and self._runs[-1][:3] == (topic, partition, timestamp_type):
-            added += self._runs.pop().rows
-        self._runs.append(Run(topic, partition, timestamp_type, added))
+        if self._row_groups and self._row_groups[-1][:3] == (topic, partition, timestamp_type):
+            added += self._row_groups.pop().rows
+        self._row_groups.append(RowGroup(topic, partition, timestamp_type, added))
 
     def finish(self) -> Filled:
         """Hand out the rows and start anew with none."""
         filled = Filled(
             self.rows,
-            tuple(self._runs),
+            tuple(self._row_groups),
             self._offsets if self._wants_offsets else None,
             self._finish_timestamps() if self._timestamp_factor else None,
             self._keys.finish() if self._wants_keys else None,

@@ -144,7 +144,9 @@ cdef class BatchCursor:
                     limit -= 1
                 self.pass_record(&parsed)
         finally:
-            columns.end_run(self.topic, self.partition, 1 if self.has_append_time else 0, first_row)
+            columns.end_row_group(
+                self.topic, self.partition, 1 if self.has_append_time else 0, first_row
+            )
         return self.is_finished()
 
     cdef inline int parse_next(self, Parsed *parsed) except -1:
@@ -260,7 +262,7 @@ cdef inline bint is_overflow(int64_t base, int64_t delta) noexcept nogil:
     return base < INT64_MIN - delta
 
 
-# --- runs of plain batches -----------------------------------------------------------------------
+# --- plain batches, one after the other ----------------------------------------------------------
 
 # Where the fields of a header of magic 2 are; `records.batch` tells what they are.
 cdef enum:
@@ -279,7 +281,7 @@ cdef enum:
 
 
 @cython.no_gc
-cdef class PlainRun:
+cdef class PlainBatches:
     cdef readonly Py_ssize_t pos
     cdef readonly int64_t next_offset
     cdef readonly int32_t leader_epoch
@@ -307,7 +309,7 @@ cdef class PlainRun:
         give_back=None,
     ):
         if self.has_buffer:
-            raise TypeError("a run is of one record set")
+            raise TypeError("it goes through one record set only")
         PyObject_GetBuffer(view, &self.buffer, PyBUF_SIMPLE)
         self.has_buffer = True
         self.crc32c = crc32c
@@ -553,7 +555,7 @@ cdef class MessageCursor:
                     limit -= 1
                 self.pass_message(&parsed)
         finally:
-            columns.end_run(self.topic, self.partition, self.timestamp_type(), first_row)
+            columns.end_row_group(self.topic, self.partition, self.timestamp_type(), first_row)
         return self.left.pos == self.left.end
 
     cdef int parse_next(self, Parsed *parsed) except -1:

@@ -21,7 +21,7 @@ from aiokafka_lite.structs import ConsumerRecord
 if TYPE_CHECKING:
     from aiokafka_lite.records._columns_py import Columns
 
-__all__ = ["BatchCursor", "MessageCursor", "PlainRun", "end_offset", "new_columns"]
+__all__ = ["BatchCursor", "MessageCursor", "PlainBatches", "end_offset", "new_columns"]
 
 Record: TypeAlias = ConsumerRecord
 
@@ -132,7 +132,7 @@ class BatchCursor:
                 self._pass(record, end)
         finally:
             timestamp_type = 0 if self._append_time is None else 1
-            columns.end_run(self._topic, self._partition, timestamp_type, first_row)
+            columns.end_row_group(self._topic, self._partition, timestamp_type, first_row)
         return self._is_finished()
 
     def _pass(self, record: Record, end: int) -> None:
@@ -194,7 +194,7 @@ class BatchCursor:
         return record, end
 
 
-class PlainRun:
+class PlainBatches:
     """Nothing is plain to this decoder: every batch goes the general way, the reference."""
 
     def __init__(
@@ -214,7 +214,7 @@ class PlainRun:
         self.leader_epoch = -1
 
     def open(self, pos: int, floor: int, leader_epoch: int) -> bool:
-        """Return False: the batch at `pos` is not for a run."""
+        """Return False: the batch at `pos` goes the general way."""
         self.pos, self.next_offset, self.leader_epoch = pos, floor, leader_epoch
         return False
 
@@ -317,7 +317,7 @@ class MessageCursor:
                     limit -= 1
                 self._pass(record, end)
         finally:
-            columns.end_run(self._topic, self._partition, self._timestamp_type, first_row)
+            columns.end_row_group(self._topic, self._partition, self._timestamp_type, first_row)
         return self._pos == len(self._buffer)
 
     def _pass(self, record: Record, end: int) -> None:

@@ -32,7 +32,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from aiokafka_lite.records._columns_py import Binary, Filled, Headers, Run
+    from aiokafka_lite.records._columns_py import Binary, Filled, Headers, RowGroup
 
 __all__ = ["DEFAULT_SCHEMA", "ArrowColumns"]
 
@@ -185,11 +185,15 @@ class ArrowColumns:
         rows, kind = filled.rows, field.type
         match field.name:
             case "topic":
-                return self._topic_array(field, [(run.topic, run.rows) for run in filled.runs])
+                return self._topic_array(
+                    field, [(group.topic, group.rows) for group in filled.row_groups]
+                )
             case "partition":
-                return self._repeated(field, [(run.partition, run.rows) for run in filled.runs])
+                return self._repeated(
+                    field, [(group.partition, group.rows) for group in filled.row_groups]
+                )
             case "timestamp_type" | "timestampType":
-                types = [(self._type(run), run.rows) for run in filled.runs]
+                types = [(self._type(group), group.rows) for group in filled.row_groups]
                 return self._repeated(field, types)
             case "offset" if filled.offsets is not None:
                 return _from_memory(kind, rows, None, filled.offsets)
@@ -206,7 +210,7 @@ class ArrowColumns:
                 return self._repeated(field, [(None, rows)])
         raise AssertionError(f"column {field.name} was not filled")
 
-    def _type(self, rows: Run | ConsumerRecord) -> int | None:
+    def _type(self, rows: RowGroup | ConsumerRecord) -> int | None:
         if rows.timestamp_type is None and self._missing_timestamp_ms is not None:
             return NO_TIMESTAMP_TYPE
         return rows.timestamp_type
@@ -214,22 +218,24 @@ class ArrowColumns:
     def _filled_up(self, timestamps: pa.Array, filled: Filled) -> pa.Array:
         """Give records that have no timestamp the one that was asked for."""
         missing_ms = self._missing_timestamp_ms
-        if missing_ms is None or all(run.timestamp_type is not None for run in filled.runs):
+        if missing_ms is None or all(
+            group.timestamp_type is not None for group in filled.row_groups
+        ):
             return timestamps
         missing = pa.scalar(missing_ms * self._factor, pa.int64())
         return timestamps.fill_null(missing.cast(timestamps.type))
 
-    def _topic_array(self, field: pa.Field, runs: Sequence[tuple[str, int]]) -> pa.Array:
-        for topic, _ in runs:
+    def _topic_array(self, field: pa.Field, groups: Sequence[tuple[str, int]]) -> pa.Array:
+        for topic, _ in groups:
             if topic not in self._topic_numbers:
                 self._topic_numbers[topic] = len(self._topic_numbers)
                 self._topics = _strings(list(self._topic_numbers))
                 self._kept.clear()  # as it has the dictionary that was
-        return self._repeated(field, runs)
+        return self._repeated(field, groups)
 
-    def _repeated(self, field: pa.Field, runs: Iterable[tuple[object, int]]) -> pa.Array:
+    def _repeated(self, field: pa.Field, groups: Iterable[tuple[object, int]]) -> pa.Array:
         """Return each value as often as it says."""
-        pieces = [self._constant(field, value, rows) for value, rows in _merged(runs)]
+        pieces = [self._constant(field, value, rows) for value, rows in _merged(groups)]
         if not pieces:
             return pa.nulls(0, field.type)
         return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
@@ -280,10 +286,10 @@ class ArrowColumns:
         return scaled if -(2**63) <= scaled < 2**63 else None
 
 
-def _merged(runs: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
-    """Return runs of which no two on end have the same value."""
+def _merged(groups: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
+    """Merge neighbours that have the same value."""
     return [
-        (value, sum(rows for _, rows in same)) for value, same in groupby(runs, key=itemgetter(0))
+        (value, sum(rows for _, rows in same)) for value, same in groupby(groups, key=itemgetter(0))
     ]
 
 

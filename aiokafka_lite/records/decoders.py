@@ -1,7 +1,7 @@
 """The two decoders, and which of them runs.
 
-They offer the same names (`BatchCursor`, `MessageCursor`, `PlainRun`, `new_columns`, `end_offset`)
-and behave the same to the last byte; tests run both in one session.
+They offer the same names (`BatchCursor`, `MessageCursor`, `PlainBatches`, `new_columns`,
+`end_offset`) and behave the same to the last byte; tests run both in one session.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ class RecordReader(Protocol):
         """Add at most `limit` rows to columns that are not full; True once there are no more."""
 
 
-class Run(Protocol):
+class PlainBatchReader(Protocol):
     """Goes through plain batches: not compressed, no markers, no transaction to be left out."""
 
     @property
     def pos(self) -> int:
-        """Where the batch behind the one at hand starts."""
+        """Where the batch after the one at hand starts."""
 
     @property
     def next_offset(self) -> int:
-        """The offset behind what was taken or passed."""
+        """the next offset after what was taken or passed."""
 
     @property
     def leader_epoch(self) -> int:
@@ -95,7 +95,7 @@ class Run(Protocol):
         """Add at most `limit` rows to columns that are not full, and as `take` otherwise."""
 
 
-class _PlainRun(Protocol):
+class _PlainBatches(Protocol):
     def __call__(
         self,
         topic: str,
@@ -107,7 +107,7 @@ class _PlainRun(Protocol):
         inflate: Callable[[int, memoryview], memoryview] | None = ...,
         give_back: Callable[[memoryview], None] | None = ...,
         /,
-    ) -> Run: ...
+    ) -> PlainBatchReader: ...
 
 
 class _BatchCursor(Protocol):
@@ -152,7 +152,7 @@ class Decoder(Protocol):
     def MessageCursor(self) -> _MessageCursor: ...  # noqa: N802 -- a class
 
     @property
-    def PlainRun(self) -> _PlainRun: ...  # noqa: N802 -- a class
+    def PlainBatches(self) -> _PlainBatches: ...  # noqa: N802 -- a class
 
     def new_columns(
         self,

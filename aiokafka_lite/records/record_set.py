@@ -6,9 +6,9 @@ and empty ones, so that whenever records are not being taken either a batch with
 deliver is opened, or an error waits, or the set is exhausted.
 
 Most batches need none of that: they are not compressed, no markers, and of no transaction that may
-have been aborted. The compiled decoder goes through a *run* of those by itself (`PlainRun`), and
-comes back for everything that is not plain, broken batches included: what is wrong with them is
-found and said here, in one place.
+have been aborted. The compiled decoder goes through those by itself (`PlainBatches`), and comes
+back for everything that is not plain, broken batches included: what is wrong with them is found and
+said here, in one place.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class RecordSet:
         "_header",
         "_inflated",
         "_inflated_total_bytes",
-        "_is_in_run",
+        "_is_in_plain",
         "_is_past_end",
         "_max_batch_bytes",
-        "_may_run",
+        "_may_be_plain",
         "_payload",
+        "_plain",
         "_pos",
-        "_run",
         "_view",
         "leader_epoch",
         "next_offset",
@@ -120,25 +120,25 @@ class RecordSet:
         self._check_crcs = check_crcs
         aborted = None if aborted is None else tuple(aborted)
         self._aborted = None if aborted is None else AbortedTransactions(aborted)
-        # What is aborted follows from every batch passed: with aborted ones there are no runs.
-        self._may_run = not aborted
+        # What is aborted follows from every batch passed: with aborted ones none counts as plain.
+        self._may_be_plain = not aborted
         self._max_batch_bytes = max_batch_bytes
         self._end_offset = end_offset
         self._decoder = decoders.current()
-        self._run = self._decoder.PlainRun(
+        self._plain = self._decoder.PlainBatches(
             topic,
             partition,
             view,
             checksum.crc32c if check_crcs else None,
             aborted is not None,
             end_offset,
-            # No method: the run would keep the set alive, and with that the answer's memory.
+            # No method: it would keep the set alive, and with that the answer's memory.
             partial(_inflate_now, max_batch_bytes) if may_block else None,
             give_back if may_block else None,
         )
-        self._is_in_run = False  # the run has a batch at hand, with records to deliver
+        self._is_in_plain = False  # `_plain` has a batch at hand, with records to deliver
         self._is_past_end = False
-        self._pos = 0  # of the batch after the one at hand, or of the run
+        self._pos = 0  # of the batch after the one at hand
         self._header: BatchHeader | None = None
         self._payload: memoryview | None = None
         self._inflated: memoryview | None = None
@@ -163,9 +163,9 @@ class RecordSet:
         """
         records: list[Record] = []
         enough_bytes = self._inflated_total_bytes + INFLATED_AT_ONCE_BYTES
-        while len(records) < max_records and (self._is_in_run or self._start_batch()):
-            if self._is_in_run:
-                self._take_from_run(self._run.take, records, max_records - len(records))
+        while len(records) < max_records and (self._is_in_plain or self._start_batch()):
+            if self._is_in_plain:
+                self._take_from_plain(self._plain.take, records, max_records - len(records))
             else:
                 self._take_from_batch(records, max_records - len(records))
                 if self._inflated_total_bytes >= enough_bytes and records:
@@ -193,10 +193,10 @@ class RecordSet:
         before = columns.rows
         enough_bytes = self._inflated_total_bytes + INFLATED_AT_ONCE_BYTES
         while (missing := max_rows - columns.rows + before) > 0 and not columns.is_full:
-            if not (self._is_in_run or self._start_batch()):
+            if not (self._is_in_plain or self._start_batch()):
                 break
-            if self._is_in_run:
-                self._take_from_run(self._run.take_columns, columns, missing)
+            if self._is_in_plain:
+                self._take_from_plain(self._plain.take_columns, columns, missing)
             else:
                 self._add_from_batch(columns, missing)
                 if self._inflated_total_bytes >= enough_bytes and columns.rows > before:
@@ -210,14 +210,14 @@ class RecordSet:
     @property
     def is_exhausted(self) -> bool:
         """Whether there is nothing more to take, not even an error."""
-        if not self._is_in_run:
+        if not self._is_in_plain:
             self._open_next()
-        return self._header is None and not self._is_in_run and self._error is None
+        return self._header is None and not self._is_in_plain and self._error is None
 
     @property
     def inflate_estimate_s(self) -> float:
         """About how long the next batch takes to decompress; 0 if it has not to be (any more)."""
-        if self._is_in_run:
+        if self._is_in_plain:
             return 0.0
         self._open_next()
         if self._payload is None or self._header is None:
@@ -256,13 +256,13 @@ class RecordSet:
 
     def _open_next(self) -> None:
         """Open the next batch that has records to deliver, unless one is at hand."""
-        if self._is_in_run or self._is_past_end:
+        if self._is_in_plain or self._is_past_end:
             return
         while self._header is None and self._error is None:
             if self._pos and self._pos == len(self._view):
                 self._is_past_end = True
                 return
-            if self._may_run and self._open_run(self._run):
+            if self._may_be_plain and self._open_plain(self._plain):
                 return
             try:
                 header = read_header(self._view, self._pos)
@@ -295,26 +295,26 @@ class RecordSet:
         # A wrapper of magic 1 has the offset of its last message.
         return header.magic == 2 and header.base_offset >= self._end_offset
 
-    def _open_run(self, run: decoders.Run) -> bool:
-        self._is_in_run = run.open(self._pos, self.next_offset, self.leader_epoch)
-        self._pos = run.pos
-        self.next_offset = run.next_offset
-        self.leader_epoch = run.leader_epoch
-        return self._is_in_run
+    def _open_plain(self, plain: decoders.PlainBatchReader) -> bool:
+        self._is_in_plain = plain.open(self._pos, self.next_offset, self.leader_epoch)
+        self._pos = plain.pos
+        self.next_offset = plain.next_offset
+        self.leader_epoch = plain.leader_epoch
+        return self._is_in_plain
 
-    def _take_from_run(self, take: Callable[[Into, int], bool], into: Into, limit: int) -> None:
-        run = self._run
+    def _take_from_plain(self, take: Callable[[Into, int], bool], into: Into, limit: int) -> None:
+        plain = self._plain
         failure = None
         try:
-            self._is_in_run = not take(into, limit)
+            self._is_in_plain = not take(into, limit)
         except KafkaError as error:
-            self._is_in_run = False
+            self._is_in_plain = False
             failure = error
-        self._pos = run.pos
-        self.next_offset = run.next_offset
-        self.leader_epoch = run.leader_epoch
+        self._pos = plain.pos
+        self.next_offset = plain.next_offset
+        self.leader_epoch = plain.leader_epoch
         if failure is not None:
-            self._fail(failure, is_of_run=True)
+            self._fail(failure, is_in_plain=True)
 
     def _deliverable(self, header: BatchHeader, batch: memoryview) -> memoryview | None:
         """Return the batch's records, still compressed, or None if no record is for the reader."""
@@ -389,7 +389,7 @@ class RecordSet:
     def _start_batch(self) -> bool:
         """Make a cursor ready; False if there is nothing more to take."""
         self._open_next()
-        if self._is_in_run:
+        if self._is_in_plain:
             return True
         if self._cursor is None and self._header is not None and self._error is None:
             self.inflate()
@@ -453,16 +453,16 @@ class RecordSet:
             size = f": the fetch would have to bring {LOG_OVERHEAD + length} bytes"
         self._fail(RecordTooLargeError(f"the first batch is cut at {len(self._view)} bytes{size}"))
 
-    def _fail(self, error: KafkaError, *, is_of_run: bool = False) -> None:
+    def _fail(self, error: KafkaError, *, is_in_plain: bool = False) -> None:
         """Keep the error for when the records ahead of it have been returned."""
-        from aiokafka_lite.records import behind  # on first use: few consumers ever need it
+        from aiokafka_lite.records import bad_batch  # on first use: few consumers ever need it
 
-        if is_of_run:
-            next_offset = behind.offset_behind_batch_before(self._view, self._pos, self.next_offset)
+        if is_in_plain:
+            next_offset = bad_batch.next_offset_after_last(self._view, self._pos, self.next_offset)
         elif self._header is not None:
             next_offset = max(self._header.last_offset, self.next_offset) + 1
         else:
-            next_offset = behind.offset_behind(self._view, self._pos, self.next_offset)
+            next_offset = bad_batch.next_offset_after(self._view, self._pos, self.next_offset)
         # Without tracebacks: their frames refer to this set, which would be a cycle, and to the
         # buffer that a bomb has filled.
         cause: BaseException | None = error

@@ -1,4 +1,4 @@
-"""Where reading can go on behind a batch that cannot be read.
+"""Finds where reading can go on after a batch that cannot be read.
 
 What a broken batch says of itself is evidence, not proof: only as much is skipped as it shows to
 be its own. Fetching goes on from there; if the broker sends the same batch again, that is found
@@ -18,8 +18,8 @@ from aiokafka_lite.records.batch import (
 )
 
 
-def offset_behind(view: memoryview, pos: int, floor: int) -> int:
-    """Return the offset behind the bad batch at `pos`, at least the one behind `floor`.
+def next_offset_after(view: memoryview, pos: int, floor: int) -> int:
+    """Return the next offset after the bad batch at `pos`, at least `floor` + 1.
 
     Good evidence, in this order: its own header if the checksum is right; the sound batch that
     follows; a header whose count of records and last offset agree.
@@ -42,8 +42,8 @@ def offset_behind(view: memoryview, pos: int, floor: int) -> int:
     return own.last_offset + 1 if is_plausible else floor + 1
 
 
-def offset_behind_batch_before(view: memoryview, end: int, floor: int) -> int:
-    """Return the offset behind the batch that ends at `end`, at least the one behind `floor`.
+def next_offset_after_last(view: memoryview, end: int, floor: int) -> int:
+    """Return the next offset after the batch that ends at `end`, at least `floor` + 1.
 
     All headers up to there can be read.
     """
