@@ -16,7 +16,7 @@ from aiokafka_lite.client.questions import metadata_request, raise_for_metadata
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.errors import KafkaError, UnknownTopicOrPartitionError
 from aiokafka_lite.spark.offsets import EARLIEST, LATEST
-from aiokafka_lite.spark.options.given import nearest
+from aiokafka_lite.spark.options.raw_options import nearest
 from aiokafka_lite.spark.planning.lookups import Lookups
 from aiokafka_lite.structs import TopicPartition
 

@@ -104,7 +104,7 @@ def _topics(cluster: BlockingCluster) -> list[str]:
 
 def _groups(cluster: BlockingCluster) -> list[str]:
     from aiokafka_lite.cli.asking import ask_for_topics
-    from aiokafka_lite.cli.groups.questions import list_groups
+    from aiokafka_lite.cli.groups.requests import list_groups
 
     ask_for_topics(cluster, [])
     return [each.group_id for each in list_groups(cluster)]

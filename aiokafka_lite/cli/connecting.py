@@ -23,7 +23,6 @@ from aiokafka_lite.cli.properties import parse_properties
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.errors import InsecureConfigError, OptionError
-from aiokafka_lite.spark.options.given import GivenOptions, nearest
 from aiokafka_lite.spark.options.kafka_options import (
     EFFECTIVE,
     REFUSED,
@@ -31,6 +30,7 @@ from aiokafka_lite.spark.options.kafka_options import (
     WRITING,
     parse_kafka_options,
 )
+from aiokafka_lite.spark.options.raw_options import RawOptions, nearest
 from aiokafka_lite.spark.options.security import SECURITY_NAMES, Login, parse_security
 
 if TYPE_CHECKING:
@@ -186,16 +186,16 @@ def connecting(
         CommandError: The file cannot be read.
     """
     settings = _settings(options, environment)
-    given = GivenOptions(
+    raw = RawOptions(
         {
             **{f"kafka.{name}": value for name, value in settings.items()},
             "allowPlaintextCredentials": str(options.allow_plaintext_credentials).lower(),
         }
     )
     try:
-        parsed = parse_kafka_options(given)
+        parsed = parse_kafka_options(raw)
         servers = str(parsed.client.bootstrap_servers)
-        login = None if parsed.mechanism is None else parse_security(given, servers).login
+        login = None if parsed.mechanism is None else parse_security(raw, servers).login
     except (OptionError, InsecureConfigError) as error:
         raise UsageError(_in_our_words(str(error.args[0]))) from error
     return Connecting(parsed.client, parsed.mechanism, login, parsed.client_rack)

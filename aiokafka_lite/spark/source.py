@@ -17,9 +17,9 @@ from pyspark.sql.datasource import DataSource
 from aiokafka_lite._compat import override
 from aiokafka_lite.errors import OptionError
 from aiokafka_lite.spark.build import Build, compare, own_build
-from aiokafka_lite.spark.home import use_drivers_python
 from aiokafka_lite.spark.options import SourceOptions, names_topics, parse_options
 from aiokafka_lite.spark.process import settle
+from aiokafka_lite.spark.spark_home import use_drivers_python
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker.thread import BrokerThread
-from aiokafka_lite.spark.home import use_installed_pyspark
 from aiokafka_lite.spark.java import JavaNotFoundError, use_java
+from aiokafka_lite.spark.spark_home import use_installed_pyspark
 from tests.support.required import unavailable
 from tests.support.spark.session import REPOSITORY
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiokafka_lite.cli.arguments import new_parser, positive_seconds
 from aiokafka_lite.cli.asking import ask_for_topics, offsets_at
 from aiokafka_lite.cli.connecting import add_options, connecting
-from aiokafka_lite.cli.groups.questions import (
+from aiokafka_lite.cli.groups.requests import (
     DEAD,
     GroupDescription,
     committed,
@@ -32,7 +32,7 @@ from aiokafka_lite.cli.problems import CommandError, UsageError
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.spark.offsets import LATEST
-from aiokafka_lite.spark.options.given import nearest
+from aiokafka_lite.spark.options.raw_options import nearest
 
 if TYPE_CHECKING:
     from aiokafka_lite.cli.commands import Subparsers

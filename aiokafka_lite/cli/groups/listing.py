@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from aiokafka_lite.cli.arguments import new_parser
 from aiokafka_lite.cli.asking import ask_for_topics
 from aiokafka_lite.cli.connecting import add_options, connecting
-from aiokafka_lite.cli.groups.questions import GroupDescription, GroupListing, describe, list_groups
+from aiokafka_lite.cli.groups.requests import GroupDescription, GroupListing, describe, list_groups
 from aiokafka_lite.cli.output import Column, Row, add_json_option, print_rows
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from aiokafka_lite.cli.arguments import new_parser, partition_numbers
 from aiokafka_lite.cli.asking import ask_for_topic, ask_for_topics, partitions_of, why
 from aiokafka_lite.cli.connecting import add_options, connecting
-from aiokafka_lite.cli.groups.questions import (
+from aiokafka_lite.cli.groups.requests import (
     DEAD,
     WITHOUT_MEMBERS,
     GroupDescription,

@@ -15,7 +15,7 @@ from typing import Final
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from aiokafka_lite.spark.home import use_installed_pyspark
+from aiokafka_lite.spark.spark_home import use_installed_pyspark
 
 _DEFAULTS: Final = {
     "spark.ui.enabled": "false",

@@ -1,6 +1,7 @@
 """The options of a query: parsed, checked, and what they say about Kafka's own settings.
 
-given (one option as text) → positions, kafka_options, security (jaas, tls, oauth) → source_options.
+raw_options (one option as text) → positions, kafka_options, security (jaas, tls, oauth)
+→ source_options (all of them).
 """
 
 from __future__ import annotations

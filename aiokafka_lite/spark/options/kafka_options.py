@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from aiokafka_lite.client.config import ClientConfig, parse_bootstrap_servers
 from aiokafka_lite.errors import KafkaConfigurationError, OptionError
-from aiokafka_lite.spark.options.given import MAX_INT, MAX_LONG, GivenOptions, nearest, trimmed
+from aiokafka_lite.spark.options.raw_options import MAX_INT, MAX_LONG, RawOptions, nearest, trimmed
 from aiokafka_lite.spark.options.security import SECURITY_NAMES, parse_security
 
 if TYPE_CHECKING:
@@ -154,13 +154,13 @@ class KafkaOptions(NamedTuple):
     send_buffer_bytes: int
 
 
-def check_kafka_names(given: GivenOptions) -> None:
+def check_kafka_names(raw: RawOptions) -> None:
     """Refuse names of kafka.* that are not known, and those that cannot be heeded.
 
     Raises:
         OptionError: There is one.
     """
-    for option in given.names():
+    for option in raw.names():
         if not option.startswith(_PREFIX):
             continue
         name = option.removeprefix(_PREFIX)
@@ -169,9 +169,9 @@ def check_kafka_names(given: GivenOptions) -> None:
         if name in WITHOUT_EFFECT:
             limits = WITHOUT_EFFECT[name]
             if limits is not None:
-                given.integer(option, at_least=limits[0], at_most=limits[1], is_trimmed=True)
+                raw.integer(option, at_least=limits[0], at_most=limits[1], is_trimmed=True)
         elif name in WRITING:
-            given.warnings.append(f"option {option} is for writing: it has no effect on reading")
+            raw.warnings.append(f"option {option} is for writing: it has no effect on reading")
         elif name in REFUSED:
             raise OptionError(f"option {option} cannot be used: {REFUSED[name]}")
         else:
@@ -182,36 +182,36 @@ def check_kafka_names(given: GivenOptions) -> None:
             )
 
 
-def parse_kafka_options(given: GivenOptions) -> KafkaOptions:
+def parse_kafka_options(raw: RawOptions) -> KafkaOptions:
     """Read the options kafka.*, whose names have been checked.
 
     Raises:
         OptionError: A value is missing or wrong.
         InsecureConfigError: Credentials would leave this machine without TLS.
     """
-    servers = _bootstrap_servers(given)
-    security = parse_security(given, servers)
+    servers = _bootstrap_servers(raw)
+    security = parse_security(raw, servers)
     return KafkaOptions(
-        client=_client_config(given, servers, security.protocol, security.ssl_context),
+        client=_client_config(raw, servers, security.protocol, security.ssl_context),
         mechanism=security.mechanism,
-        client_rack=given.text("kafka.client.rack") or None,
-        group_id=_group_id(given),
-        isolation_level=_isolation_level(given),
-        max_wait_ms=_int(given, "fetch.max.wait.ms", 500),
-        min_bytes=_int(given, "fetch.min.bytes", 1),
-        max_bytes=_int(given, "fetch.max.bytes", DEFAULT_MAX_BYTES),
-        partition_max_bytes=_int(given, "max.partition.fetch.bytes", DEFAULT_PARTITION_MAX_BYTES),
-        check_crcs=given.boolean("kafka.check.crcs", default=True, is_trimmed=True),
+        client_rack=raw.text("kafka.client.rack") or None,
+        group_id=_group_id(raw),
+        isolation_level=_isolation_level(raw),
+        max_wait_ms=_int(raw, "fetch.max.wait.ms", 500),
+        min_bytes=_int(raw, "fetch.min.bytes", 1),
+        max_bytes=_int(raw, "fetch.max.bytes", DEFAULT_MAX_BYTES),
+        partition_max_bytes=_int(raw, "max.partition.fetch.bytes", DEFAULT_PARTITION_MAX_BYTES),
+        check_crcs=raw.boolean("kafka.check.crcs", default=True, is_trimmed=True),
         receive_buffer_bytes=_int(
-            given, "receive.buffer.bytes", DEFAULT_RECEIVE_BUFFER_BYTES, at_least=-1
+            raw, "receive.buffer.bytes", DEFAULT_RECEIVE_BUFFER_BYTES, at_least=-1
         ),
-        send_buffer_bytes=_int(given, "send.buffer.bytes", DEFAULT_SEND_BUFFER_BYTES, at_least=-1),
+        send_buffer_bytes=_int(raw, "send.buffer.bytes", DEFAULT_SEND_BUFFER_BYTES, at_least=-1),
     )
 
 
-def _bootstrap_servers(given: GivenOptions) -> str:
+def _bootstrap_servers(raw: RawOptions) -> str:
     name = "kafka.bootstrap.servers"
-    text = given.text(name)
+    text = raw.text(name)
     if text is None:
         raise OptionError(f"option {name} is missing: name a broker, such as 'broker:9092'")
     if "@" in text:  # not shown: what is before it may be a password
@@ -228,31 +228,31 @@ def _bootstrap_servers(given: GivenOptions) -> str:
 
 
 def _client_config(
-    given: GivenOptions, servers: str, protocol: str, ssl_context: ssl.SSLContext | None
+    raw: RawOptions, servers: str, protocol: str, ssl_context: ssl.SSLContext | None
 ) -> ClientConfig:
     default = ClientConfig
-    idle_ms = given.integer("kafka.connections.max.idle.ms", at_least=-MAX_LONG, is_trimmed=True)
-    retry_s = _seconds(given, "retry.backoff.ms", default.retry_backoff_s)
-    reconnect_s = _seconds(given, "reconnect.backoff.ms", default.reconnect_backoff_s)
+    idle_ms = raw.integer("kafka.connections.max.idle.ms", at_least=-MAX_LONG, is_trimmed=True)
+    retry_s = _seconds(raw, "retry.backoff.ms", default.retry_backoff_s)
+    reconnect_s = _seconds(raw, "reconnect.backoff.ms", default.reconnect_backoff_s)
     return ClientConfig(
         bootstrap_servers=servers,
-        client_id=given.text("kafka.client.id") or default.client_id,
+        client_id=raw.text("kafka.client.id") or default.client_id,
         request_timeout_s=_seconds(
-            given, "request.timeout.ms", default.request_timeout_s, at_least=1, at_most=MAX_INT
+            raw, "request.timeout.ms", default.request_timeout_s, at_least=1, at_most=MAX_INT
         ),
         connect_timeout_s=_seconds(
-            given, "socket.connection.setup.timeout.ms", default.connect_timeout_s, at_least=1
+            raw, "socket.connection.setup.timeout.ms", default.connect_timeout_s, at_least=1
         ),
         retry_backoff_s=retry_s,
         retry_backoff_max_s=max(
-            retry_s, _seconds(given, "retry.backoff.max.ms", default.retry_backoff_max_s)
+            retry_s, _seconds(raw, "retry.backoff.max.ms", default.retry_backoff_max_s)
         ),
         reconnect_backoff_s=reconnect_s,
         reconnect_backoff_max_s=max(
             reconnect_s,
-            _seconds(given, "reconnect.backoff.max.ms", default.reconnect_backoff_max_s),
+            _seconds(raw, "reconnect.backoff.max.ms", default.reconnect_backoff_max_s),
         ),
-        metadata_max_age_s=_seconds(given, "metadata.max.age.ms", default.metadata_max_age_s),
+        metadata_max_age_s=_seconds(raw, "metadata.max.age.ms", default.metadata_max_age_s),
         connections_max_idle_s=(
             default.connections_max_idle_s
             if idle_ms is None
@@ -260,46 +260,46 @@ def _client_config(
         ),
         security_protocol=protocol,
         ssl_context=ssl_context,
-        allow_plaintext_credentials=given.boolean("allowPlaintextCredentials", default=False),
+        allow_plaintext_credentials=raw.boolean("allowPlaintextCredentials", default=False),
         allow_auto_create_topics=False,
         max_frame_bytes=MAX_FRAME_BYTES,
     )
 
 
 def _seconds(
-    given: GivenOptions,
+    raw: RawOptions,
     name: str,
     default_s: float,
     *,
     at_least: int = 0,
     at_most: int = MAX_LONG,
 ) -> float:
-    return given.seconds(
+    return raw.seconds(
         f"{_PREFIX}{name}", default_s, at_least=at_least, at_most=at_most, is_trimmed=True
     )
 
 
-def _int(given: GivenOptions, name: str, default: int, *, at_least: int = 0) -> int:
-    return given.number(
+def _int(raw: RawOptions, name: str, default: int, *, at_least: int = 0) -> int:
+    return raw.number(
         f"{_PREFIX}{name}", default, at_least=at_least, at_most=MAX_INT, is_trimmed=True
     )
 
 
-def _group_id(given: GivenOptions) -> str | None:
-    group_id = given.text("kafka.group.id")
+def _group_id(raw: RawOptions) -> str | None:
+    group_id = raw.text("kafka.group.id")
     if group_id is not None:
-        given.warnings.append(
+        raw.warnings.append(
             "option kafka.group.id has no effect: a query joins no group; commitOffsetsToGroup "
             "has its offsets committed to one"
         )
     return group_id
 
 
-def _isolation_level(given: GivenOptions) -> IsolationLevel:
+def _isolation_level(raw: RawOptions) -> IsolationLevel:
     name = "kafka.isolation.level"
-    match trimmed(given.text(name) or "read_uncommitted"):
+    match trimmed(raw.text(name) or "read_uncommitted"):
         case "read_uncommitted":
             return "read_uncommitted"
         case "read_committed":
             return "read_committed"
-    raise given.refusal(name, "it is read_uncommitted or read_committed")
+    raise raw.refusal(name, "it is read_uncommitted or read_committed")

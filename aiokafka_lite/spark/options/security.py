@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from aiokafka_lite._loopback import is_loopback
 from aiokafka_lite.client.config import SECURITY_PROTOCOLS, parse_bootstrap_servers
 from aiokafka_lite.errors import InsecureConfigError, KafkaConfigurationError, OptionError
-from aiokafka_lite.spark.options.given import MAX_INT, GivenOptions, trimmed
+from aiokafka_lite.spark.options.raw_options import MAX_INT, RawOptions, trimmed
 
 if TYPE_CHECKING:
     import ssl
@@ -161,34 +161,34 @@ class Security(NamedTuple):
             raise OptionError(f"option kafka.sasl.mechanism is {name!r}: {error}") from error
 
 
-def parse_security(given: GivenOptions, servers: str) -> Security:
+def parse_security(raw: RawOptions, servers: str) -> Security:
     """Read how to reach some bootstrap servers.
 
     Raises:
         OptionError: A value is missing or wrong, or asks for what cannot be done here.
         InsecureConfigError: Credentials would leave this machine without TLS.
     """
-    protocol = trimmed(given.text("kafka.security.protocol") or "PLAINTEXT").upper()
+    protocol = trimmed(raw.text("kafka.security.protocol") or "PLAINTEXT").upper()
     if protocol not in SECURITY_PROTOCOLS:
-        raise given.refusal(
+        raise raw.refusal(
             "kafka.security.protocol", f"it is one of {', '.join(SECURITY_PROTOCOLS)}"
         )
-    _check_names(given, protocol)
-    is_allowed = given.boolean("allowPlaintextCredentials", default=False)
+    _check_names(raw, protocol)
+    is_allowed = raw.boolean("allowPlaintextCredentials", default=False)
     if protocol == "SASL_PLAINTEXT" and not is_allowed:
         _check_servers(servers)
     ssl_context = None
     if protocol.endswith("SSL"):
         from aiokafka_lite.spark.options.tls import tls_context  # late: it imports ssl
 
-        ssl_context = tls_context(given)
-    login = _login(given) if protocol.startswith("SASL_") else None
+        ssl_context = tls_context(raw)
+    login = _login(raw) if protocol.startswith("SASL_") else None
     return Security(protocol, ssl_context, login)
 
 
-def _check_names(given: GivenOptions, protocol: str) -> None:
+def _check_names(raw: RawOptions, protocol: str) -> None:
     unused: list[str] = []
-    for option in given.names():
+    for option in raw.names():
         name = option.removeprefix("kafka.")
         if name == option or name not in SECURITY_NAMES:
             continue
@@ -198,13 +198,13 @@ def _check_names(given: GivenOptions, protocol: str) -> None:
             unused.append(option)
         elif name in _CLASSES and not (
             name == "sasl.login.callback.handler.class"
-            and _class_name(given.text(option)) in _TOKEN_CLASSES
+            and _class_name(raw.text(option)) in _TOKEN_CLASSES
         ):
             _refuse_class(option)
         elif name in _JAVA_ONLY and name != "ssl.protocol":
-            given.warnings.append(f"option {option} has no effect: TLS is OpenSSL's here")
+            raw.warnings.append(f"option {option} has no effect: TLS is OpenSSL's here")
     if unused:
-        given.warnings.append(
+        raw.warnings.append(
             f"options {', '.join(sorted(unused))} have no effect: kafka.security.protocol is "
             f"{protocol}"
         )
@@ -228,21 +228,21 @@ def _check_servers(servers: str) -> None:
 
 
 # --- Credentials ---------------------------------------------------------------------------
-def _login(given: GivenOptions) -> Login:
-    name = _mechanism_name(given)
+def _login(raw: RawOptions) -> Login:
+    name = _mechanism_name(raw)
     if name == "OAUTHBEARER":
-        return Login(name, tokens=_tokens(given))
+        return Login(name, tokens=_tokens(raw))
     from aiokafka_lite.sasl import Secret  # late: only where SASL is used
 
-    username, password = _credentials(given)
+    username, password = _credentials(raw)
     return Login(name, username, Secret(password))
 
 
-def _mechanism_name(given: GivenOptions) -> str:
+def _mechanism_name(raw: RawOptions) -> str:
     option = "kafka.sasl.mechanism"
-    if option not in given and "kafka.sasl.mechanisms" in given:
+    if option not in raw and "kafka.sasl.mechanisms" in raw:
         option = "kafka.sasl.mechanisms"
-    text = given.text(option)
+    text = raw.text(option)
     known = f"it is one of {', '.join(MECHANISMS)}"
     if text is None:
         raise OptionError(
@@ -252,13 +252,13 @@ def _mechanism_name(given: GivenOptions) -> str:
     name = trimmed(text)
     if name not in MECHANISMS:
         not_here = _NOT_HERE.get(name)
-        raise given.refusal(option, f"{not_here} here; {known}" if not_here else known)
+        raise raw.refusal(option, f"{not_here} here; {known}" if not_here else known)
     return name
 
 
-def _credentials(given: GivenOptions) -> tuple[str, str]:
-    username, password = given.text("kafka.sasl.username"), given.text("kafka.sasl.password")
-    if "kafka.sasl.jaas.config" not in given:
+def _credentials(raw: RawOptions) -> tuple[str, str]:
+    username, password = raw.text("kafka.sasl.username"), raw.text("kafka.sasl.password")
+    if "kafka.sasl.jaas.config" not in raw:
         if username is None or password is None:
             raise OptionError(
                 "credentials are missing: give options kafka.sasl.username and "
@@ -270,7 +270,7 @@ def _credentials(given: GivenOptions) -> tuple[str, str]:
             "options kafka.sasl.jaas.config and kafka.sasl.username or kafka.sasl.password are "
             "given: only one way can be heeded"
         )
-    options = _login_options(given, "password")
+    options = _login_options(raw, "password")
     if options.get("tokenauth", "").lower() == "true":
         raise OptionError(f"{_JAAS}: delegation tokens (tokenauth) are not supported here")
     if missing := [name for name in ("username", "password") if name not in options]:
@@ -278,14 +278,14 @@ def _credentials(given: GivenOptions) -> tuple[str, str]:
     return options["username"], options["password"]
 
 
-def _login_options(given: GivenOptions, kind: str) -> dict[str, str]:
+def _login_options(raw: RawOptions, kind: str) -> dict[str, str]:
     """Return the options of the login module in `sasl.jaas.config`, which has to be of one kind."""
     from aiokafka_lite.spark.options.jaas import (  # late: only where SASL is used
         JaasError,
         parse_jaas,
     )
 
-    text = given.text("kafka.sasl.jaas.config")
+    text = raw.text("kafka.sasl.jaas.config")
     if text is None:
         raise OptionError(f"option kafka.sasl.jaas.config is missing: {_WANTED[kind]}")
     try:
@@ -305,12 +305,12 @@ def _class_name(name: str | None) -> str:
 
 
 # --- Tokens --------------------------------------------------------------------------------
-def _tokens(given: GivenOptions) -> AbstractTokenProvider:
+def _tokens(raw: RawOptions) -> AbstractTokenProvider:
     from aiokafka_lite.sasl import Secret  # late: only where tokens are used
     from aiokafka_lite.spark.options.oauth import ClientCredentials
 
-    options = _login_options(given, "OAUTHBEARER")
-    url = _token_url(given)
+    options = _login_options(raw, "OAUTHBEARER")
+    url = _token_url(raw)
     known = {"clientId", "clientSecret", "scope"}
     for name in options:
         if name not in known and not name.startswith("extension_"):
@@ -318,7 +318,7 @@ def _tokens(given: GivenOptions) -> AbstractTokenProvider:
     if missing := [name for name in ("clientId", "clientSecret") if not options.get(name)]:
         raise OptionError(f"{_JAAS}: its {' and '.join(missing)} is missing")
     timeouts_ms = [
-        given.number(name, DEFAULT_TOKEN_TIMEOUT_MS, at_least=1, at_most=MAX_INT, is_trimmed=True)
+        raw.number(name, DEFAULT_TOKEN_TIMEOUT_MS, at_least=1, at_most=MAX_INT, is_trimmed=True)
         for name in ("kafka.sasl.login.connect.timeout.ms", "kafka.sasl.login.read.timeout.ms")
     ]
     return ClientCredentials(
@@ -331,16 +331,16 @@ def _tokens(given: GivenOptions) -> AbstractTokenProvider:
             for name, value in options.items()
             if name.startswith("extension_")
         },
-        is_encoded=given.boolean(
+        is_encoded=raw.boolean(
             "kafka.sasl.oauthbearer.header.urlencode", default=False, is_trimmed=True
         ),
         timeout_s=max(timeouts_ms) / 1000,
     )
 
 
-def _token_url(given: GivenOptions) -> str:
+def _token_url(raw: RawOptions) -> str:
     name = "kafka.sasl.oauthbearer.token.endpoint.url"
-    text = given.text(name)
+    text = raw.text(name)
     if text is None:
         raise OptionError(
             f"option {name} is missing: tokens come from an OAuth server, by client credentials; "
@@ -353,7 +353,7 @@ def _token_url(given: GivenOptions) -> str:
         host = url.hostname or ""
     except ValueError as error:
         raise OptionError(f"option {name} is no URL: {error}") from error
-    is_allowed = given.boolean("allowPlaintextCredentials", default=False)
+    is_allowed = raw.boolean("allowPlaintextCredentials", default=False)
     if "@" in url.netloc or not host or url.scheme not in ("https", "http"):
         raise OptionError(
             f"option {name} (not shown here): it is a URL such as https://login.example/token, "

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from aiokafka_lite._settings import Settings
 from aiokafka_lite.errors import OptionError
 from aiokafka_lite.spark.offsets import EARLIEST, LATEST
-from aiokafka_lite.spark.options.given import MAX_INT, GivenOptions, is_topic_name, nearest, trimmed
 from aiokafka_lite.spark.options.kafka_options import (
     DEFAULT_MAX_BYTES,
     DEFAULT_PARTITION_MAX_BYTES,
@@ -34,6 +33,13 @@ from aiokafka_lite.spark.options.positions import (
     Subscribe,
     SubscribePattern,
     Subscription,
+)
+from aiokafka_lite.spark.options.raw_options import (
+    MAX_INT,
+    RawOptions,
+    is_topic_name,
+    nearest,
+    trimmed,
 )
 from aiokafka_lite.structs import TopicPartition
 
@@ -172,37 +178,37 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOp
             the message names it, and its value unless that may be secret.
         InsecureConfigError: Credentials would leave this machine without TLS.
     """
-    given = GivenOptions(options)
-    _check_names(given)
+    raw = RawOptions(options)
+    _check_names(raw)
     if is_streaming:
-        _refuse_endings(given)
-    starting = _position(given, "starting", Latest() if is_streaming else Earliest())
-    ending = _position(given, "ending", Latest())
+        _refuse_endings(raw)
+    starting = _position(raw, "starting", Latest() if is_streaming else Earliest())
+    ending = _position(raw, "ending", Latest())
     if not is_streaming:
-        _check_batch(given, starting, ending)
-    min_offsets, max_offsets = _offsets_per_trigger(given)
-    kafka = parse_kafka_options(given)
+        _check_batch(raw, starting, ending)
+    min_offsets, max_offsets = _offsets_per_trigger(raw)
+    kafka = parse_kafka_options(raw)
     return SourceOptions(
         is_streaming=is_streaming,
-        subscription=_subscription(given),
+        subscription=_subscription(raw),
         starting=starting,
         ending=ending,
-        timestamp_strategy=_timestamp_strategy(given),
-        fail_on_data_loss=given.boolean("failOnDataLoss", default=True),
-        include_headers=given.boolean("includeHeaders", default=False),
-        min_partitions=given.integer("minPartitions", at_least=1, at_most=MAX_INT),
-        max_records_per_partition=given.integer("maxRecordsPerPartition", at_least=1),
+        timestamp_strategy=_timestamp_strategy(raw),
+        fail_on_data_loss=raw.boolean("failOnDataLoss", default=True),
+        include_headers=raw.boolean("includeHeaders", default=False),
+        min_partitions=raw.integer("minPartitions", at_least=1, at_most=MAX_INT),
+        max_records_per_partition=raw.integer("maxRecordsPerPartition", at_least=1),
         max_offsets_per_trigger=max_offsets,
         min_offsets_per_trigger=min_offsets,
-        max_trigger_delay_s=given.duration_s("maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_S),
-        fetch_retries=_fetch_retries(given),
-        fetch_retry_interval_s=given.seconds(
+        max_trigger_delay_s=raw.duration_s("maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_S),
+        fetch_retries=_fetch_retries(raw),
+        fetch_retry_interval_s=raw.seconds(
             "fetchOffset.retryIntervalMs", DEFAULT_FETCH_RETRY_INTERVAL_S
         ),
-        poll_timeout_s=given.seconds(
+        poll_timeout_s=raw.seconds(
             "kafkaConsumer.pollTimeoutMs", DEFAULT_POLL_TIMEOUT_S, at_least=1
         ),
-        group_id_prefix=given.text("groupIdPrefix"),
+        group_id_prefix=raw.text("groupIdPrefix"),
         group_id=kafka.group_id,
         isolation_level=kafka.isolation_level,
         client=kafka.client,
@@ -215,37 +221,37 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOp
         check_crcs=kafka.check_crcs,
         receive_buffer_bytes=kafka.receive_buffer_bytes,
         send_buffer_bytes=kafka.send_buffer_bytes,
-        min_records_per_task=given.number(
+        min_records_per_task=raw.number(
             "minRecordsPerTask", DEFAULT_MIN_RECORDS_PER_TASK, at_least=1
         ),
-        commit_group=_commit_group(given),
-        admission_control=_admission_control(given),
-        warnings=tuple(given.warnings),
+        commit_group=_commit_group(raw),
+        admission_control=_admission_control(raw),
+        warnings=tuple(raw.warnings),
     )
 
 
-def _check_names(given: GivenOptions) -> None:
-    if "provider" in given and any(name.startswith("option.") for name in given.names()):
+def _check_names(raw: RawOptions) -> None:
+    if "provider" in raw and any(name.startswith("option.") for name in raw.names()):
         raise OptionError(
             "CREATE TABLE ... USING cannot be used: Spark (4.3) hands a Python source none of a "
             "table's options when it is read; use CREATE TEMPORARY VIEW ... USING"
         )
-    for name in given.names():
+    for name in raw.names():
         if name.startswith("kafka."):
             continue
         if name == "topic":
-            given.warnings.append("option topic is for writing: it has no effect on reading")
+            raw.warnings.append("option topic is for writing: it has no effect on reading")
         elif name not in NAMES and name not in SPARKS_OWN:
             raise OptionError(
                 f"option {name} is not known{nearest(name, NAMES, NAMES.__getitem__)}"
             )
-    check_kafka_names(given)
+    check_kafka_names(raw)
 
 
-def _refuse_endings(given: GivenOptions) -> None:
+def _refuse_endings(raw: RawOptions) -> None:
     for name in ENDINGS:
-        if name in given:
-            raise given.refusal(
+        if name in raw:
+            raise raw.refusal(
                 name, "only batch queries have an end; leave it out of streaming ones"
             )
 
@@ -256,8 +262,8 @@ def names_topics(raw: Mapping[str, str]) -> bool:
     return any(name.lower() in lowered for name in SUBSCRIPTIONS)
 
 
-def _subscription(given: GivenOptions) -> Subscription:
-    chosen = [name for name in SUBSCRIPTIONS if name in given]
+def _subscription(raw: RawOptions) -> Subscription:
+    chosen = [name for name in SUBSCRIPTIONS if name in raw]
     if not chosen:
         raise OptionError(f"one of the options {', '.join(SUBSCRIPTIONS)} is needed: which topics?")
     if len(chosen) > 1:
@@ -265,35 +271,35 @@ def _subscription(given: GivenOptions) -> Subscription:
             f"the options {' and '.join(chosen)} are given: only one of them can be heeded"
         )
     if chosen == ["assign"]:
-        return Assign(given.partitions("assign"))
-    text = trimmed(given.text(chosen[0]) or "")
+        return Assign(raw.partitions("assign"))
+    text = trimmed(raw.text(chosen[0]) or "")
     if chosen == ["subscribe"]:
         topics = dict.fromkeys(filter(None, map(trimmed, text.split(","))))
         if not topics:
-            raise given.refusal(
+            raise raw.refusal(
                 "subscribe", "it is the name of a topic, or several with commas between"
             )
         for topic in topics:
             if not is_topic_name(topic):
-                raise given.refusal("subscribe", f"{topic!r} is no name that a topic can have")
+                raise raw.refusal("subscribe", f"{topic!r} is no name that a topic can have")
         return Subscribe(tuple(topics))
     if not text:
-        raise given.refusal("subscribePattern", "it is a regular expression for names of topics")
+        raise raw.refusal("subscribePattern", "it is a regular expression for names of topics")
     try:
         return SubscribePattern(text)
     except ValueError as error:
-        raise given.refusal("subscribePattern", str(error)) from error
+        raise raw.refusal("subscribePattern", str(error)) from error
 
 
-def _position(given: GivenOptions, edge: str, default: Position) -> Position:
+def _position(raw: RawOptions, edge: str, default: Position) -> Position:
     """Read where to start or end: of several options the most precise one is heeded."""
-    if (name := f"{edge}Timestamp") in given:
-        timestamp_ms = given.number(name, 0, at_least=0, is_trimmed=True)
+    if (name := f"{edge}Timestamp") in raw:
+        timestamp_ms = raw.number(name, 0, at_least=0, is_trimmed=True)
         return AtTimestamp(timestamp_ms)
-    if (name := f"{edge}OffsetsByTimestamp") in given:
+    if (name := f"{edge}OffsetsByTimestamp") in raw:
         form = 'JSON like {"flights":{"0":1700000000000}}, in milliseconds since 1970'
-        return AtTimestamps(given.by_partition(name, form, at_least=0))
-    text = given.text(name := f"{edge}Offsets")
+        return AtTimestamps(raw.by_partition(name, form, at_least=0))
+    text = raw.text(name := f"{edge}Offsets")
     if text is None:
         return default
     match trimmed(text).lower():
@@ -302,43 +308,41 @@ def _position(given: GivenOptions, edge: str, default: Position) -> Position:
         case "latest":
             return Latest()
     form = 'earliest, latest, or JSON like {"flights":{"0":23,"1":-1}}'
-    return AtOffsets(given.by_partition(name, form, at_least=EARLIEST))
+    return AtOffsets(raw.by_partition(name, form, at_least=EARLIEST))
 
 
-def _check_batch(given: GivenOptions, starting: Position, ending: Position) -> None:
+def _check_batch(raw: RawOptions, starting: Position, ending: Position) -> None:
     if isinstance(starting, Latest):
-        raise given.refusal(
+        raise raw.refusal(
             "startingOffsets", "a batch query that starts with the latest reads nothing"
         )
     if isinstance(ending, Earliest):
-        raise given.refusal(
+        raise raw.refusal(
             "endingOffsets", "a batch query that ends with the earliest reads nothing"
         )
-    _refuse_edge(given, "startingOffsets", starting, LATEST, "-1 (latest) is no start")
-    _refuse_edge(given, "endingOffsets", ending, EARLIEST, "-2 (earliest) is no end")
+    _refuse_edge(raw, "startingOffsets", starting, LATEST, "-1 (latest) is no start")
+    _refuse_edge(raw, "endingOffsets", ending, EARLIEST, "-2 (earliest) is no end")
     match starting, ending:
         case AtOffsets(starts), AtOffsets(ends):
-            _check_order(given, "endingOffsets", starts, ends)
+            _check_order(raw, "endingOffsets", starts, ends)
         case AtTimestamps(starts), AtTimestamps(ends):
-            _check_order(given, "endingOffsetsByTimestamp", starts, ends)
+            _check_order(raw, "endingOffsetsByTimestamp", starts, ends)
     for name in STREAMING_ONLY:
-        if name in given:
-            given.warnings.append(f"option {name} has no effect on batch queries")
+        if name in raw:
+            raw.warnings.append(f"option {name} has no effect on batch queries")
 
 
-def _refuse_edge(
-    given: GivenOptions, name: str, position: Position, edge: int, reason: str
-) -> None:
+def _refuse_edge(raw: RawOptions, name: str, position: Position, edge: int, reason: str) -> None:
     if isinstance(position, AtOffsets):
         for tp, offset in position.offsets.items():
             if offset == edge:
-                raise given.refusal(
+                raise raw.refusal(
                     name, f"{reason} of a batch query, as {tp.topic}-{tp.partition} has it"
                 )
 
 
 def _check_order(
-    given: GivenOptions,
+    raw: RawOptions,
     name: str,
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
@@ -350,49 +354,47 @@ def _check_order(
         )
     for tp, start in starts.items():
         if start > ends[tp] >= 0:
-            raise given.refusal(
+            raise raw.refusal(
                 name, f"{tp.topic}-{tp.partition} would end at {ends[tp]}, before its start {start}"
             )
 
 
-def _timestamp_strategy(given: GivenOptions) -> TimestampStrategy:
+def _timestamp_strategy(raw: RawOptions) -> TimestampStrategy:
     name = "startingOffsetsByTimestampStrategy"
-    text = given.text(name)
+    text = raw.text(name)
     match text if text is None else text.lower():
         case None | "error":
             return "error"
         case "latest":
             return "latest"
-    raise given.refusal(name, "it is error or latest")
+    raise raw.refusal(name, "it is error or latest")
 
 
-def _offsets_per_trigger(given: GivenOptions) -> tuple[int | None, int | None]:
-    fewest = given.integer("minOffsetsPerTrigger", at_least=0)
-    most = given.integer("maxOffsetsPerTrigger", at_least=1)
+def _offsets_per_trigger(raw: RawOptions) -> tuple[int | None, int | None]:
+    fewest = raw.integer("minOffsetsPerTrigger", at_least=0)
+    most = raw.integer("maxOffsetsPerTrigger", at_least=1)
     if fewest is not None and most is not None and fewest > most:
-        raise given.refusal(
-            "minOffsetsPerTrigger", f"that is more than maxOffsetsPerTrigger, {most}"
-        )
+        raise raw.refusal("minOffsetsPerTrigger", f"that is more than maxOffsetsPerTrigger, {most}")
     return fewest, most
 
 
-def _fetch_retries(given: GivenOptions) -> int:
+def _fetch_retries(raw: RawOptions) -> int:
     name = "fetchOffset.numRetries"
-    return max(1, given.number(name, DEFAULT_FETCH_RETRIES, at_least=0, at_most=MAX_INT))
+    return max(1, raw.number(name, DEFAULT_FETCH_RETRIES, at_least=0, at_most=MAX_INT))
 
 
-def _commit_group(given: GivenOptions) -> str | None:
-    group = given.text("commitOffsetsToGroup")
+def _commit_group(raw: RawOptions) -> str | None:
+    group = raw.text("commitOffsetsToGroup")
     if group is not None and not trimmed(group):
-        raise given.refusal("commitOffsetsToGroup", "it is the name of a group")
+        raise raw.refusal("commitOffsetsToGroup", "it is the name of a group")
     return group
 
 
-def _admission_control(given: GivenOptions) -> AdmissionControl:
-    text = given.text("admissionControl")
+def _admission_control(raw: RawOptions) -> AdmissionControl:
+    text = raw.text("admissionControl")
     match text if text is None else text.lower():
         case None | "engine":
             return "engine"
         case "source":
             return "source"
-    raise given.refusal("admissionControl", "it is engine or source")
+    raise raw.refusal("admissionControl", "it is engine or source")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from aiokafka_lite.errors import OptionError
 from aiokafka_lite.helpers import create_ssl_context
-from aiokafka_lite.spark.options.given import GivenOptions, trimmed
+from aiokafka_lite.spark.options.raw_options import RawOptions, trimmed
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
@@ -46,65 +46,63 @@ class _Identity(NamedTuple):
         return "_Identity(***)"
 
 
-def tls_context(given: GivenOptions) -> ssl.SSLContext:
+def tls_context(raw: RawOptions) -> ssl.SSLContext:
     """Make the context that the options kafka.ssl.* describe.
 
     Raises:
         OptionError: A store or a key is missing or cannot be read, or a value is wrong.
     """
-    context = _trusting(given)
-    _load_identity(context, given)
-    _set_host_check(context, given)
-    _set_versions(context, given)
-    _set_ciphers(context, given)
+    context = _trusting(raw)
+    _load_identity(context, raw)
+    _set_host_check(context, raw)
+    _set_versions(context, raw)
+    _set_ciphers(context, raw)
     return context
 
 
 # --- Whom we trust -------------------------------------------------------------------------
-def _trusting(given: GivenOptions) -> ssl.SSLContext:
-    name = _one_of(
-        given, "ssl.truststore.location", "ssl.truststore.certificates", "ssl.ca.location"
-    )
+def _trusting(raw: RawOptions) -> ssl.SSLContext:
+    name = _one_of(raw, "ssl.truststore.location", "ssl.truststore.certificates", "ssl.ca.location")
     if name is None:
         return create_ssl_context()
-    _check_type(given, "ssl.truststore.type")
-    stored = _stored(given, name)
+    _check_type(raw, "ssl.truststore.type")
+    stored = _stored(raw, name)
     if _PEM not in stored:
-        stored = _pkcs12_certificates(given, name, stored)
+        stored = _pkcs12_certificates(raw, name, stored)
     try:
         return create_ssl_context(cadata=stored.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError) as error:
-        raise given.refusal(
+        raise raw.refusal(
             name, f"no certificates can be read from it ({_reason(error)})"
         ) from error
 
 
-def _pkcs12_certificates(given: GivenOptions, name: str, stored: bytes) -> bytes:
+def _pkcs12_certificates(raw: RawOptions, name: str, stored: bytes) -> bytes:
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    opened = _pkcs12(given, name, stored, "kafka.ssl.truststore.password", "-nokeys ")
+    opened = _pkcs12(raw, name, stored, "kafka.ssl.truststore.password", "-nokeys ")
     found = [each.certificate for each in (*opened.additional_certs, opened.cert) if each]
     if not found:
-        raise given.refusal(name, "it has no certificates")
+        raise raw.refusal(name, "it has no certificates")
     return b"".join(each.public_bytes(Encoding.PEM) for each in found)
 
 
 # --- Who we are ----------------------------------------------------------------------------
-def _load_identity(context: ssl.SSLContext, given: GivenOptions) -> None:
+def _load_identity(context: ssl.SSLContext, raw: RawOptions) -> None:
     """Give the context the client's certificate, if there is one."""
     name = _one_of(
-        given,
+        raw,
         "ssl.keystore.location",
         "ssl.keystore.certificate.chain",
         "ssl.certificate.location",
     )
     if name is None:
         for key in ("ssl.keystore.key", "ssl.key.location"):
-            if f"kafka.{key}" in given:
+            if f"kafka.{key}" in raw:
                 raise OptionError(f"option kafka.{key} is given without the certificate to it")
         return
-    _check_type(given, "ssl.keystore.type")
-    identity = _identity(given, name)
+    _check_type(raw, "ssl.keystore.type")
+    identity = _identity(raw, name)
 
     def password() -> str:
         # Without a function of ours OpenSSL would ask for it on the terminal.
@@ -118,41 +116,41 @@ def _load_identity(context: ssl.SSLContext, given: GivenOptions) -> None:
         try:
             context.load_cert_chain(certificates, key, password)
         except (ssl.SSLError, ValueError) as error:
-            raise given.refusal(
+            raise raw.refusal(
                 name,
                 "certificate and key cannot be read, or do not fit each other, or "
                 f"kafka.ssl.key.password is wrong ({_reason(error)})",
             ) from error
 
 
-def _identity(given: GivenOptions, name: str) -> _Identity:
-    key_password = given.text("kafka.ssl.key.password")
-    stored = _stored(given, name)
+def _identity(raw: RawOptions, name: str) -> _Identity:
+    key_password = raw.text("kafka.ssl.key.password")
+    stored = _stored(raw, name)
     match name:
         case "kafka.ssl.keystore.certificate.chain":
-            return _Identity(stored, _key(given, "kafka.ssl.keystore.key", name), key_password)
+            return _Identity(stored, _key(raw, "kafka.ssl.keystore.key", name), key_password)
         case "kafka.ssl.certificate.location":
             key = stored
-            if "kafka.ssl.key.location" in given:
-                key = _key(given, "kafka.ssl.key.location", name)
+            if "kafka.ssl.key.location" in raw:
+                key = _key(raw, "kafka.ssl.key.location", name)
             return _Identity(stored, key, key_password)
     if _PEM in stored:
         return _Identity(stored, stored, key_password)
-    return _pkcs12_identity(given, name, stored)
+    return _pkcs12_identity(raw, name, stored)
 
 
-def _key(given: GivenOptions, name: str, beside: str) -> bytes:
-    if name not in given:
+def _key(raw: RawOptions, name: str, beside: str) -> bytes:
+    if name not in raw:
         raise OptionError(f"option {name} is missing: the key to the certificate of {beside}")
-    return _stored(given, name)
+    return _stored(raw, name)
 
 
-def _pkcs12_identity(given: GivenOptions, name: str, stored: bytes) -> _Identity:
+def _pkcs12_identity(raw: RawOptions, name: str, stored: bytes) -> _Identity:
     from cryptography.hazmat.primitives import serialization
 
-    opened = _pkcs12(given, name, stored, "kafka.ssl.keystore.password", "")
+    opened = _pkcs12(raw, name, stored, "kafka.ssl.keystore.password", "")
     if opened.key is None or opened.cert is None:
-        raise given.refusal(name, "it has no key with a certificate")
+        raise raw.refusal(name, "it has no key with a certificate")
     password = os.urandom(24).hex()
     key = opened.key.private_bytes(
         serialization.Encoding.PEM,
@@ -188,35 +186,35 @@ def _file_of(content: bytes) -> Iterator[str]:
 
 
 # --- Stores --------------------------------------------------------------------------------
-def _one_of(given: GivenOptions, *names: str) -> str | None:
+def _one_of(raw: RawOptions, *names: str) -> str | None:
     """Return the full name of the one that is given, None if none is."""
-    found = [f"kafka.{name}" for name in names if f"kafka.{name}" in given]
+    found = [f"kafka.{name}" for name in names if f"kafka.{name}" in raw]
     if len(found) > 1:
         raise OptionError(f"options {' and '.join(found)} are given: only one can be heeded")
     return found[0] if found else None
 
 
-def _check_type(given: GivenOptions, name: str) -> None:
-    kind = trimmed(given.text(f"kafka.{name}") or "PEM").upper()
+def _check_type(raw: RawOptions, name: str) -> None:
+    kind = trimmed(raw.text(f"kafka.{name}") or "PEM").upper()
     if kind not in ("PEM", "PKCS12", "JKS"):
-        raise given.refusal(f"kafka.{name}", "it is PEM or PKCS12")
+        raise raw.refusal(f"kafka.{name}", "it is PEM or PKCS12")
 
 
-def _stored(given: GivenOptions, name: str) -> bytes:
+def _stored(raw: RawOptions, name: str) -> bytes:
     """Return what an option holds, or the file that it names."""
-    value = given.text(name) or ""
+    value = raw.text(name) or ""
     if not name.endswith(".location"):
         return _ONE_LINE.sub(_in_lines, value).encode()
     try:
         stored = Path(trimmed(value)).read_bytes()
     except (OSError, ValueError) as error:
-        raise given.refusal(
+        raise raw.refusal(
             name,
             f"the file cannot be read here ({_reason(error)}): it has to be at that path on the "
             "driver and on every executor",
         ) from error
     if stored.startswith((_JKS, _JCEKS)):
-        _refuse_jks(given, name)
+        _refuse_jks(raw, name)
     return stored
 
 
@@ -228,8 +226,8 @@ def _in_lines(found: re.Match[str]) -> str:
     return "\n".join(["", begin, *lines, end, ""])
 
 
-def _refuse_jks(given: GivenOptions, name: str) -> NoReturn:
-    path = trimmed(given.text(name) or "")
+def _refuse_jks(raw: RawOptions, name: str) -> NoReturn:
+    path = trimmed(raw.text(name) or "")
     if "truststore" in name or "ca" in name.split("."):
         convert = f"keytool -list -rfc -keystore '{path}' > '{path}.pem'"
     else:
@@ -237,74 +235,72 @@ def _refuse_jks(given: GivenOptions, name: str) -> NoReturn:
             f"keytool -importkeystore -srckeystore '{path}' -destkeystore '{path}.p12' "
             f"-deststoretype PKCS12 && openssl pkcs12 -in '{path}.p12' -out '{path}.pem'"
         )
-    raise given.refusal(
-        name, f"it is a JKS store, which only Java reads: convert it with {convert}"
-    )
+    raise raw.refusal(name, f"it is a JKS store, which only Java reads: convert it with {convert}")
 
 
 def _pkcs12(
-    given: GivenOptions, name: str, stored: bytes, password_name: str, openssl: str
+    raw: RawOptions, name: str, stored: bytes, password_name: str, openssl: str
 ) -> PKCS12KeyAndCertificates:
-    path = trimmed(given.text(name) or "")
+    path = trimmed(raw.text(name) or "")
     try:
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError as error:
-        raise given.refusal(
+        raise raw.refusal(
             name,
             "it is a PKCS12 store, for which the package cryptography is needed: install it, or "
             f"convert the store with openssl pkcs12 -in '{path}' {openssl}-out '{path}.pem'",
         ) from error
-    password = given.text(password_name)
+    password = raw.text(password_name)
     try:
         return pkcs12.load_pkcs12(stored, password.encode() if password is not None else None)
     except ValueError as error:
-        raise given.refusal(
+        raise raw.refusal(
             name, f"it is neither PEM nor a PKCS12 store that {password_name} opens"
         ) from error
 
 
 # --- What is spoken ------------------------------------------------------------------------
-def _set_host_check(context: ssl.SSLContext, given: GivenOptions) -> None:
+def _set_host_check(context: ssl.SSLContext, raw: RawOptions) -> None:
     name = "kafka.ssl.endpoint.identification.algorithm"
-    algorithm = given.text(name)
+    algorithm = raw.text(name)
     if algorithm is None or trimmed(algorithm).lower() == "https":
         return
     if trimmed(algorithm):
-        raise given.refusal(name, "it is https, or empty for no check of the host's name")
+        raise raw.refusal(name, "it is https, or empty for no check of the host's name")
     context.check_hostname = False
 
 
-def _set_versions(context: ssl.SSLContext, given: GivenOptions) -> None:
+def _set_versions(context: ssl.SSLContext, raw: RawOptions) -> None:
     name = "kafka.ssl.enabled.protocols"
-    text = given.text(name)
+    text = raw.text(name)
     if text is None:
         return
     asked = _list(text)
     if unknown := [one for one in asked if one not in VERSIONS and one not in OLD_VERSIONS]:
-        raise given.refusal(name, f"{unknown[0]!r} is none of {', '.join(VERSIONS)}")
+        raise raw.refusal(name, f"{unknown[0]!r} is none of {', '.join(VERSIONS)}")
     versions = [VERSIONS[one] for one in asked if one in VERSIONS]
     if not versions:
-        raise given.refusal(name, f"nothing older than {min(VERSIONS)} is spoken here")
+        raise raw.refusal(name, f"nothing older than {min(VERSIONS)} is spoken here")
     context.minimum_version = min(versions)
     context.maximum_version = max(versions)
 
 
-def _set_ciphers(context: ssl.SSLContext, given: GivenOptions) -> None:
+def _set_ciphers(context: ssl.SSLContext, raw: RawOptions) -> None:
     """Restrict the cipher suites; those of TLS 1.3 can only be had all, or not at all."""
     name = "kafka.ssl.cipher.suites"
-    suites = _list(given.text(name) or "")
+    suites = _list(raw.text(name) or "")
     if not suites:
         return
     old = [one for one in suites if not one.startswith(TLS13_SUITES)]
     if len(old) == len(suites):
         if context.minimum_version == ssl.TLSVersion.TLSv1_3:
-            raise given.refusal(
+            raise raw.refusal(
                 name, "none of them is for TLSv1.3, as kafka.ssl.enabled.protocols wants"
             )
         context.maximum_version = ssl.TLSVersion.TLSv1_2
     if not old:
         if context.maximum_version == ssl.TLSVersion.TLSv1_2:
-            raise given.refusal(
+            raise raw.refusal(
                 name, "none of them is for TLSv1.2, as kafka.ssl.enabled.protocols wants"
             )
         context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -313,9 +309,7 @@ def _set_ciphers(context: ssl.SSLContext, given: GivenOptions) -> None:
         try:
             context.set_ciphers(openssl_name(one))
         except ssl.SSLError as error:
-            raise given.refusal(
-                name, f"{one!r} is no cipher suite that OpenSSL has here"
-            ) from error
+            raise raw.refusal(name, f"{one!r} is no cipher suite that OpenSSL has here") from error
     context.set_ciphers(":".join(map(openssl_name, old)))
 
 

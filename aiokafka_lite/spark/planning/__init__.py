@@ -1,5 +1,5 @@
 """What the driver's processes do: look offsets up, decide what is read, divide it among tasks.
 
-subscribed, resolution, losses, admission, splitting (rules, nobody is asked) → lookups (questions)
+subscribed, resolution, data_loss, admission, splitting (rules, no I/O) → lookups (requests)
 → planner (one query) → micro_batches, group_commits → driver (what Spark's readers call).
 """

@@ -35,7 +35,7 @@ from aiokafka_lite.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from aiokafka_lite.spark.offsets import Offsets
-from aiokafka_lite.spark.planning.losses import named
+from aiokafka_lite.spark.planning.data_loss import named
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger("aiokafka_lite.spark")

@@ -46,19 +46,19 @@ NO_OFFSET: Final = -1
 
 NO_PARTITIONS: Final[Mapping[int, PartitionView]] = {}
 
-Question: TypeAlias = Mapping[TopicPartition, int]
+OffsetQuery: TypeAlias = Mapping[TopicPartition, int]
 """Of each partition, the time in ms since the epoch; or `offsets.LATEST`, `offsets.EARLIEST`."""
 
 
 class _LeaderLookup(NamedTuple):
-    """What one leader is asked of a question: which partitions, and the same as requests say it."""
+    """The part of a query that one leader answers: its partitions, plain and as in the request."""
 
     tps: list[TopicPartition]
     topics: dict[str, list[ListOffsetsPartition]]
 
 
 class _Sent(NamedTuple):
-    """One request on the wire: of which question, counted from 0, and for which partitions."""
+    """One request on the wire: for which query, counted from 0, and for which partitions."""
 
     number: int
     tps: Sequence[TopicPartition]
@@ -67,7 +67,7 @@ class _Sent(NamedTuple):
 
 
 class Lookups:
-    """Questions to a cluster, retried as long as `request_timeout_s` for what passes by itself."""
+    """Looks offsets up, and retries for `request_timeout_s` what passes by itself."""
 
     def __init__(
         self,
@@ -106,14 +106,14 @@ class Lookups:
         """
         return self._cluster.refresh(self._topics)
 
-    def offsets(self, *questions: Question, with_metadata: bool = False) -> list[Offsets]:
-        """Return the answers to several questions, all asked at once.
+    def offsets(self, *queries: OffsetQuery, with_metadata: bool = False) -> list[Offsets]:
+        """Return the answers to several queries, all sent at once.
 
         A partition that is gone, or that no metadata know, is left out of the answers; one
         without a record that late has `NO_OFFSET`.
 
         Args:
-            questions: What is asked.
+            queries: For each partition the time, or the end of the log, to look up.
             with_metadata: Whether to refresh the view in the same round trip. Partitions that
                 this brings are not asked; topics that were made anew are asked again.
 
@@ -121,15 +121,15 @@ class Lookups:
             KafkaTimeoutError: Leaders did not answer in time; says which, and why.
             KafkaError: No broker can be used, or one refuses for a reason that lasts.
         """
-        found: list[Offsets] = [{} for _ in questions]
-        missing = [dict(question) for question in questions]
+        found: list[Offsets] = [{} for _ in queries]
+        missing = [dict(query) for query in queries]
         backoff = self._backoff()
         give_up_at = self._clock() + self._timeout_s
         while True:
             failures = self._ask(missing, found, with_metadata=with_metadata)
             missing = [
-                {tp: at for tp, at in question.items() if tp not in answered and self._is_known(tp)}
-                for question, answered in zip(missing, found, strict=True)
+                {tp: at for tp, at in query.items() if tp not in answered and self._is_known(tp)}
+                for query, answered in zip(missing, found, strict=True)
             ]
             if not any(missing):
                 return found
@@ -150,12 +150,12 @@ class Lookups:
 
     # --- One round trip ----------------------------------------------------------------------
     def _ask(
-        self, questions: Sequence[Question], found: Sequence[Offsets], *, with_metadata: bool
+        self, queries: Sequence[OffsetQuery], found: Sequence[Offsets], *, with_metadata: bool
     ) -> dict[TopicPartition, KafkaError]:
         """Ask once, adding to `found`; returns why partitions were not."""
         failures: dict[TopicPartition, KafkaError] = {}
         before = self.view
-        lookups = [self._by_leader(question, failures) for question in questions]
+        lookups = [self._by_leader(query, failures) for query in queries]
         # All are open before anything is sent: what is sent has its time running.
         connections = self._connections({node for lookup in lookups for node in lookup})
         metadata = self._send_metadata(connections.values()) if with_metadata else None
@@ -169,17 +169,17 @@ class Lookups:
             except KafkaError as error:
                 failures.update(dict.fromkeys(tps, error))
             else:
-                _take(response, questions[number], found[number], failures, renewed)
+                _take(response, queries[number], found[number], failures, renewed)
         return failures
 
     def _by_leader(
-        self, question: Question, failures: dict[TopicPartition, KafkaError]
+        self, query: OffsetQuery, failures: dict[TopicPartition, KafkaError]
     ) -> dict[int, _LeaderLookup]:
-        """Divide a question among the leaders known so far."""
+        """Divide a query among the leaders known so far."""
         by_leader: dict[int, _LeaderLookup] = {}
         nodes, topics = self.view.nodes, self.view.topics
         name, partitions = "", NO_PARTITIONS
-        for tp, timestamp in question.items():
+        for tp, timestamp in query.items():
             if tp.topic != name:
                 name = tp.topic
                 topic = topics.get(name)
@@ -286,7 +286,7 @@ def _renewed_topics(before: ClusterView, after: ClusterView) -> frozenset[str]:
 
 def _take(
     response: ListOffsetsResponse,
-    question: Question,
+    query: OffsetQuery,
     found: Offsets,
     failures: dict[TopicPartition, KafkaError],
     renewed: Collection[str],
@@ -299,11 +299,11 @@ def _take(
             if answer.error_code:
                 error_class = for_code(answer.error_code)
                 failures[tp] = error_class(f"its offset cannot be looked up: {error_class.message}")
-            elif tp not in question:
+            elif tp not in query:
                 continue
             elif is_renewed:
                 failures[tp] = LeaderNotAvailableError("its topic was made anew meanwhile")
-            elif answer.offset < 0 and question[tp] < 0:  # which cannot be: a log has ends
+            elif answer.offset < 0 and query[tp] < 0:  # which cannot be: a log has ends
                 failures[tp] = LeaderNotAvailableError("its leader gave no offset")
             else:
                 found[tp] = answer.offset
@@ -318,9 +318,9 @@ def _raise_for_what_lasts(failures: Mapping[TopicPartition, KafkaError]) -> None
 
 
 def _not_answered(
-    missing: Iterable[Question], failures: Mapping[TopicPartition, KafkaError]
+    missing: Iterable[OffsetQuery], failures: Mapping[TopicPartition, KafkaError]
 ) -> KafkaTimeoutError:
-    tps = sorted({tp for question in missing for tp in question})
+    tps = sorted({tp for query in missing for tp in query})
     first = tps[0]
     reason = failures.get(first)
     error = KafkaTimeoutError(

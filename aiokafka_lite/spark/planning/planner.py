@@ -1,4 +1,4 @@
-"""Which offsets a query reads: the driver's questions to Kafka, and the rules for the answers.
+"""Finds out which offsets a query reads: what the driver asks Kafka, and the rules for the answers.
 
 The rules are those of Spark's own Kafka source (`KafkaOffsetReaderAdmin`, `KafkaMicroBatchStream`);
 what differs is said where it does. A planner belongs to one query and is used by one thread.
@@ -22,8 +22,13 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.spark.errors import DataLossError
 from aiokafka_lite.spark.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.spark.options import SourceOptions
+from aiokafka_lite.spark.planning.data_loss import (
+    DataLossPolicy,
+    begins_of_added,
+    check_continuation,
+    named,
+)
 from aiokafka_lite.spark.planning.lookups import READ_COMMITTED, READ_UNCOMMITTED, Lookups
-from aiokafka_lite.spark.planning.losses import Losses, begins_of_added, check_continuation, named
 from aiokafka_lite.spark.planning.resolution import Bounds, EndingOffsets, StartingOffsets
 from aiokafka_lite.spark.planning.splitting import Task, split
 from aiokafka_lite.spark.planning.subscribed import Subscribed
@@ -69,7 +74,7 @@ class Planner:
         """
         self._options = options
         self._subscribed = Subscribed(options.subscription)
-        self._losses = Losses(are_fatal=options.fail_on_data_loss)
+        self._data_loss = DataLossPolicy(are_fatal=options.fail_on_data_loss)
         self._attempts = max(options.fetch_retries, ATTEMPTS_AT_LEAST)
         self._sleep = sleep
         self._lookups = Lookups(
@@ -149,7 +154,7 @@ class Planner:
             if topic in self._missed:
                 continue
             if topic not in read_before:
-                if self._losses.are_fatal:
+                if self._data_loss.are_fatal:
                     raise error
                 log.warning(
                     "%s; reading goes on without, as failOnDataLoss is false", error.args[0]
@@ -176,8 +181,8 @@ class Planner:
         """
         start = StartingOffsets(self._options.starting, self._options.timestamp_strategy)
         tps = self.partitions()
-        bounds, (times,) = self._bounds(tps, start.question(tps))
-        offsets = start.within(start.resolve(bounds, times), bounds, self._losses)
+        bounds, (times,) = self._bounds(tps, start.query(tps))
+        offsets = start.within(start.resolve(bounds, times), bounds, self._data_loss)
         return Beginning(offsets, start.mismatch(tps))
 
     def batch_ranges(self) -> list[KafkaOffsetRange]:
@@ -195,21 +200,21 @@ class Planner:
         for edge in (start, end):
             if (mismatch := edge.mismatch(tps)) is not None:
                 raise mismatch
-        questions = start.question(tps), end.question(tps)
-        bounds, (start_times, end_times) = self._bounds(tps, *questions)
+        queries = start.query(tps), end.query(tps)
+        bounds, (start_times, end_times) = self._bounds(tps, *queries)
         begins = start.resolve(bounds, start_times)
         ends = end.resolve(bounds, end_times)
         start.check_order(begins, ends, end)
         return self._ranges(
-            start.within(begins, bounds, self._losses), end.within(ends, bounds, self._losses)
+            start.within(begins, bounds, self._data_loss), end.within(ends, bounds, self._data_loss)
         )
 
     def _bounds(
-        self, tps: Collection[TopicPartition], *questions: Mapping[TopicPartition, int]
+        self, tps: Collection[TopicPartition], *queries: Mapping[TopicPartition, int]
     ) -> tuple[Bounds, list[Offsets]]:
         """Ask for both ends of partitions and for offsets by time, all in one round trip."""
         ends = dict.fromkeys(tps, EARLIEST), dict.fromkeys(tps, LATEST)
-        earliest, latest, *times = self._retried(lambda: self._lookups.offsets(*ends, *questions))
+        earliest, latest, *times = self._retried(lambda: self._lookups.offsets(*ends, *queries))
         if gone := [tp for tp in tps if tp not in earliest or tp not in latest]:
             raise UnknownTopicOrPartitionError(f"{named(gone)} were deleted while planning")
         return Bounds(earliest, latest), times
@@ -245,10 +250,10 @@ class Planner:
         ends: Offsets = {}
         while True:
             tps = self._present(known or ()) if is_fresh else self._subscribed.partitions(self.view)
-            question = {tp: LATEST for tp in tps if tp not in ends}
-            if is_fresh and not question:
+            query = {tp: LATEST for tp in tps if tp not in ends}
+            if is_fresh and not query:
                 return {tp: ends[tp] for tp in tps}
-            ends.update(self._lookups.offsets(question, with_metadata=not is_fresh)[0])
+            ends.update(self._lookups.offsets(query, with_metadata=not is_fresh)[0])
             is_fresh = True
 
     def earliest(self, tps: Collection[TopicPartition]) -> Offsets:
@@ -262,8 +267,8 @@ class Planner:
     def _earliest(self, tps: Collection[TopicPartition]) -> Offsets:
         if not self._is_known or any(self.view.partition(tp) is None for tp in tps):
             self._refresh()
-        question = {tp: EARLIEST for tp in tps if self.view.partition(tp) is not None}
-        return self._lookups.offsets(question)[0]
+        query = {tp: EARLIEST for tp in tps if self.view.partition(tp) is not None}
+        return self._lookups.offsets(query)[0]
 
     def stream_ranges(self, start: Offsets, end: Offsets) -> list[KafkaOffsetRange]:
         """Return what a micro-batch reads, in order; empty ranges are left out.
@@ -281,8 +286,8 @@ class Planner:
         added = end.keys() - start.keys()
         begins = dict(start)
         if added:
-            begins.update(begins_of_added(added, self.earliest(added), self._losses))
-        check_continuation(start, end, self._losses)
+            begins.update(begins_of_added(added, self.earliest(added), self._data_loss))
+        check_continuation(start, end, self._data_loss)
         self._check_topic_ids(start, end)
         return self._ranges(begins, end)
 
@@ -300,7 +305,7 @@ class Planner:
             known_id = self._topic_ids.get(topic, topic_id)
             self._topic_ids[topic] = topic_id
             if topic_id != known_id and topic in read_before:
-                self._losses.report(f"topic {topic} was deleted and made anew")
+                self._data_loss.report(f"topic {topic} was deleted and made anew")
 
     def check_target(self, end: Offsets) -> None:
         """Make sure that partitions still have what a trigger availableNow has set out to read.

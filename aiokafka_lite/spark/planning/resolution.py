@@ -19,8 +19,8 @@ from aiokafka_lite.spark.options.positions import (
     Latest,
     Position,
 )
-from aiokafka_lite.spark.planning.lookups import NO_OFFSET, Question
-from aiokafka_lite.spark.planning.losses import Losses, named
+from aiokafka_lite.spark.planning.data_loss import DataLossPolicy, named
+from aiokafka_lite.spark.planning.lookups import NO_OFFSET, OffsetQuery
 from aiokafka_lite.structs import TopicPartition
 
 
@@ -72,7 +72,7 @@ class _Edge:
             f"subscription{hint}"
         )
 
-    def question(self, tps: Collection[TopicPartition]) -> Question:
+    def query(self, tps: Collection[TopicPartition]) -> OffsetQuery:
         """Return the times that offsets are to be looked up by, besides both ends of the log."""
         match self._position:
             case AtTimestamp(timestamp_ms):
@@ -86,7 +86,7 @@ class _Edge:
 
         Args:
             bounds: What each partition has.
-            times: The answers to `question`.
+            times: The answers to `query`.
 
         Raises:
             OptionError: See `_unmatched`.
@@ -112,8 +112,8 @@ class _Edge:
         """Return the offset of a partition that has no record as late as the timestamp."""
         return bounds.latest[tp]
 
-    def within(self, offsets: Offsets, bounds: Bounds, losses: Losses) -> Offsets:
-        """Return offsets that the log has, or the nearest ones where `losses` goes on without.
+    def within(self, offsets: Offsets, bounds: Bounds, data_loss: DataLossPolicy) -> Offsets:
+        """Return offsets that the log has, or the nearest ones where `data_loss` goes on without.
 
         Raises:
             DataLossError: The option names an offset the log does not have, and that is fatal.
@@ -124,7 +124,7 @@ class _Edge:
         for tp, offset in offsets.items():
             first, last = bounds.earliest[tp], bounds.latest[tp]
             if not first <= offset <= last:
-                losses.report(
+                data_loss.report(
                     f"option {self.option} has offset {offset} for topic {tp.topic}, partition "
                     f"{tp.partition}, whose offsets are {first} to {last}",
                     tp,

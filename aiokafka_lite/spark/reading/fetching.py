@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import KafkaError, KafkaProtocolError, NoError, StaleMetadata, for_code
 from aiokafka_lite.records.record_set import end_offset
+from aiokafka_lite.spark.reading.failures import FetchFailures, LogEndsError, NothingLeftError
 from aiokafka_lite.spark.reading.progress import FetchedChunk, RangeProgress
-from aiokafka_lite.spark.reading.setbacks import LogEndsError, NothingLeftError, Setbacks
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -88,7 +88,9 @@ class Fetching:
         ]
         self._in_flight: deque[_Asked] = deque()
         self._closed = threading.Event()
-        self._setbacks = Setbacks(options, cluster, clock=clock, sleep=sleep or self._closed.wait)
+        self._failures = FetchFailures(
+            options, cluster, clock=clock, sleep=sleep or self._closed.wait
+        )
 
     @property
     def left_bytes(self) -> int:
@@ -109,7 +111,7 @@ class Fetching:
             if self._in_flight:
                 yield self._receive()
             else:
-                self._setbacks.wait(self._unfinished)
+                self._failures.wait(self._unfinished)
                 if not self._closed.is_set():
                     self._send_all()
 
@@ -127,7 +129,7 @@ class Fetching:
         flying = {id(each) for asked in self._in_flight for each in asked.partitions.values()}
         waiting = [each for each in self._unfinished if id(each) not in flying]
         if not all(each.is_located for each in waiting):
-            self._setbacks.locate(waiting)
+            self._failures.locate(waiting)
             self._drop_done()
         now = self._clock()
         by_node: dict[Node, list[RangeProgress]] = {}
@@ -269,7 +271,7 @@ class Fetching:
             self._failed([progress], error)
         elif progress.empty_answers >= EMPTY_ANSWERS:
             nothing = NothingLeftError(f"it was sent no records, although they end at {reachable}")
-            self._setbacks.note([progress], nothing)
+            self._failures.note([progress], nothing)
 
     def _read_from(self, progress: RangeProgress, replica: int) -> None:
         """Go on at the follower that the leader names (KIP-392)."""
@@ -283,7 +285,7 @@ class Fetching:
     def _failed(self, failed: Iterable[RangeProgress], error: KafkaError) -> None:
         # Followers are for when all goes well: the leader would name one that lags behind again.
         self._rack = ""
-        self._setbacks.note(failed, error)
+        self._failures.note(failed, error)
 
     def _refused(
         self, progress: RangeProgress, answer: PartitionData, nodes: Mapping[int, Node]

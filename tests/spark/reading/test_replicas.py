@@ -23,7 +23,7 @@ from aiokafka_lite.spark.options import SourceOptions
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.structs import TopicPartition
 from tests.spark.reading.conftest import Clock, read, wait
-from tests.spark.reading.test_setbacks import (
+from tests.spark.reading.test_failures import (
     COUNT,
     TOPIC,
     assert_all,

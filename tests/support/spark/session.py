@@ -16,8 +16,8 @@ from typing import Final
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from aiokafka_lite.spark.home import use_installed_pyspark
 from aiokafka_lite.spark.java import JavaNotFoundError, use_java
+from aiokafka_lite.spark.spark_home import use_installed_pyspark
 from tests.support.maven import JarsUnavailableError
 from tests.support.spark.connector import connector_jars
 

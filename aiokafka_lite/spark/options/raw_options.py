@@ -1,6 +1,6 @@
-"""Options as they were given, read as Java and Spark read them.
+"""Reads options as text, by the rules of Java and Spark.
 
-Names are in any case, values are text. `GivenOptions` turns values into numbers, booleans and
+Names are in any case, values are text. `RawOptions` turns values into numbers, booleans and
 durations, or says which option has which value, and what it should have been.
 
 References: Java's `Integer.parseInt`, Scala's `toBoolean`, Spark's `JavaUtils.timeStringAs`,
@@ -43,7 +43,7 @@ def trimmed(text: str) -> str:
     return text.strip(_SPACE)
 
 
-class GivenOptions:
+class RawOptions:
     """What a user gave to `.option(...)`, by lower-case names; a name is asked for in any case.
 
     Attributes:

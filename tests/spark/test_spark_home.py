@@ -9,7 +9,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from aiokafka_lite.spark.home import use_installed_pyspark
+from aiokafka_lite.spark.spark_home import use_installed_pyspark
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
 

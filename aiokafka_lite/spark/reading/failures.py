@@ -1,4 +1,4 @@
-"""What becomes of ranges that could not be fetched: found elsewhere, tried again, or given up.
+"""Handles ranges that could not be fetched: finds them elsewhere, tries again, or gives up.
 
 A partition that fails is looked up in fresh metadata and tried again, at first at once, then with
 growing delays. If it has brought nothing for kafkaConsumer.pollTimeoutMs, counted from its first
@@ -55,7 +55,7 @@ class NothingLeftError(StaleMetadata):
     """A log seems to have no more records of a range, or its remote storage is slow."""
 
 
-class Setbacks:
+class FetchFailures:
     """Deals with the failures of one task's ranges."""
 
     def __init__(

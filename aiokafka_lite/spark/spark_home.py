@@ -1,10 +1,10 @@
-"""Let Spark's Python processes start in a third of the time, and run the right Python.
+"""Makes Spark's Python processes start in a third of the time, and run the right Python.
 
-Whatever Spark starts in Python has `pyspark.zip` first on its path: the workers of a session, and
-for each streaming query a process that plans it. What Python imports from an archive it compiles
-each time, and of PySpark that takes a second or two. Spark looks for the archive in its home, so
-it is given one that is PySpark's own by links, but for the archive: a folder has its name, and
-leads to the package that pip has installed, whose bytecode is there.
+Every Python process of Spark's has `pyspark.zip` first on its path: the workers of a session, and
+for each streaming query a process that plans it. Python compiles what it imports from an archive
+each time, which takes a second or two for PySpark. Spark looks for the archive in SPARK_HOME. So
+we make a SPARK_HOME of links to PySpark's own files. Only the archive differs: in its place is a
+folder that links to the installed package, whose bytecode is there.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ from typing import Final
 from aiokafka_lite.spark.cache import cached_folder
 
 _ARCHIVE: Final = Path("python", "lib", "pyspark.zip")
-# By which Spark finds YARN, whose executors are sent the archive.
+# With these Spark finds YARN, and sends the archive to its executors.
 _YARN: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 
 
 def use_installed_pyspark(
     environment: MutableMapping[str, str] = os.environ, package: Path | None = None
 ) -> Path | None:
-    """Let the sessions that are made from now on start Python processes without the archive.
+    """Make sessions that start from now on run Python processes without the archive.
 
-    SPARK_HOME then names a folder of links in the user's cache. Nothing is done where Spark is
-    another than the installed PySpark's (SPARK_HOME is set), where YARN is set up, on Windows, and
-    where the folder cannot be written.
+    SPARK_HOME then names a folder of links in the user's cache. Nothing is done if SPARK_HOME is
+    set already, if YARN is set up, on Windows, and if the folder cannot be written.
 
     Args:
         environment: Where SPARK_HOME is set, and HOME and XDG_CACHE_HOME are looked up.
-        package: PySpark's folder; by default that of the one which would be imported.
+        package: PySpark's folder; by default that of the installed one.
 
     Returns:
         The folder, None where nothing was done.
@@ -58,11 +57,11 @@ def use_installed_pyspark(
 
 
 def use_drivers_python() -> None:
-    """Let the workers of a local session run this Python, unless PYSPARK_PYTHON names one.
+    """Make the workers of a local session run this Python, unless PYSPARK_PYTHON names one.
 
-    Otherwise they run the `python3` of the PATH, which in a virtual environment that is not
-    activated has no aiokafka_lite. Registering the source does this. Of a session on other machines
-    nothing is known here, and nothing is done.
+    Otherwise they run the `python3` of the PATH; in a virtual environment that is not activated,
+    that one has no aiokafka_lite. Registering the source calls this. Sessions on other machines
+    are left alone.
     """
     from pyspark import SparkContext
 
@@ -79,7 +78,7 @@ def _installed_package() -> Path | None:
 
 
 def _links(package: Path) -> dict[Path, Path]:
-    """Return what the folder's links lead to, by their places in it."""
+    """Return the folder's links: where each is in the folder, and its target."""
     links = {
         Path(each.name): each
         for each in package.iterdir()

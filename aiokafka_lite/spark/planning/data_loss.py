@@ -1,8 +1,8 @@
-"""What becomes of records that are gone before they were read: an error, or a warning.
+"""Reports records that are gone before they were read: with an error, or with a warning.
 
-Without asking anybody: what there was to read, what there is, and the option failOnDataLoss make
-the outcome. Warnings go to the log `aiokafka_lite.spark`; with no handler installed, as in Spark's
-Python workers, Python writes them to stderr, which Spark passes on to its own.
+It does no I/O: what there was to read, what there is, and the option failOnDataLoss decide.
+Warnings go to the log `aiokafka_lite.spark`. With no handler installed, as in Spark's Python
+workers, Python writes them to stderr, and Spark passes them on to its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger("aiokafka_lite.spark")
 SHOWN: Final = 5  # of many partitions
 
 
-class Losses:
+class DataLossPolicy:
     """Raises for lost records, or warns of them."""
 
     def __init__(self, *, are_fatal: bool) -> None:
@@ -52,7 +52,7 @@ class Losses:
 
 
 def begins_of_added(
-    added: Collection[TopicPartition], earliest: Offsets, losses: Losses
+    added: Collection[TopicPartition], earliest: Offsets, data_loss: DataLossPolicy
 ) -> Offsets:
     """Return where partitions begin that were not there in the batch before.
 
@@ -61,16 +61,16 @@ def begins_of_added(
     Args:
         added: The partitions.
         earliest: Their first offsets; lacks those that are gone again.
-        losses: Told of what is lost.
+        data_loss: Is told what is lost.
 
     Raises:
-        DataLossError: As `losses` decides.
+        DataLossError: As `data_loss` decides.
     """
     if gone := [tp for tp in added if tp not in earliest]:
-        losses.report(f"{named(gone)} were added and are gone again", min(gone))
+        data_loss.report(f"{named(gone)} were added and are gone again", min(gone))
     for tp in sorted(added):
         if earliest.get(tp, 0):
-            losses.report(
+            data_loss.report(
                 f"topic {tp.topic}, partition {tp.partition} was added, and begins at offset "
                 f"{earliest[tp]} instead of 0",
                 tp,
@@ -79,18 +79,18 @@ def begins_of_added(
     return {tp: earliest[tp] for tp in added if tp in earliest}
 
 
-def check_continuation(begins: Offsets, ends: Offsets, losses: Losses) -> None:
+def check_continuation(begins: Offsets, ends: Offsets, data_loss: DataLossPolicy) -> None:
     """Compare where a batch is to begin with where it is to end.
 
     Raises:
-        DataLossError: Partitions are gone, or end before they begin, and `losses` does not want
-            to go on.
+        DataLossError: Partitions are gone, or end before they begin, and `data_loss` does not
+            want to go on.
     """
     if gone := [tp for tp in begins if tp not in ends]:
-        losses.report(f"{named(gone)} are gone", min(gone), begins[min(gone)])
+        data_loss.report(f"{named(gone)} are gone", min(gone), begins[min(gone)])
     for tp, end in ends.items():
         if tp in begins and end < begins[tp]:
-            losses.report(
+            data_loss.report(
                 f"topic {tp.topic}, partition {tp.partition} was read to offset {begins[tp]}, and "
                 f"ends at {end} now",
                 tp,
