@@ -59,6 +59,6 @@ def commit_structure_validate(
     Raises:
         ValueError, TypeError: They have none of the shapes that `commit` takes.
     """
-    from aiokafka_lite.consumer.arguments import check_offsets
+    from aiokafka_lite.consumer.config import check_offsets
 
     return check_offsets(offsets)

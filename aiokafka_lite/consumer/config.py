@@ -1,24 +1,31 @@
-"""What a consumer was asked to do: the constructor's arguments, checked.
+"""What a consumer is asked to do: the arguments of its constructor and of its methods, checked.
 
 The arguments keep aiokafka's names and units; inside the package everything is in seconds, read
-from the `_s` properties.
+from the `_s` properties. Messages begin with aiokafka's words, where it has some: programs match
+them.
+
+References: ``auto.offset.reset`` in Kafka's consumer configuration, KIP-1106 (by_duration),
+``java.time.Duration.parse`` for how durations are written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 from aiokafka_lite._compat import override
 from aiokafka_lite._settings import Settings
 from aiokafka_lite._version import __version__
+from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client.config import (
     check_plaintext_credentials,
     check_unused_tls,
     parse_bootstrap_servers,
 )
-from aiokafka_lite.consumer.reset_policy import check_reset, reset_timestamp
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     import ssl
@@ -339,6 +346,237 @@ class ConsumerConfig(Settings):
         return None if idle_ms is None else idle_ms / 1000
 
 
+# --- Where to start without a usable offset ---------------------------------------------------
+# What ListOffsets takes in place of a timestamp.
+EARLIEST_TIMESTAMP: Final = -2
+LATEST_TIMESTAMP: Final = -1
+BY_DURATION: Final = "by_duration:"
+
+# What to look up when there is no usable offset; "none" is an error instead.
+_TIMESTAMPS: Final[Mapping[str, int | None]] = MappingProxyType(
+    {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "none": None}
+)
+# Days, hours, minutes, seconds, each with a sign of its own if need be.
+_DURATION: Final = (
+    r"([-+])?P(?=[-+T0-9])(?:([-+]?[0-9]+)D)?"
+    r"(T(?=[-+0-9])(?:([-+]?[0-9]+)H)?(?:([-+]?[0-9]+)M)?(?:([-+]?[0-9]+)(?:[.,]([0-9]{0,9}))?S)?)?"
+)
+
+
+def check_reset(policy: str) -> None:
+    """Refuse what is no value of auto_offset_reset.
+
+    Raises:
+        ValueError: It is none, or a duration that cannot be read, or a negative one.
+    """
+    if policy not in _TIMESTAMPS:
+        _duration_ms(policy)
+
+
+def reset_timestamp(policy: str) -> int | None:
+    """Return the ListOffsets timestamp that a policy means now; None: raise an error instead."""
+    if policy in _TIMESTAMPS:
+        return _TIMESTAMPS[policy]
+    # Compared with timestamps that producers and brokers wrote, so it is the wall clock's time.
+    return max(0, int(time.time() * 1000) - _duration_ms(policy))
+
+
+def _duration_ms(policy: str) -> int:
+    text = policy[len(BY_DURATION) :] if policy.startswith(BY_DURATION) else ""
+    match = re.fullmatch(_DURATION, text, re.IGNORECASE | re.ASCII)
+    if match is None:
+        raise ValueError(
+            f"auto_offset_reset is one of {', '.join(_TIMESTAMPS)} or by_duration:<ISO 8601 "
+            f"duration>, as by_duration:PT12H or by_duration:P7D, not {policy!r}"
+        )
+    sign, days, _, hours, minutes, seconds, fraction = match.groups()
+    whole_s = int(days or 0) * 86_400 + int(hours or 0) * 3_600 + int(minutes or 0) * 60
+    part_ms = int((fraction or "").ljust(3, "0")[:3])
+    if (seconds or "").startswith("-"):
+        part_ms = -part_ms
+    duration_ms = (whole_s + int(seconds or 0)) * 1000 + part_ms
+    if sign == "-":
+        duration_ms = -duration_ms
+    if duration_ms < 0:
+        raise ValueError(f"auto_offset_reset looks back, by no negative duration as {policy!r}")
+    return duration_ms
+
+
+# --- What methods are given -------------------------------------------------------------------
+# What aiokafka's seeks say, and its pauses.
+INSTANCES: Final = "partitions must be TopicPartition instances"
+NAMED_TUPLES: Final = "partitions must be TopicPartition namedtuples"
+
+
+def shown(given: object) -> str:
+    """Show what was given, with module and class unless they are Python's own."""
+    if isinstance(given, type):
+        return f"the class {given.__module__}.{given.__qualname__}"
+    kind = type(given)
+    if kind.__module__ == "builtins":
+        return repr(given)
+    return f"{given!r} (of {kind.__module__}.{kind.__qualname__})"
+
+
+def not_a(wanted: type, given: object) -> str:
+    """Say what was given in place of one of this package's types.
+
+    What is of a namesake of it in another package looks right to whoever passes it: it is said
+    whose it is, and what to do.
+    """
+    text = f"not {shown(given)}"
+    bases = type(given).__mro__
+    namesakes = [base for base in bases if base.__name__ == wanted.__name__]
+    if not namesakes:
+        return text
+    theirs = namesakes[0].__module__
+    if namesakes[0] is not bases[0]:
+        text += f", derived from {theirs}.{wanted.__name__}"
+    text += f"; use {wanted.__module__}.{wanted.__name__}"
+    if theirs.startswith("aiokafka."):
+        text += ", or call aiokafka_lite.as_aiokafka.install() before the first import of aiokafka"
+    return text
+
+
+# --- Subscriptions ----------------------------------------------------------------------------
+def check_topics(topics: Iterable[str]) -> frozenset[str]:
+    """Return topic names as a set.
+
+    Raises:
+        TypeError: They are not a collection of strings.
+        ValueError: One of them is not a string, or empty.
+    """
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        raise TypeError(f"Topics should be list of strings, or a tuple or set, not {topics!r}")
+    names = frozenset(topics)
+    for name in names:
+        if not _is_name(name):
+            raise ValueError(f"a topic's name is a string that is not empty, not {name!r}")
+    return names
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and bool(name)
+
+
+def check_listener(listener: ConsumerRebalanceListener | None) -> None:
+    """Refuse what is not a rebalance listener.
+
+    Raises:
+        TypeError: It is something else, and not None.
+    """
+    if listener is not None and not isinstance(listener, ConsumerRebalanceListener):
+        raise TypeError(
+            "listener should be an instance of ConsumerRebalanceListener, "
+            f"{not_a(ConsumerRebalanceListener, listener)}"
+        )
+
+
+def check_pattern(pattern: str) -> re.Pattern[str]:
+    """Return a compiled topic pattern.
+
+    Raises:
+        ValueError: It is not a regular expression.
+    """
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"{pattern!r} is not a valid pattern: {error} (no regular expression)"
+        ) from error
+
+
+# --- Partitions -------------------------------------------------------------------------------
+def check_partition(tp: object, otherwise: str = INSTANCES) -> TopicPartition:
+    """Return a partition as this package's type.
+
+    Other packages' named tuples with its fields, as aiokafka's own, are taken too.
+
+    Raises:
+        TypeError: It is something else; the message begins with `otherwise`.
+    """
+    if isinstance(tp, TopicPartition):
+        return tp
+    if isinstance(tp, tuple) and getattr(tp, "_fields", None) == TopicPartition._fields:
+        return TopicPartition(*tp)
+    raise TypeError(f"{otherwise}, {not_a(TopicPartition, tp)}")
+
+
+def check_partitions(
+    partitions: Iterable[TopicPartition], otherwise: str = INSTANCES
+) -> tuple[TopicPartition, ...]:
+    """Return partitions in the order given; raises as `check_partition` does."""
+    return tuple([check_partition(tp, otherwise) for tp in partitions])
+
+
+# --- Offsets ----------------------------------------------------------------------------------
+def check_offset(offset: object) -> int:
+    """Return an offset to seek to.
+
+    Raises:
+        ValueError: It is not an int, or negative.
+    """
+    if not _is_offset(offset):
+        raise ValueError(
+            f"Offset must be a positive integer: an offset is 0 or more, not {shown(offset)}"
+        )
+    return offset
+
+
+def _is_offset(offset: object) -> TypeGuard[int]:
+    return isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0
+
+
+def check_timestamps(timestamps: Mapping[TopicPartition, float]) -> dict[TopicPartition, int]:
+    """Return the times (ms since the epoch) to look offsets up for, as whole numbers.
+
+    Raises:
+        TypeError: A key is not a TopicPartition.
+        ValueError: A time is negative.
+    """
+    checked = {check_partition(tp): int(timestamp) for tp, timestamp in timestamps.items()}
+    for tp, timestamp in checked.items():
+        if timestamp < 0:
+            raise ValueError(
+                f"The target time for partition {tp} is {timestamp}. "
+                "The target time cannot be negative."
+            )
+    return checked
+
+
+def check_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Bring the argument of `commit` into one shape.
+
+    Raises:
+        ValueError: It is not a mapping with something in it, or an offset is negative or not
+            an offset at all.
+        TypeError: A key is no TopicPartition, or metadata is no string.
+    """
+    if not offsets or not isinstance(offsets, Mapping):
+        raise ValueError(f"offsets is a dict of TopicPartition to offset, not {shown(offsets)}")
+    return {
+        check_partition(tp, "Key should be TopicPartition instance"): _check_commit(value)
+        for tp, value in offsets.items()
+    }
+
+
+def _check_commit(value: object) -> OffsetAndMetadata:
+    offset: object = value
+    metadata: object = ""
+    if sorted(getattr(value, "_fields", ())) == ["metadata", "offset"]:
+        offset, metadata = value.offset, value.metadata  # type: ignore[attr-defined]
+    elif isinstance(value, tuple | list):
+        if len(value) != 2:
+            raise ValueError(f"an offset to commit is an int or (int, str), not {shown(value)}")
+        offset, metadata = value
+    if not _is_offset(offset):
+        raise ValueError(f"an offset to commit is an int >= 0 or (int, str), not {shown(value)}")
+    if not isinstance(metadata, str):
+        raise TypeError(f"Metadata should be a string, not {metadata!r}")
+    return OffsetAndMetadata(offset, metadata)
+
+
+# --- Limits ------------------------------------------------------------------------------------
 def check_max_records(max_records: object, name: str = "max_records") -> None:
     """Refuse a record limit that is not a positive int.
 

@@ -17,25 +17,26 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, SupportsInd
 from aiokafka_lite._compat import KT, VT, Self, override, timeout, timeout_at
 from aiokafka_lite.abc import AbstractTokenProvider, ConsumerRebalanceListener
 from aiokafka_lite.consumer.aiokafka_names import AiokafkaNames
-from aiokafka_lite.consumer.arguments import (
+from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, RoundRobinPartitionAssignor
+from aiokafka_lite.consumer.buffer.delivering import LentDelivery, make_delivery
+from aiokafka_lite.consumer.caller import as_if_running, running_loop
+from aiokafka_lite.consumer.config import (
+    DEFAULT_CLIENT_ID,
+    DEFAULT_MAX_BUFFERED_BYTES,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
     NAMED_TUPLES,
+    ConsumerConfig,
     check_listener,
+    check_max_records,
     check_offset,
     check_partition,
     check_partitions,
     check_pattern,
     check_timestamps,
     check_topics,
-)
-from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
-from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, RoundRobinPartitionAssignor
-from aiokafka_lite.consumer.buffer.delivering import LentDelivery, make_delivery
-from aiokafka_lite.consumer.config import (
-    DEFAULT_CLIENT_ID,
-    DEFAULT_MAX_BUFFERED_BYTES,
-    ConsumerConfig,
-    check_max_records,
 )
 from aiokafka_lite.consumer.delivery.iteration import RecordIterator
 from aiokafka_lite.consumer.engine import Engine
@@ -44,8 +45,6 @@ from aiokafka_lite.consumer.events.stream import (
     EventSubscription,
 )
 from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
-from aiokafka_lite.consumer.ownership import as_if_running, running_loop
-from aiokafka_lite.consumer.reset_policy import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from aiokafka_lite.consumer.wrapped_gets import (
     NO_RECORDS,
     goes_by_getone,

@@ -21,10 +21,10 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, Sub
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.delivering import AnyDelivery
+from aiokafka_lite.consumer.caller import Owner
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
-from aiokafka_lite.consumer.ownership import Owner
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     IllegalStateError,

@@ -8,7 +8,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.reset_policy import reset_timestamp
+from aiokafka_lite.consumer.config import reset_timestamp
 from aiokafka_lite.errors import IllegalOperation, UnknownTopicOrPartitionError
 from aiokafka_lite.protocol.messages.list_offsets import ListOffsetsRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor, PreferredReplica
+from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP
 from aiokafka_lite.consumer.fetching.replicas import LEADERS_ONLY_S
-from aiokafka_lite.consumer.reset_policy import EARLIEST_TIMESTAMP
 from aiokafka_lite.errors import (
     BrokerResponseError,
     FencedLeaderEpochError,

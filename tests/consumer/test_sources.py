@@ -9,7 +9,7 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.cursor import Sought
-from aiokafka_lite.consumer.reset_policy import EARLIEST_TIMESTAMP
+from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CorruptRecordException,

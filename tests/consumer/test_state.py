@@ -6,7 +6,7 @@ import pytest
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.reset_policy import LATEST_TIMESTAMP
+from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 

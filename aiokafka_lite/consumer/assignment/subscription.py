@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.consumer import reentry
 from aiokafka_lite.consumer.assignment.cursor import (
     NO_EPOCH,
     Cursor,
@@ -20,6 +19,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
     joined,
 )
 from aiokafka_lite.consumer.assignment.observers import Departure, Observers
+from aiokafka_lite.consumer.caller import callbacks, is_in_callback
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -441,7 +441,7 @@ class SubscriptionState:
 
     def enter_get(self) -> None:
         """Note that the application waits for records; every call is matched by `leave_get`."""
-        if not reentry.is_in_callback():  # from which the application is not back for more
+        if not callbacks or not is_in_callback():  # from which the application is not back for more
             self.begin_get()
         self.resume_get()
 
@@ -458,7 +458,7 @@ class SubscriptionState:
     def leave_get(self, now: float) -> None:
         """Note that the get ended, with or without records, at loop time `now`."""
         self._gets_in_progress -= 1
-        if not reentry.is_in_callback():
+        if not callbacks or not is_in_callback():
             self._idle_since = now
 
     def idle_s(self, now: float) -> float:

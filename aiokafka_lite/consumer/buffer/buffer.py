@@ -23,7 +23,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from aiokafka_lite.consumer import reentry
+from aiokafka_lite.consumer import caller
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.bad_records import PoisonRule
@@ -300,7 +300,7 @@ class Buffer:
             for response in tuple(self._untaken.values()):
                 self._mark_taken(response)
             if deadline is None:
-                reentry.refuse_to_wait_for_records()
+                caller.refuse_to_wait_for_records()
             elif not self._waiting.set_alarm(deadline):
                 return False
             waiter = self._waiting.add(wanted)

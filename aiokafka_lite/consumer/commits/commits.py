@@ -29,9 +29,9 @@ from typing import Final
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster
-from aiokafka_lite.consumer.arguments import check_offsets
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.caller import is_in_callback
 from aiokafka_lite.consumer.commits.auto_commit import AutoCommit, Departed
 from aiokafka_lite.consumer.commits.committed import CommittedReader, pause
 from aiokafka_lite.consumer.commits.requests import (
@@ -42,7 +42,7 @@ from aiokafka_lite.consumer.commits.requests import (
     commit_request,
     commit_results,
 )
-from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.config import ConsumerConfig, check_offsets
 from aiokafka_lite.consumer.events.kinds import CommitFailed
 from aiokafka_lite.consumer.membership.classic.member import (
     INTERRUPTION_BY_RECOVERY,
@@ -57,7 +57,6 @@ from aiokafka_lite.consumer.membership.classic.member import (
 )
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.positions.topic_changes import is_gone
-from aiokafka_lite.consumer.reentry import is_in_callback
 from aiokafka_lite.errors import (
     CommitFailedError,
     KafkaError,

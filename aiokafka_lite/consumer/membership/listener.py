@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.consumer import reentry
+from aiokafka_lite.consumer import caller
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class ListenerCalls:
     ) -> None:
         self._scope = scope
         self._on_failed = on_failed
-        self._running: tuple[asyncio.Task[None], reentry.Callback] | None = None
+        self._running: tuple[asyncio.Task[None], caller.Callback] | None = None
 
     async def call(
         self, name: str, method: Method, partitions: set[TopicPartition], *, deadline: float
@@ -45,7 +45,7 @@ class ListenerCalls:
 
         When the caller is cancelled the callback goes on; `finish` waits for it.
         """
-        call = reentry.Callback(name)
+        call = caller.Callback(name)
         task = self._scope.spawn(
             self._guarded(call, method, partitions), name="listener", may_be_cancelled=True
         )
@@ -54,7 +54,7 @@ class ListenerCalls:
 
     def is_calling(self) -> bool:
         """Whether the callback that runs is asking, or a task that it started."""
-        return self._running is not None and reentry.is_in(self._running[1])
+        return self._running is not None and caller.is_in(self._running[1])
 
     async def finish(self, *, deadline: float) -> None:
         """Wait for the callback that runs, if any, and cut it off at the deadline.
@@ -72,7 +72,7 @@ class ListenerCalls:
                 "partitions go on to their next owners",
                 call.name,
             )
-            call.is_running = False
+            call.end()
             task.cancel()
             done, _ = await asyncio.wait({task}, timeout=GRACE_S)
             if not done:
@@ -85,9 +85,9 @@ class ListenerCalls:
         self._running = None
 
     async def _guarded(
-        self, call: reentry.Callback, method: Method, partitions: set[TopicPartition]
+        self, call: caller.Callback, method: Method, partitions: set[TopicPartition]
     ) -> None:
-        reentry.enter(call)
+        caller.enter(call)
         try:
             result = method(partitions)
             if asyncio.iscoroutine(result):
@@ -97,4 +97,4 @@ class ListenerCalls:
             if call.is_running:
                 self._on_failed(call.name, error)
         finally:
-            call.is_running = False
+            call.end()

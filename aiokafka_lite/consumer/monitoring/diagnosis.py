@@ -21,10 +21,10 @@ from aiokafka_lite._compat import StrEnum
 from aiokafka_lite.client import Lane
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.consumer.parts import Running
-from aiokafka_lite.consumer.reset_policy import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
 

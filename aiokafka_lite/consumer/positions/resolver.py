@@ -39,7 +39,11 @@ from aiokafka_lite.consumer.assignment.cursor import (
 )
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer
-from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.config import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ConsumerConfig,
+)
 from aiokafka_lite.consumer.positions.leader_lookup import (
     EpochEnd,
     EpochEndLookup,
@@ -51,7 +55,6 @@ from aiokafka_lite.consumer.positions.leader_questions import (
     LeaderQuestions,
     until_set,
 )
-from aiokafka_lite.consumer.reset_policy import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from aiokafka_lite.errors import (
     FencedLeaderEpochError,
     KafkaError,

@@ -1,0 +1,178 @@
+"""Who is calling: on which loop, in which process, and from inside a listener's callback or not.
+
+A consumer belongs to the loop on which it was made, and to the process. Both are asked with one
+look at the running loop, once a call and never for a record. A forked child has no running loop:
+asyncio forgets it, so that look finds a fork as well, and so does a call from another thread.
+Methods that wait for nothing may also be called while the loop stands still, as between two
+`run_until_complete`; only not while it runs elsewhere.
+
+A rebalance waits for the listener's callbacks: what they call must not wait for the rebalance.
+While no callback runs in this process (`callbacks` is empty) nobody has to ask more than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from asyncio import _get_running_loop, _set_running_loop
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+from aiokafka_lite.errors import ForkedError, IllegalStateError, WrongLoopError
+
+
+# --- Loop and process -------------------------------------------------------------------------
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the running event loop.
+
+    Raises:
+        RuntimeError: None runs; in aiokafka's words.
+    """
+    loop = _get_running_loop()
+    if loop is None:
+        raise RuntimeError(
+            "The object should be created within an async function or provide loop directly: "
+            "no event loop runs"
+        )
+    return loop
+
+
+@contextmanager
+def as_if_running(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Let what is made meanwhile belong to a loop, also to one that does not run yet.
+
+    Nothing may be awaited meanwhile.
+    """
+    before = _get_running_loop()
+    _set_running_loop(loop)
+    try:
+        yield
+    finally:
+        _set_running_loop(before)
+
+
+class Owner:
+    """The loop and the process that one consumer belongs to."""
+
+    def __init__(self, forget_ready: Callable[[], None]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.is_forked = False
+        # Has the records that are handed out without a look here be forgotten, in a child.
+        self._forget_ready = forget_ready
+        _owners.add(self)
+
+    def check(self) -> None:
+        """Check that this is the loop's own code, which may wait on it.
+
+        Raises:
+            ForkedError: This is a forked child.
+            WrongLoopError: Another loop runs, or none.
+        """
+        if _get_running_loop() is not self.loop:
+            raise self.refusal()
+
+    def check_now(self) -> None:
+        """Check that something may be changed: by the loop's own code, or while it stands still.
+
+        Raises:
+            ForkedError: This is a forked child.
+            WrongLoopError: Another loop runs, or this one in another thread.
+        """
+        running = _get_running_loop()
+        if running is not self.loop and (
+            self.is_forked or running is not None or self.loop.is_running()
+        ):
+            raise self.refusal()
+
+    def refusal(self) -> ForkedError | WrongLoopError:
+        """Return what to raise where this is not the loop's own code."""
+        if self.is_forked:
+            return ForkedError(
+                "the consumer belongs to the process that was forked, as do its sockets and its "
+                "place in the group: make another one here"
+            )
+        if self.loop.is_closed():
+            return WrongLoopError(
+                "the event loop of the consumer is closed: nothing can be done with it any more; "
+                "stop consumers before their loop ends"
+            )
+        return WrongLoopError(
+            "a consumer is used on the event loop on which it was made: from another thread, "
+            "asyncio.run_coroutine_threadsafe or loop.call_soon_threadsafe gets there"
+        )
+
+    def note_fork(self) -> None:
+        """Note that this is a forked child: the consumer is the parent's."""
+        self.is_forked = True
+        self._forget_ready()
+
+
+_owners: weakref.WeakSet[Owner] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """Make every consumer of the parent refuse to be used; runs first of all in a child."""
+    for owner in tuple(_owners):
+        owner.note_fork()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_forked)
+
+
+# --- Callbacks --------------------------------------------------------------------------------
+class Callback:
+    """A callback that runs, or did: tasks that it started keep a reference after its end."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        # Until it has returned, or is cut off: so long the rebalance waits for it.
+        self.is_running = True
+        self.task: asyncio.Task[object] | None = None
+
+    def end(self) -> None:
+        """Note that the rebalance waits for it no more; idempotent."""
+        self.is_running = False
+        callbacks.discard(id(self))
+
+
+# Callbacks that run, in all threads, by their ids: so none is kept alive where its loop has ended.
+callbacks: Final[set[int]] = set()
+_callback: ContextVar[Callback | None] = ContextVar("_callback", default=None)
+
+
+def enter(callback: Callback) -> None:
+    """Note that the current task runs a callback, for it and for the tasks that it starts."""
+    callbacks.add(id(callback))
+    callback.task = asyncio.current_task()
+    _callback.set(callback)
+
+
+def is_in(callback: Callback) -> bool:
+    """Whether the running code belongs to this callback."""
+    return _callback.get() is callback
+
+
+def is_in_callback() -> bool:
+    """Whether a rebalance may wait for the running code, which must not wait for the rebalance."""
+    callback = _callback.get()
+    return callback is not None and callback.is_running
+
+
+def refuse_to_wait_for_records() -> None:
+    """Refuse a get that would wait for ever: none returns before the callback that asks has.
+
+    Tasks that the callback started may wait; it need not wait for them.
+
+    Raises:
+        IllegalStateError: The current task runs a callback.
+    """
+    callback = _callback.get()
+    if callback is not None and callback.is_running and callback.task is asyncio.current_task():
+        raise IllegalStateError(
+            "a rebalance listener cannot wait for records: none are handed out before it has "
+            "returned. Get them outside of it, or with a timeout"
+        )
