@@ -5,7 +5,6 @@ The reference shows what modules have in ``__all__`` (or, without one, define), 
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -17,7 +16,7 @@ from aiokafka_lite import errors
 # "::" announces code in plain text; to Markdown the indent says enough.
 ANNOUNCED_CODE: Final = re.compile(r"(?m)(?:^([ ]*)::|(?<=[^:\s])::)[ ]*\n\n(?=[ ]*[ ]{4})")
 CONSUMER: Final = "aiokafka_lite.consumer.consumer.AIOKafkaConsumer"
-CONFIG: Final = "aiokafka_lite.consumer.config.ConsumerConfig"
+CONFIG: Final = "aiokafka_lite.consumer.config.ConsumerConfig.__init__"
 # Of the methods that Python calls, those that say more than the language does.
 CALLED_BY_SYNTAX: Final = ("__init__", "__aexit__")
 ERRORS: Final = "aiokafka_lite.errors"
@@ -51,18 +50,13 @@ def objects_of(parent: griffe.Object) -> Iterator[griffe.Object]:
             yield from objects_of(each)
 
 
-def tell_of_arguments(init: griffe.Function, config: griffe.Class) -> None:
-    """Have the consumer's constructor say what is said of its settings."""
+def tell_of_arguments(init: griffe.Function, config: griffe.Function) -> None:
+    """Show the consumer's constructor with the arguments that its config takes."""
     if config.docstring is None:
         raise LookupError(f"{CONFIG} has no docstring")
-    told = inspect.cleandoc(config.docstring.value)
-    arguments = told.split("Attributes:")[1].split("Raises:")[0]
+    init.parameters = config.parameters
     init.docstring = griffe.Docstring(
-        "Take arguments and connect to nothing yet.\n\nArgs:\n"
-        "    *topics: Names of topics to subscribe to.\n"
-        "    loop: Deprecated, without effect.\n"
-        "    api_version: Deprecated, without effect."
-        f"{arguments.rstrip()}\n",
+        config.docstring.value,
         parent=init,
         parser=config.docstring.parser,
         parser_options=config.docstring.parser_options,

@@ -35,7 +35,7 @@ class AiokafkaNames:
     """Gives a consumer the private attributes of aiokafka's."""
 
     _engine: Engine
-    _config: ConsumerConfig
+    _config: ConsumerConfig[object, object]
 
     @property
     def _subscription(self) -> SubscriptionNames:
@@ -97,7 +97,7 @@ class CoordinatorNames:
 class ClientNames:
     """What is asked of ``consumer._client``."""
 
-    def __init__(self, engine: Engine, config: ConsumerConfig) -> None:
+    def __init__(self, engine: Engine, config: ConsumerConfig[object, object]) -> None:
         self._engine = engine
         self._client_id = config.client_id
         self._bootstrap_servers: str | Sequence[str] = config.bootstrap_servers

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import update_wrapper
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Concatenate, Final, Generic, ParamSpec, TypeGuard, TypeVar
 
-from aiokafka_lite._compat import override
+from aiokafka_lite._compat import KT, VT, override
 from aiokafka_lite._settings import Settings
 from aiokafka_lite._version import __version__
 from aiokafka_lite.abc import ConsumerRebalanceListener
@@ -25,15 +26,22 @@ from aiokafka_lite.client.config import (
     check_unused_tls,
     parse_bootstrap_servers,
 )
+from aiokafka_lite.consumer.assignors import RoundRobinPartitionAssignor
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
+    import asyncio
     import ssl
 
     from aiokafka_lite.abc import AbstractTokenProvider
     from aiokafka_lite.bad_records import OnBadRecord
     from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor
     from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
+    from aiokafka_lite.deserializers import DeserializerOf
+
+P = ParamSpec("P")
+MadeT = TypeVar("MadeT")
+OwnerT = TypeVar("OwnerT")
 
 DEFAULT_CLIENT_ID: Final = f"aiokafka-lite-{__version__}"
 DEFAULT_MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
@@ -66,61 +74,10 @@ AIOKAFKAS_LIMITS: Final[Mapping[str, str]] = MappingProxyType(
 NOT_NEGATIVE: Final = ("fetch_max_wait_ms", "fetch_min_bytes", "retry_backoff_ms")
 
 
-class ConsumerConfig(Settings):
-    """Arguments of a consumer. Those that cannot be used are refused.
+class ConsumerConfig(Settings, Generic[KT, VT]):
+    """The arguments of a consumer, each under its name; those that cannot be used are refused.
 
-    Without effect, accepted for aiokafka's sake: consumer_timeout_ms (how often aiokafka's fetcher
-    looks whether there is something to fetch: here nobody has to look), and what only GSSAPI needs.
-
-    Attributes:
-        bootstrap_servers: "host:port", several with commas between them, or a list: where to ask
-            for the cluster's brokers first.
-        client_id: What brokers call this client in logs and quotas.
-        group_id: The group that shares the partitions out and keeps offsets; None is neither.
-        group_instance_id: A name that makes this a static member (KIP-345): a restart within the
-            session timeout starts no rebalance.
-        key_deserializer: Makes a record's key of its bytes; plain or async.
-        value_deserializer: The same for values.
-        fetch_max_wait_ms: How long a broker may wait until `fetch_min_bytes` are there.
-        fetch_max_bytes: What one answer holds at most, unless its first batch is larger.
-        fetch_min_bytes: What a broker waits for before it answers.
-        max_partition_fetch_bytes: What one partition adds to an answer, with the same exception.
-        request_timeout_ms: How long an answer may take before the request has failed.
-        retry_backoff_ms: How long to wait before a request is tried again, at first.
-        auto_offset_reset: Where to start without a committed offset, or with one that is gone:
-            "latest", "earliest", "none" (an error) or "by_duration:PT12H" (KIP-1106).
-        enable_auto_commit: Commit from time to time what was handed out before the latest get.
-        auto_commit_interval_ms: How often.
-        check_crcs: Compare each batch with its checksum.
-        metadata_max_age_ms: How old what is known of topics and leaders may get.
-        partition_assignment_strategy: Assignor classes, the first that all members have is used.
-        max_poll_interval_ms: How long the application may ask for no records before the consumer
-            leaves the group.
-        rebalance_timeout_ms: How long members have to join again; None is `max_poll_interval_ms`.
-        session_timeout_ms: After how long without heartbeats the group goes on without a member.
-        heartbeat_interval_ms: How often a heartbeat is sent.
-        consumer_timeout_ms: Without effect.
-        max_poll_records: How many records a get returns at most; None is for the get to say.
-        ssl_context: For TLS; `aiokafka_lite.helpers.create_ssl_context` makes one.
-        security_protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL".
-        exclude_internal_topics: Leave internal topics out of what a pattern matches.
-        connections_max_idle_ms: After how long a connection that nobody uses is closed; None is
-            never.
-        isolation_level: "read_uncommitted", or "read_committed": records of transactions only when
-            these are committed.
-        sasl_mechanism: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512" or "OAUTHBEARER".
-        sasl_plain_password: For PLAIN and SCRAM.
-        sasl_plain_username: For PLAIN and SCRAM.
-        sasl_kerberos_service_name: Without effect.
-        sasl_kerberos_domain_name: Without effect.
-        sasl_oauth_token_provider: For OAUTHBEARER: an `AbstractTokenProvider`.
-        client_rack: Where this client is; records come from the replica there (KIP-392).
-        allow_plaintext_credentials: Send credentials without TLS to other machines.
-        max_buffered_bytes: What all partitions together hold in memory ahead of the application.
-        allow_auto_create_topics: Have brokers create the topics that are asked for.
-        max_records_per_partition: How many records of one partition a get returns at most.
-        on_bad_record: What to do about records that cannot be read or deserialised: "raise", or a
-            function that decides; see `aiokafka_lite.bad_records`.
+    To type checkers it is generic in what the deserialisers make of keys and values.
 
     Raises:
         ValueError: A value cannot be used.
@@ -132,48 +89,185 @@ class ConsumerConfig(Settings):
     """
 
     secrets = frozenset({"sasl_plain_password", "sasl_oauth_token_provider"})
+    _is_made = False
 
-    bootstrap_servers: str | Sequence[str] = "localhost"
-    client_id: str = DEFAULT_CLIENT_ID
-    group_id: str | None = None
-    group_instance_id: str | None = None
-    key_deserializer: AnyDeserializer | None = None
-    value_deserializer: AnyDeserializer | None = None
-    fetch_max_wait_ms: int = 500
-    fetch_max_bytes: int = 52_428_800
-    fetch_min_bytes: int = 1
-    max_partition_fetch_bytes: int = 1_048_576
-    request_timeout_ms: int = 40_000
-    retry_backoff_ms: int = 100
-    auto_offset_reset: str = "latest"
-    enable_auto_commit: bool = True
-    auto_commit_interval_ms: int = 5_000
-    check_crcs: bool = True
-    metadata_max_age_ms: int = 300_000
-    partition_assignment_strategy: Sequence[type[AbstractPartitionAssignor]] = ()
-    max_poll_interval_ms: int = 300_000
-    rebalance_timeout_ms: int | None = None
-    session_timeout_ms: int = 10_000
-    heartbeat_interval_ms: int = 3_000
-    consumer_timeout_ms: int = 200
-    max_poll_records: int | None = None
-    ssl_context: ssl.SSLContext | None = None
-    security_protocol: str = "PLAINTEXT"
-    exclude_internal_topics: bool = True
-    connections_max_idle_ms: int | None = 540_000
-    isolation_level: str = "read_uncommitted"
-    sasl_mechanism: str = "PLAIN"
-    sasl_plain_password: str | None = None
-    sasl_plain_username: str | None = None
-    sasl_kerberos_service_name: str = "kafka"
-    sasl_kerberos_domain_name: str | None = None
-    sasl_oauth_token_provider: AbstractTokenProvider | None = None
-    client_rack: str | None = None
-    allow_plaintext_credentials: bool = False
-    max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES
-    allow_auto_create_topics: bool = True
-    max_records_per_partition: int | None = None
-    on_bad_record: OnBadRecord = "raise"
+    # AIOKafkaConsumer takes these arguments (`takes_arguments_of`): they are written here only.
+    def __init__(
+        self,
+        *topics: str,
+        loop: asyncio.AbstractEventLoop | None = None,
+        bootstrap_servers: str | Sequence[str] = "localhost",
+        client_id: str = DEFAULT_CLIENT_ID,
+        group_id: str | None = None,
+        group_instance_id: str | None = None,
+        key_deserializer: Callable[[bytes], KT] | DeserializerOf[KT] | None = None,
+        value_deserializer: Callable[[bytes], VT] | DeserializerOf[VT] | None = None,
+        fetch_max_wait_ms: int = 500,
+        fetch_max_bytes: int = 52_428_800,
+        fetch_min_bytes: int = 1,
+        max_partition_fetch_bytes: int = 1_048_576,
+        request_timeout_ms: int = 40_000,
+        retry_backoff_ms: int = 100,
+        auto_offset_reset: str = "latest",
+        enable_auto_commit: bool = True,
+        auto_commit_interval_ms: int = 5_000,
+        check_crcs: bool = True,
+        metadata_max_age_ms: int = 300_000,
+        partition_assignment_strategy: Sequence[type[AbstractPartitionAssignor]] = (
+            RoundRobinPartitionAssignor,
+        ),
+        max_poll_interval_ms: int = 300_000,
+        rebalance_timeout_ms: int | None = None,
+        session_timeout_ms: int = 10_000,
+        heartbeat_interval_ms: int = 3_000,
+        consumer_timeout_ms: int = 200,
+        max_poll_records: int | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        security_protocol: str = "PLAINTEXT",
+        api_version: object = None,
+        exclude_internal_topics: bool = True,
+        connections_max_idle_ms: int | None = 540_000,
+        isolation_level: str = "read_uncommitted",
+        sasl_mechanism: str = "PLAIN",
+        sasl_plain_password: str | None = None,
+        sasl_plain_username: str | None = None,
+        sasl_kerberos_service_name: str = "kafka",
+        sasl_kerberos_domain_name: str | None = None,
+        sasl_oauth_token_provider: AbstractTokenProvider | None = None,
+        client_rack: str | None = None,
+        allow_plaintext_credentials: bool = False,
+        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
+        allow_auto_create_topics: bool = True,
+        max_records_per_partition: int | None = None,
+        on_bad_record: OnBadRecord = "raise",
+    ) -> None:
+        """Take arguments and connect to nothing yet.
+
+        Without effect, accepted for aiokafka's sake: `consumer_timeout_ms` (how often aiokafka's
+        fetcher looks whether there is something to fetch: here nobody has to look), and what only
+        GSSAPI needs.
+
+        Args:
+            *topics: Names of topics to subscribe to.
+            loop: Deprecated: the loop on which the consumer is used, if it is not running yet.
+            bootstrap_servers: Where to ask for the cluster's brokers first: "host:port", several
+                with commas between them, or a list.
+            client_id: What brokers call this client in logs and quotas.
+            group_id: The group that shares the partitions out and keeps offsets; None: no group.
+            group_instance_id: A name that makes this a static member (KIP-345): a restart within
+                the session timeout starts no rebalance.
+            key_deserializer: Makes a record's key of its bytes; plain or async.
+            value_deserializer: The same for values.
+            fetch_max_wait_ms: How long a broker may wait until `fetch_min_bytes` are there.
+            fetch_max_bytes: What one answer holds at most, unless its first batch is larger.
+            fetch_min_bytes: What a broker waits for before it answers.
+            max_partition_fetch_bytes: What one partition adds to an answer; same exception.
+            request_timeout_ms: How long an answer may take before the request has failed.
+            retry_backoff_ms: How long to wait before a request is tried again, at first.
+            auto_offset_reset: Where to start without a committed offset, or with one that is gone:
+                "latest", "earliest", "none" (an error) or "by_duration:PT12H" (KIP-1106).
+            enable_auto_commit: Commit from time to time what was handed out before the latest get.
+            auto_commit_interval_ms: How often.
+            check_crcs: Compare each batch with its checksum.
+            metadata_max_age_ms: How old what is known of topics and leaders may get.
+            partition_assignment_strategy: Assignor classes: the first that all members have is
+                used.
+            max_poll_interval_ms: How long the application may ask for no records before the
+                consumer leaves the group.
+            rebalance_timeout_ms: How long members have to join again; None: `session_timeout_ms`.
+            session_timeout_ms: After so long without a heartbeat the group goes on without a
+                member.
+            heartbeat_interval_ms: How often a heartbeat is sent.
+            consumer_timeout_ms: Without effect.
+            max_poll_records: How many records a get returns at most; None: each get decides.
+            ssl_context: For TLS; `aiokafka_lite.helpers.create_ssl_context` makes one.
+            security_protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL".
+            api_version: Deprecated, without effect.
+            exclude_internal_topics: Leave internal topics out of what a pattern matches.
+            connections_max_idle_ms: After how long a connection that nobody uses is closed; None is
+                never.
+            isolation_level: "read_uncommitted", or "read_committed": records of transactions only
+                when these are committed.
+            sasl_mechanism: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512" or "OAUTHBEARER".
+            sasl_plain_password: For PLAIN and SCRAM.
+            sasl_plain_username: For PLAIN and SCRAM.
+            sasl_kerberos_service_name: Without effect.
+            sasl_kerberos_domain_name: Without effect.
+            sasl_oauth_token_provider: For OAUTHBEARER: an `AbstractTokenProvider`.
+            client_rack: Where this client is; records come from the replica there (KIP-392).
+            allow_plaintext_credentials: Send credentials without TLS to other machines.
+            max_buffered_bytes: What all partitions together hold in memory ahead of the
+                application.
+            allow_auto_create_topics: Brokers may create the topics that are asked for.
+            max_records_per_partition: How many records of one partition a get returns at most.
+            on_bad_record: What to do about records that cannot be read or deserialised: "raise", or
+                a function that decides; see `aiokafka_lite.bad_records`.
+        """
+        self.topics = topics
+        self.loop = loop
+        self.bootstrap_servers = bootstrap_servers
+        self.client_id = client_id
+        self.group_id = group_id
+        self.group_instance_id = group_instance_id
+        self.key_deserializer: AnyDeserializer | None = key_deserializer
+        self.value_deserializer: AnyDeserializer | None = value_deserializer
+        self.fetch_max_wait_ms = fetch_max_wait_ms
+        self.fetch_max_bytes = fetch_max_bytes
+        self.fetch_min_bytes = fetch_min_bytes
+        self.max_partition_fetch_bytes = max_partition_fetch_bytes
+        self.request_timeout_ms = request_timeout_ms
+        self.retry_backoff_ms = retry_backoff_ms
+        self.auto_offset_reset = auto_offset_reset
+        self.enable_auto_commit = enable_auto_commit
+        self.auto_commit_interval_ms = auto_commit_interval_ms
+        self.check_crcs = check_crcs
+        self.metadata_max_age_ms = metadata_max_age_ms
+        self.partition_assignment_strategy = partition_assignment_strategy
+        self.max_poll_interval_ms = max_poll_interval_ms
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.heartbeat_interval_ms = heartbeat_interval_ms
+        self.consumer_timeout_ms = consumer_timeout_ms
+        self.max_poll_records = max_poll_records
+        self.ssl_context = ssl_context
+        self.security_protocol = security_protocol
+        self.api_version = api_version
+        self.exclude_internal_topics = exclude_internal_topics
+        self.connections_max_idle_ms = connections_max_idle_ms
+        self.isolation_level = isolation_level
+        self.sasl_mechanism = sasl_mechanism
+        self.sasl_plain_password = sasl_plain_password
+        self.sasl_plain_username = sasl_plain_username
+        self.sasl_kerberos_service_name = sasl_kerberos_service_name
+        self.sasl_kerberos_domain_name = sasl_kerberos_domain_name
+        self.sasl_oauth_token_provider = sasl_oauth_token_provider
+        self.client_rack = client_rack
+        self.allow_plaintext_credentials = allow_plaintext_credentials
+        self.max_buffered_bytes = max_buffered_bytes
+        self.allow_auto_create_topics = allow_auto_create_topics
+        self.max_records_per_partition = max_records_per_partition
+        self.on_bad_record = on_bad_record
+        self._is_made = True
+        self._check()
+
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name, value):
+            if self._is_made:
+                super().__setattr__(name, value)  # refuses
+            vars(self)[name] = value
+
+    @override
+    def __repr__(self) -> str:
+        """Show what differs from the defaults, but for secrets."""
+        defaults = type(self).__init__.__kwdefaults__ or {}
+        given = [repr(topic) for topic in self.topics]
+        given += [
+            f"{name}={value!r}"
+            for name, value in vars(self).items()
+            if name in defaults and name not in self.secrets and value != defaults[name]
+        ]
+        return f"{type(self).__name__}({', '.join(given)})"
 
     @override
     def _check(self) -> None:
@@ -198,10 +292,10 @@ class ConsumerConfig(Settings):
 
         For what runs on its own: the application's callables often know the consumer.
         """
-        same: ConsumerConfig = object.__new__(type(self))
-        vars(same).update(vars(self))
-        for name in ("key_deserializer", "value_deserializer", "on_bad_record"):
-            vars(same).pop(name, None)
+        same: ConsumerConfig = object.__new__(ConsumerConfig)
+        vars(same).update(
+            vars(self), key_deserializer=None, value_deserializer=None, on_bad_record="raise"
+        )
         return same
 
     def _check_security(self) -> None:
@@ -344,6 +438,25 @@ class ConsumerConfig(Settings):
         """Seconds after which an unused connection is closed; None: never."""
         idle_ms = self.connections_max_idle_ms
         return None if idle_ms is None else idle_ms / 1000
+
+
+def takes_arguments_of(
+    config: Callable[P, MadeT],
+) -> Callable[[Callable[[OwnerT, MadeT], None]], Callable[Concatenate[OwnerT, P], None]]:
+    """Make a constructor that is written to take a config take the config's arguments instead.
+
+    Type checkers, `help` and `inspect.signature` show these with types, defaults and docs.
+    """
+
+    def decorate(init: Callable[[OwnerT, MadeT], None]) -> Callable[Concatenate[OwnerT, P], None]:
+        def construct(self: OwnerT, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            init(self, config(*args, **kwargs))
+
+        update_wrapper(construct, vars(config)["__init__"])
+        construct.__module__, construct.__qualname__ = init.__module__, init.__qualname__
+        return construct
+
+    return decorate
 
 
 # --- Where to start without a usable offset ---------------------------------------------------

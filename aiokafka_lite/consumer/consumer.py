@@ -5,26 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import ssl
 import time
 import traceback
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, SupportsIndex, overload
 
 from aiokafka_lite._compat import KT, VT, Self, override, timeout, timeout_at
-from aiokafka_lite.abc import AbstractTokenProvider, ConsumerRebalanceListener
+from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.aiokafka_names import AiokafkaNames
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
-from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.buffer.delivering import LentDelivery, make_delivery
 from aiokafka_lite.consumer.caller import as_if_running, running_loop
 from aiokafka_lite.consumer.config import (
-    DEFAULT_CLIENT_ID,
-    DEFAULT_MAX_BUFFERED_BYTES,
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     NAMED_TUPLES,
@@ -37,6 +33,7 @@ from aiokafka_lite.consumer.config import (
     check_pattern,
     check_timestamps,
     check_topics,
+    takes_arguments_of,
 )
 from aiokafka_lite.consumer.delivery.iteration import RecordIterator
 from aiokafka_lite.consumer.engine import Engine
@@ -64,13 +61,11 @@ from aiokafka_lite.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPa
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from aiokafka_lite.bad_records import OnBadRecord
     from aiokafka_lite.consumer.buffer.chunk import Record
     from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
     from aiokafka_lite.consumer.monitoring.health import Health
     from aiokafka_lite.consumer.parts import Running
     from aiokafka_lite.consumer.positions.leader_lookup import FoundOffset
-    from aiokafka_lite.deserializers import DeserializerOf
     from aiokafka_lite.structs import ConsumerRecord
 
 CommitOffsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
@@ -115,111 +110,21 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
         NotImplementedError: sasl_mechanism is GSSAPI (Kerberos).
     """
 
-    def __init__(
-        self,
-        *topics: str,
-        loop: asyncio.AbstractEventLoop | None = None,
-        bootstrap_servers: str | Sequence[str] = "localhost",
-        client_id: str = DEFAULT_CLIENT_ID,
-        group_id: str | None = None,
-        group_instance_id: str | None = None,
-        key_deserializer: Callable[[bytes], KT] | DeserializerOf[KT] | None = None,
-        value_deserializer: Callable[[bytes], VT] | DeserializerOf[VT] | None = None,
-        fetch_max_wait_ms: int = 500,
-        fetch_max_bytes: int = 52_428_800,
-        fetch_min_bytes: int = 1,
-        max_partition_fetch_bytes: int = 1_048_576,
-        request_timeout_ms: int = 40_000,
-        retry_backoff_ms: int = 100,
-        auto_offset_reset: str = "latest",
-        enable_auto_commit: bool = True,
-        auto_commit_interval_ms: int = 5_000,
-        check_crcs: bool = True,
-        metadata_max_age_ms: int = 300_000,
-        partition_assignment_strategy: Sequence[type[AbstractPartitionAssignor]] = (
-            RoundRobinPartitionAssignor,
-        ),
-        max_poll_interval_ms: int = 300_000,
-        rebalance_timeout_ms: int | None = None,
-        session_timeout_ms: int = 10_000,
-        heartbeat_interval_ms: int = 3_000,
-        consumer_timeout_ms: int = 200,
-        max_poll_records: int | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        security_protocol: str = "PLAINTEXT",
-        api_version: object = None,
-        exclude_internal_topics: bool = True,
-        connections_max_idle_ms: int | None = 540_000,
-        isolation_level: str = "read_uncommitted",
-        sasl_mechanism: str = "PLAIN",
-        sasl_plain_password: str | None = None,
-        sasl_plain_username: str | None = None,
-        sasl_kerberos_service_name: str = "kafka",
-        sasl_kerberos_domain_name: str | None = None,
-        sasl_oauth_token_provider: AbstractTokenProvider | None = None,
-        client_rack: str | None = None,
-        allow_plaintext_credentials: bool = False,
-        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
-        allow_auto_create_topics: bool = True,
-        max_records_per_partition: int | None = None,
-        on_bad_record: OnBadRecord = "raise",
-    ) -> None:
-        # Nothing to stop, and nothing to warn of, until the arguments have been found good.
-        self._closed = True
-        if loop is not None:
+    @takes_arguments_of(ConsumerConfig)
+    def __init__(self, config: ConsumerConfig[KT, VT]) -> None:
+        if config.loop is not None:
             _warn_deprecated(
                 "The loop argument is deprecated: a consumer made inside a loop belongs to it"
             )
-        if api_version is not None:
+        if config.api_version is not None:
             _warn_deprecated(
                 "The `api_version` parameter has been deprecated, and does nothing: versions are "
                 "negotiated with each broker"
             )
-        self._loop = loop or running_loop()
-        self._config = ConsumerConfig(
-            bootstrap_servers=bootstrap_servers,
-            client_id=client_id,
-            group_id=group_id,
-            group_instance_id=group_instance_id,
-            key_deserializer=key_deserializer,
-            value_deserializer=value_deserializer,
-            fetch_max_wait_ms=fetch_max_wait_ms,
-            fetch_max_bytes=fetch_max_bytes,
-            fetch_min_bytes=fetch_min_bytes,
-            max_partition_fetch_bytes=max_partition_fetch_bytes,
-            request_timeout_ms=request_timeout_ms,
-            retry_backoff_ms=retry_backoff_ms,
-            auto_offset_reset=auto_offset_reset,
-            enable_auto_commit=enable_auto_commit,
-            auto_commit_interval_ms=auto_commit_interval_ms,
-            check_crcs=check_crcs,
-            metadata_max_age_ms=metadata_max_age_ms,
-            partition_assignment_strategy=partition_assignment_strategy,
-            max_poll_interval_ms=max_poll_interval_ms,
-            rebalance_timeout_ms=rebalance_timeout_ms,
-            session_timeout_ms=session_timeout_ms,
-            heartbeat_interval_ms=heartbeat_interval_ms,
-            consumer_timeout_ms=consumer_timeout_ms,
-            max_poll_records=max_poll_records,
-            ssl_context=ssl_context,
-            security_protocol=security_protocol,
-            exclude_internal_topics=exclude_internal_topics,
-            connections_max_idle_ms=connections_max_idle_ms,
-            isolation_level=isolation_level,
-            sasl_mechanism=sasl_mechanism,
-            sasl_plain_password=sasl_plain_password,
-            sasl_plain_username=sasl_plain_username,
-            sasl_kerberos_service_name=sasl_kerberos_service_name,
-            sasl_kerberos_domain_name=sasl_kerberos_domain_name,
-            sasl_oauth_token_provider=sasl_oauth_token_provider,
-            client_rack=client_rack,
-            allow_plaintext_credentials=allow_plaintext_credentials,
-            max_buffered_bytes=max_buffered_bytes,
-            allow_auto_create_topics=allow_auto_create_topics,
-            max_records_per_partition=max_records_per_partition,
-            on_bad_record=on_bad_record,
-        )
-        self._group_id = group_id
+        topics = check_topics(config.topics)
+        self._loop = config.loop or running_loop()
+        self._config = config
+        self._group_id = config.group_id
         self._source_traceback = traceback.extract_stack() if self._loop.get_debug() else None
         self._state = SubscriptionState()
         # Held here only, as is the listener: what goes on by itself must not keep alive what may
@@ -252,7 +157,7 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
         # What the stop could not commit, once it is over.
         self._stopping: asyncio.Future[Mapping[TopicPartition, OffsetAndMetadata]] | None = None
         if topics:
-            self._state.subscribe(check_topics(topics))
+            self._state.subscribe(topics)
         self._closed = False
 
     def __repr__(self) -> str:
@@ -1150,7 +1055,7 @@ _ORIGINAL: Final[Mapping[str, object]] = MappingProxyType(
 
 
 def _warn_deprecated(message: str) -> None:
-    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    warnings.warn(message, DeprecationWarning, stacklevel=4)  # beyond `construct`
 
 
 class _LentListener(ConsumerRebalanceListener):

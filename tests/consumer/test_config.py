@@ -1,8 +1,48 @@
 from __future__ import annotations
 
+import ast
+import inspect
+import pydoc
+import re
+import textwrap
+
 import pytest
 
+from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.consumer.config import ConsumerConfig
+
+
+def test_each_argument_is_an_attribute_of_its_name() -> None:
+    source = textwrap.dedent(inspect.getsource(ConsumerConfig.__init__))
+    (function,) = ast.parse(source).body
+    kept = {
+        target.attr: ast.unparse(node.value)
+        for node in ast.walk(function)
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Attribute)
+    }
+    arguments = [*inspect.signature(ConsumerConfig).parameters]
+    assert {name: kept.pop(name) for name in arguments} == {name: name for name in arguments}
+    assert [*kept] == ["_is_made"]
+
+
+def test_the_consumer_shows_the_arguments_with_types_defaults_and_docs() -> None:
+    assert inspect.signature(AIOKafkaConsumer) == inspect.signature(ConsumerConfig)
+    shown = pydoc.plain(pydoc.render_doc(AIOKafkaConsumer))
+    assert re.search("fetch_max_wait_ms: '?int'? = 500", shown)
+    for name in inspect.signature(AIOKafkaConsumer).parameters:
+        assert f"{name}: " in (AIOKafkaConsumer.__init__.__doc__ or ""), name
+    assert AIOKafkaConsumer.__init__.__qualname__ == "AIOKafkaConsumer.__init__"
+
+
+def test_a_config_never_changes() -> None:
+    config = ConsumerConfig(group_id="g")
+    with pytest.raises(AttributeError, match="does not change"):
+        config.group_id = "h"
+    with pytest.raises(AttributeError, match="does not change"):
+        del config.group_id
+    assert config.group_id == "g"
 
 
 def test_arguments_of_aiokafka_without_a_meaning_here_are_accepted() -> None:

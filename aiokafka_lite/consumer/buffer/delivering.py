@@ -161,7 +161,7 @@ class LentDelivery:
         return self._present().asks_application
 
 
-def make_delivery(config: ConsumerConfig, events: Events) -> Delivery:
+def make_delivery(config: ConsumerConfig[object, object], events: Events) -> Delivery:
     """Return how a consumer with these arguments delivers.
 
     Raises:
