@@ -90,7 +90,7 @@ class TaskScope:
         """
         if self._failure is not None:
             # A copy: the traceback of what is raised holds whoever has asked, and is kept here.
-            raise _own_copy(self._failure)
+            raise own_copy(self._failure)
 
     def spawn(
         self, coro: Coroutine[object, None, T], *, name: str, may_be_cancelled: bool = False
@@ -255,7 +255,7 @@ class TaskScope:
         return [task for task in self._tasks if task is not current]
 
 
-def _own_copy(error: BaseException) -> BaseException:
+def own_copy(error: BaseException) -> BaseException:
     """Return a copy to raise; the error itself if it cannot be copied."""
     try:
         own = copy.copy(error)

@@ -6,7 +6,8 @@ its parts that answer what is asked of aiokafka's.
 ==============================================  ====================================================
 attribute                                       asked by
 ==============================================  ====================================================
-``_group_id``, ``_closed``                      everybody; plain attributes of the consumer
+``_group_id``                                   everybody; a plain attribute of the consumer
+``_closed``                                     everybody; some set it, so that nobody is warned
 ``_subscription.topics``                        FastStream's log of assignments
 ``_coordinator.member_id``                      FastStream's log of assignments
 ``_coordinator._rejoin_needed_fut.done()``      health checks: is a rebalance due or under way
@@ -25,7 +26,7 @@ from collections.abc import Sequence
 
 from aiokafka_lite.consumer.assignors.abstract import TopicsOfCluster
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.engine import Engine
+from aiokafka_lite.consumer.life import Engine
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.structs import BrokerMetadata
@@ -36,6 +37,15 @@ class AiokafkaNames:
 
     _engine: Engine
     _config: ConsumerConfig[object, object]
+    _is_written_off = False
+
+    @property
+    def _closed(self) -> bool:
+        return self._is_written_off or self._engine.life.is_over
+
+    @_closed.setter
+    def _closed(self, is_closed: bool) -> None:
+        self._is_written_off = is_closed
 
     @property
     def _subscription(self) -> SubscriptionNames:
@@ -44,7 +54,7 @@ class AiokafkaNames:
     @property
     def _coordinator(self) -> CoordinatorNames | None:
         # As in aiokafka there is none before the start.
-        return CoordinatorNames(self._engine) if self._engine.is_running else None
+        return CoordinatorNames(self._engine) if self._engine.current is not None else None
 
     @property
     def _client(self) -> ClientNames:
@@ -123,7 +133,7 @@ class ClientNames:
         aiokafka only looks whether there is a connection, or can be: a broker that hangs seems
         ready to it.
         """
-        if node_id is None or not self._engine.is_running:
+        if node_id is None or self._engine.current is None:
             return False
         try:
             await self._engine.running.cluster.request(node_id, MetadataRequest(topics=[]))

@@ -452,8 +452,10 @@ def takes_arguments_of(
         def construct(self: OwnerT, /, *args: P.args, **kwargs: P.kwargs) -> None:
             init(self, config(*args, **kwargs))
 
-        update_wrapper(construct, vars(config)["__init__"])
-        construct.__module__, construct.__qualname__ = init.__module__, init.__qualname__
+        taking = vars(config)["__init__"]
+        taking.__qualname__ = init.__qualname__  # which a TypeError names: what the user called
+        update_wrapper(construct, taking)
+        construct.__module__ = init.__module__
         return construct
 
     return decorate

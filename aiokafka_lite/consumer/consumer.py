@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, SupportsIndex, overload
 
-from aiokafka_lite._compat import KT, VT, Self, override, timeout, timeout_at
+from aiokafka_lite._compat import KT, VT, Self, override, timeout_at
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.aiokafka_names import AiokafkaNames
 from aiokafka_lite.consumer.assignment.cursor import Cursor
@@ -36,11 +36,11 @@ from aiokafka_lite.consumer.config import (
     takes_arguments_of,
 )
 from aiokafka_lite.consumer.delivery.iteration import RecordIterator
-from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.events.stream import (
     DEFAULT_BUFFERED_EVENTS,
     EventSubscription,
 )
+from aiokafka_lite.consumer.life import Engine
 from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
 from aiokafka_lite.consumer.wrapped_gets import (
     NO_RECORDS,
@@ -154,14 +154,14 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
         # after `unsubscribe` it is still told.
         self._listener: ConsumerRebalanceListener | None = None
         self._former_listener: ConsumerRebalanceListener | None = None
-        # What the stop could not commit, once it is over.
-        self._stopping: asyncio.Future[Mapping[TopicPartition, OffsetAndMetadata]] | None = None
         if topics:
             self._state.subscribe(topics)
-        self._closed = False
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._config.client_id!r} in group {self._group_id!r}>"
+        return (
+            f"<{type(self).__name__} of {self._config.client_id!r} in group {self._group_id!r}, "
+            f"{self._engine.life.stage.value}>"
+        )
 
     # --- Start and stop -------------------------------------------------------------------
     async def start(self) -> None:
@@ -210,32 +210,7 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
         self, timeout_s: float, *, is_clean: bool
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         self._engine.owner.check()
-        if self._stopping is not None:
-            return await self._await_stop(self._stopping, timeout_s)
-        self._closed = True
-        stopping = self._stopping = self._loop.create_future()
-        offsets: Mapping[TopicPartition, OffsetAndMetadata] = {}
-        if self._config.enable_auto_commit and self._group_id is not None:
-            handed_out = self._state.handed_out_offsets
-            offsets = handed_out() if is_clean else self._state.processed_offsets()
-        try:
-            await self._engine.stop(self._loop.time() + timeout_s, offsets)
-        finally:
-            stopping.set_result(self._engine.uncommitted)
-        return dict(stopping.result())
-
-    async def _await_stop(
-        self,
-        stopping: asyncio.Future[Mapping[TopicPartition, OffsetAndMetadata]],
-        timeout_s: float,
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        if not self._engine.is_called_by_listener():
-            try:
-                async with timeout(timeout_s):
-                    await asyncio.shield(stopping)
-            except asyncio.TimeoutError:
-                pass
-        return dict(self._engine.uncommitted)
+        return dict(await self._engine.stop(timeout_s, is_clean=is_clean))
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -248,10 +223,10 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
         tb: TracebackType | None,
     ) -> None:
         """Stop. Left by an exception, the latest get's records are not committed."""
-        if isinstance(exc, Exception) and not self._engine.is_stopped:
+        if isinstance(exc, Exception) and not self._engine.life.is_over:
             from aiokafka_lite.consumer.monitoring.diagnosis import last_words
 
-            self._engine.left_by = last_words(self._state, exc)
+            self._engine.life.left_by = last_words(self._state, exc)
         await self._stop(DEFAULT_STOP_TIMEOUT_S, is_clean=exc_type is None)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -261,7 +236,7 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
         )
 
     def __del__(self) -> None:
-        # In a forked child it is the parent's to stop it.
+        # There is nothing to stop if an argument was refused; in a forked child it is the parent's.
         if getattr(self, "_closed", True) or self._engine.owner.is_forked:
             return
         self._engine.abandon()  # first of all: a warning may be an error
@@ -435,10 +410,10 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
         """
         self._engine.owner.check()
         wanted = check_partitions(partitions)
-        self._engine.raise_if_stopped()
+        self._engine.life.raise_if_over()
         check_max_records(max_records)
         check_max_records(max_records_per_partition, "max_records_per_partition")
-        self._engine.raise_if_unusable()
+        self._engine.gate.check()
         for tp in wanted:
             self._state.require_known(tp)
         try:
@@ -468,7 +443,7 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
                 return record  # type: ignore[return-value]  # deserialised
         self._engine.owner.check()
         wanted = check_partitions(partitions)
-        self._engine.raise_if_stopped()
+        self._engine.life.raise_if_over()
         for tp in wanted:
             self._state.require_known(tp)
         if wanted and not any(tp in self._state.assignment for tp in wanted):
@@ -529,7 +504,7 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
         """
         self._engine.owner.check_now()
         check_max_records(max_rows, "max_rows")
-        self._engine.raise_if_stopped()
+        self._engine.life.raise_if_over()
         return self._use_arrow().batches(schema, max_rows, self)
 
     def _use_arrow(self) -> ArrowGets:
@@ -549,7 +524,7 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord[KT, VT]]:
         self._engine.owner.check()
-        self._engine.raise_if_stopped()
+        self._engine.life.raise_if_over()
         self._choose_way()
         return self
 
@@ -635,7 +610,7 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
 
     async def _reset(self, partitions: tuple[TopicPartition, ...], timestamp: int) -> bool:
         self._engine.owner.check()
-        self._engine.raise_if_unusable()
+        self._engine.gate.check()
         states = self._states(partitions)
         for state in states:
             self._state.request_reset(state, timestamp)
@@ -699,7 +674,7 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
             KafkaError: What keeps one from being found.
         """
         self._engine.owner.check()
-        self._engine.raise_if_unusable()
+        self._engine.gate.check()
         wanted = check_partitions((partition, *others))
         for tp in wanted:
             self._state.partition(tp)
@@ -832,7 +807,7 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
     def _check_change(self) -> None:
         """Check that what is read, and from where, can be changed now and will still count."""
         self._engine.owner.check_now()
-        self._engine.raise_if_stopped()
+        self._engine.life.raise_if_over()
 
     def paused(self) -> set[TopicPartition]:
         """Return the partitions that are paused."""

@@ -42,7 +42,7 @@ from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.commits.commits import Commits
-    from aiokafka_lite.consumer.engine import Engine
+    from aiokafka_lite.consumer.life import Engine
     from aiokafka_lite.consumer.membership.classic.membership import GroupMembership
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Running:
             self.cluster,
             self.lookup,
             self.commits.positions,
-            engine.on_error,
+            engine.gate.post,
             self.lives.is_young,
             scope=self.scopes.positions,
             rng=rng,
@@ -135,7 +135,7 @@ class Running:
         coordinator = Coordinator(self.cluster, group_id, state.events)
         member = Member(group_id, config.group_instance_id)
         commits = Commits(
-            config, state, self.cluster, coordinator, member, rng=rng, on_error=engine.on_error
+            config, state, self.cluster, coordinator, member, rng=rng, on_error=engine.gate.post
         )
         membership = GroupMembership(
             config,
@@ -146,8 +146,8 @@ class Running:
             commits,
             scope=self.scopes.grouping,
             rng=rng,
-            on_error=engine.on_error,
-            on_listener_error=engine.on_listener_error,
+            on_error=engine.gate.post,
+            on_listener_error=engine.gate.post_to_poll,
         )
         return commits, membership
 

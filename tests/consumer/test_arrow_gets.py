@@ -10,6 +10,7 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.consumer.buffer import decode
+from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     CorruptRecordException,
@@ -419,10 +420,10 @@ async def test_what_happens_to_a_partition_during_the_pause_takes_effect(
         elif change == "revoke":
             buffers.state.assign_from_user([B])
         else:
-            buffers.state.hold_hand_outs()
+            buffers.state.gate.hold(Hold.LISTENER)
         await asyncio.sleep(0.01)
         assert not get.done(), change
-        buffers.state.release_hand_outs()
+        buffers.state.gate.release(Hold.LISTENER)
         buffers.put({B: batch(0, 1)})
         expected = of(A, 0, 1) + of(B, 0) if change == "hold" else of(B, 0)
         assert await get == expected, change

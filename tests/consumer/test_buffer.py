@@ -7,6 +7,7 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.consumer.buffer import decode
+from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     CorruptRecordException,
@@ -181,11 +182,11 @@ async def test_held_hand_outs_wait_for_the_release() -> None:
     buffers = Buffers()
     buffers.put({A: batch(0, 2)})
     assert (await buffers.gets.one(())).offset == 0
-    buffers.state.hold_hand_outs()
+    buffers.state.gate.hold(Hold.LISTENER)
     get = asyncio.ensure_future(buffers.gets.one(()))
     await asyncio.sleep(0.01)
     assert not get.done()
-    buffers.state.release_hand_outs()
+    buffers.state.gate.release(Hold.LISTENER)
     assert (await get).offset == 1
 
 

@@ -229,7 +229,7 @@ async def test_a_record_that_no_get_comes_past(kafka: KafkaHandle) -> None:
 
 async def test_an_error_of_the_consumer_as_a_whole(broker: Broker) -> None:
     async with consumer_of(broker, "t") as consumer:
-        consumer._engine.on_error(KafkaConnectionError("something"))
+        consumer._state.gate.post(KafkaConnectionError("something"))
         assert cause_of(consumer, T0) is Cause.ERROR_WAITS
         assert "the next get raises KafkaConnectionError: something" in consumer.explain(T0)
         with pytest.raises(KafkaConnectionError):

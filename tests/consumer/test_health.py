@@ -319,7 +319,7 @@ async def test_only_some_of_many_failing_partitions_are_named(broker: Broker) ->
 async def test_an_error_that_waits_is_said(broker: Broker) -> None:
     async with consumer_of(broker, "t") as consumer:
         await until(consumer, is_ok)
-        consumer._engine.on_error(KafkaStorageError("something"))
+        consumer._state.gate.post(KafkaStorageError("something"))
         health = consumer.health()
         assert health.verdict == "degraded"
         assert len(health.reasons) == 1

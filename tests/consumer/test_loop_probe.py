@@ -10,6 +10,7 @@ import time
 import pytest
 
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.monitoring.loop_probe import BLOCKED_S, INTERVAL_S, LoopProbe
 from aiokafka_lite.events import ConsumerEvent, LoopBlocked
 from tests.consumer.buffers import A, Buffers, batch
@@ -91,7 +92,7 @@ async def test_without_a_hand_out_the_application_is_not_blamed() -> None:
     event = await next_event(buffers.state)
     assert event.blocker.startswith("something else in this process")
     asyncio.get_running_loop().call_later(1, block, 0.5)
-    buffers.state.hold_hand_outs()
+    buffers.state.gate.hold(Hold.LISTENER)
     event = await next_event(buffers.state)
     assert event.blocker.startswith("the rebalance listener")
     probe.stop()

@@ -40,7 +40,7 @@ class Watched(ByteBudget):
 @pytest.fixture(autouse=True)
 def watched_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     scratch._kept.clear()  # what other tests' batches needed counts whole when it is used again
-    monkeypatch.setattr("aiokafka_lite.consumer.engine.ByteBudget", Watched)
+    monkeypatch.setattr("aiokafka_lite.consumer.life.ByteBudget", Watched)
 
 
 def budget_of(consumer: AIOKafkaConsumer) -> Watched:

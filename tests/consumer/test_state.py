@@ -219,12 +219,3 @@ def test_a_hand_out_without_a_get_of_its_own_ends_the_idle_time(state: Subscript
     assert state.idle_s(150.0) == 0.0
     state.set_settler(lambda: None)
     assert state.idle_s(155.0) == 5.0
-
-
-def test_holding_is_told_once_per_change(state: SubscriptionState) -> None:
-    told: list[bool] = []
-    state.observers.on_hold(lambda: told.append(state.is_held))
-    state.hold_hand_outs()
-    state.hold_hand_outs()
-    state.release_hand_outs()
-    assert told == [True, False]

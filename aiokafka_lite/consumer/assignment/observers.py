@@ -28,7 +28,6 @@ class Observers:
         self._assignment: list[Callable[[], None]] = []
         self._partition: list[Callable[[Cursor], None]] = []
         self._discard: list[Callable[[Cursor], None]] = []
-        self._hold: list[Callable[[], None]] = []
         self._get: list[Callable[[], None]] = []
         self._departure: list[Callable[[Departure], None]] = []
         self._marks = [0] * len(self._lists())
@@ -49,10 +48,6 @@ class Observers:
     def on_partition_change(self, observer: Callable[[Cursor], None]) -> None:
         """Call `observer` after a partition was paused, resumed, moved or sent back."""
         self._partition.append(observer)
-
-    def on_hold(self, observer: Callable[[], None]) -> None:
-        """Call `observer` when hand-outs begin or cease to be held back."""
-        self._hold.append(observer)
 
     def on_discard(self, observer: Callable[[Cursor], None]) -> None:
         """Call `observer` when what is buffered of a partition must not be handed out."""
@@ -77,7 +72,6 @@ class Observers:
             self._assignment,
             self._partition,
             self._discard,
-            self._hold,
             self._get,
             self._departure,
         )
@@ -102,11 +96,6 @@ class Observers:
         """Tell that what is buffered of a partition must not be handed out."""
         for observer in self._discard:
             observer(partition)
-
-    def held(self) -> None:
-        """Tell that hand-outs begin or cease to be held back."""
-        for observer in self._hold:
-            observer()
 
     def get_began(self) -> None:
         """Tell that the application asks for records."""

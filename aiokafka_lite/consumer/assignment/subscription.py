@@ -21,6 +21,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
 from aiokafka_lite.consumer.assignment.observers import Departure, Observers
 from aiokafka_lite.consumer.caller import callbacks, is_in_callback
 from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
@@ -65,14 +66,14 @@ class SubscriptionState:
         self._raised: tuple[str, int] = ("", -1)
         # Records and rows handed out since the consumer was made; the gets count them.
         self.record_count = 0
-        # Between revocation and assignment, while the listener's callbacks run.
-        self.is_held = False
         # What the latest get handed out from; everything else handed out has been processed.
         self._latest: list[Cursor] = []
         self._settle: Callable[[], None] = _nothing
         self.observers = Observers()
         # Where the consumer's parts tell what happens.
         self.events = Events()
+        # Whether gets hand out anything, and what the next one raises.
+        self.gate = Gate(self.note_raised)
 
     def set_settler(self, settle: Callable[[], None]) -> None:
         """Set what brings positions up to date before they are read.
@@ -404,19 +405,6 @@ class SubscriptionState:
         self.observers.partition_changed(partition)
 
     # --- Gets -------------------------------------------------------------------------------
-    def hold_hand_outs(self) -> None:
-        """Hand out nothing until `release_hand_outs`; idempotent."""
-        self._set_held(True)
-
-    def release_hand_outs(self) -> None:
-        """Let the gets hand out again; idempotent."""
-        self._set_held(False)
-
-    def _set_held(self, is_held: bool) -> None:
-        if self.is_held != is_held:
-            self.is_held = is_held
-            self.observers.held()
-
     @property
     def hand_out_count(self) -> int:
         """How many times something was handed out: a list of records, or some one by one."""

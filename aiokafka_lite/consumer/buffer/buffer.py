@@ -151,7 +151,7 @@ class Buffer:
         state.observers.on_discard(self.drop)
         state.observers.on_assignment_change(self.wake)
         state.observers.on_partition_change(self._partition_changed)
-        state.observers.on_hold(self.wake)
+        state.gate.on_change(self.wake)
 
     # --- The fetchers' side ---------------------------------------------------------------
     def has_untaken(self, node_id: int) -> bool:
@@ -228,7 +228,7 @@ class Buffer:
             is_behind: The fetch is known to bring records.
         """
         awaited: frozenset[TopicPartition] = frozenset()
-        if not self._state.is_held:
+        if not self._state.gate.holds:
             awaited = frozenset(self.awaited())
         are_others_dropped = is_behind and bool(awaited) and awaited == self.sought
         for partition in self.line.partitions():

@@ -49,12 +49,12 @@ class Line:
         """Whether a share is still the first of its partition, and may be handed out."""
         partition = part.partition
         is_first = self.first_share(partition) is part
-        return is_first and not partition.is_paused and not self._state.is_held
+        return is_first and not partition.is_paused and not self._state.gate.holds
 
     # --- Whose turn it is -----------------------------------------------------------------
     def served(self, wanted: Wanted) -> Iterator[Cursor]:
         """Yield the partitions that may be served, of those wanted (none named: of all)."""
-        if self._state.is_held:
+        if self._state.gate.holds:
             return
         for partition in self._shares:
             if not partition.is_paused and (not wanted or partition.tp in wanted):
@@ -80,7 +80,7 @@ class Line:
 
     def has_decoded(self, wanted: Wanted) -> bool:
         """Whether a get of these partitions would hand out something without decoding."""
-        if self._state.is_held:
+        if self._state.gate.holds:
             return False
         for partition, shares in self._shares.items():
             is_wanted = not wanted or partition.tp in wanted

@@ -44,6 +44,7 @@ from aiokafka_lite.consumer.commits.requests import (
 )
 from aiokafka_lite.consumer.config import ConsumerConfig, check_offsets
 from aiokafka_lite.consumer.events.kinds import CommitFailed
+from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.member import (
     INTERRUPTION_BY_RECOVERY,
     LOSSES,
@@ -495,7 +496,7 @@ class Commits(CommittedReader):
             and identity == member.identity
             and member.state is MemberState.STABLE
         ):
-            self._state.hold_hand_outs()  # until the group task has dropped what is lost
+            self._state.gate.hold(Hold.LOST)  # until the group task has dropped what is lost
         member.interrupt(identity, interruption)
 
     @staticmethod

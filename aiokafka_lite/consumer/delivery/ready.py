@@ -32,7 +32,7 @@ class ReadyRecords:
         state.set_settler(self.settle)
         state.observers.on_discard(self._discard)
         state.observers.on_partition_change(self._park_if_paused)
-        state.observers.on_hold(self.close)
+        state.gate.on_change(self.close)
 
     def take(self, wanted: Wanted) -> Record | None:
         """Return the next record, if it is of a wanted partition and the time is not up."""

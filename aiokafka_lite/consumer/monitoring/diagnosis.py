@@ -22,8 +22,9 @@ from aiokafka_lite.client import Lane
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.fetching.source import Source
+from aiokafka_lite.consumer.gate import Hold
+from aiokafka_lite.consumer.life import Engine, Stage
 from aiokafka_lite.consumer.parts import Running
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
@@ -89,13 +90,13 @@ class Diagnosis(NamedTuple):
 
 def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
     """Find out why nothing comes of a partition at loop time `now`; changes nothing."""
-    running = engine.current
+    running, life = engine.current, engine.life
     if running is None:
-        if engine.is_stopped:
+        if life.is_over:
             return Diagnosis(Cause.STOPPED, stopped_text(engine))
         return Diagnosis(Cause.NOT_STARTED, not_started_text(engine, now))
-    for text in deaths(running):
-        return Diagnosis(Cause.TASK_DIED, text)
+    if life.stage is Stage.DEAD:
+        return Diagnosis(Cause.TASK_DIED, next(deaths(running)))
     partition = engine.state.assignment.get(tp)
     if partition is None:
         return _not_assigned(engine, running, tp, now)
@@ -110,7 +111,7 @@ def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
 
 def _not_assigned(engine: Engine, running: Running, tp: TopicPartition, now: float) -> Diagnosis:
     state = engine.state
-    if not engine.is_started:
+    if engine.life.stage is Stage.STARTING:
         return Diagnosis(Cause.STARTING, starting_text(engine, running, now))
     standing = running.membership.standing
     if standing is not None and standing.sits_out:
@@ -165,11 +166,12 @@ def _one_line(text: str) -> str:
 def stopped_text(engine: Engine) -> str:
     """Say that the consumer is stopped, and what has led to it."""
     stopped = "the consumer is stopped: make another one"
-    if engine.left_by:
-        return f"{stopped}. Its `async with` was left by {engine.left_by}"
-    if engine.failed_start is not None:
-        return f"{stopped}. Its start() had failed: {_one_line(str(engine.failed_start[1]))}"
-    for scope in () if engine.latest is None else engine.latest.scopes:
+    life = engine.life
+    if life.left_by:
+        return f"{stopped}. Its `async with` was left by {life.left_by}"
+    if life.failed_start is not None:
+        return f"{stopped}. Its start() had failed: {_one_line(str(life.failed_start[1]))}"
+    for scope in () if engine.parts is None else engine.parts.scopes:
         if scope.failure is not None:
             return f"{stopped}. A background task ({scope.name}) had died of {scope.failure!r}"
     if raised := engine.state.latest_raised:
@@ -179,9 +181,9 @@ def stopped_text(engine: Engine) -> str:
 
 def not_started_text(engine: Engine, now: float) -> str:
     """Say what to do about a consumer that is not started, and why it is not."""
-    if engine.failed_start is None:
+    if engine.life.failed_start is None:
         return "the consumer is not started: await consumer.start() first"
-    failed_at, error = engine.failed_start
+    failed_at, error = engine.life.failed_start
     return f"start() failed {seconds(now - failed_at)} ago, and may be called again: {error}"
 
 
@@ -222,18 +224,24 @@ def _out_of_group(group_id: str) -> Diagnosis:
 
 
 # --- The gets ---------------------------------------------------------------------------------
+GRAVEST_FIRST: Final = (Hold.LOST, Hold.LEASE, Hold.LISTENER)
+
+
 def _held(engine: Engine, running: Running, partition: Cursor) -> Diagnosis | None:
     standing = running.membership.standing
     if standing is not None and standing.sits_out:
         return _out_of_group(standing.group_id)
-    if partition.is_revoking or engine.state.is_held:
-        group = "" if standing is None else f" {standing.group_id} ({standing.state})"
-        doing = "is given back" if partition.is_revoking else "waits for the listener to return"
+    group = "the group" if standing is None else f"group {standing.group_id} ({standing.state})"
+    if partition.is_revoking or engine.gate.holds:
+        holds = engine.gate.holds
+        hold = next((each for each in GRAVEST_FIRST if each in holds), Hold.LISTENER)
+        doing = "is given back" if partition.is_revoking else hold.value
+        rebalances = " rebalances" if partition.is_revoking or hold is Hold.LISTENER else ""
         return Diagnosis(
             Cause.REBALANCING,
-            f"the group{group} rebalances: the partition {doing}, and gets hand out nothing",
+            f"{group}{rebalances}: the partition {doing}, and gets hand out nothing",
         )
-    if (error := engine.waiting_error) is not None:
+    if (error := engine.gate.posted_error) is not None:
         return Diagnosis(Cause.ERROR_WAITS, f"the next get raises {error}")
     return None
 

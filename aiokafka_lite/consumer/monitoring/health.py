@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
-from aiokafka_lite.consumer.engine import Engine
+from aiokafka_lite.consumer.life import Engine, Stage
 from aiokafka_lite.consumer.monitoring.diagnosis import (
     TROUBLES,
     Cause,
@@ -97,9 +97,9 @@ def examine(engine: Engine, now: float) -> Health:
 
 
 def _deaths(engine: Engine, running: Running | None) -> Iterator[str]:
-    if engine.is_stopped:
+    if engine.life.is_over:
         yield stopped_text(engine)
-    elif running is not None:
+    elif running is not None and engine.life.stage is Stage.DEAD:
         yield from deaths(running)
 
 
@@ -107,7 +107,7 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
     if running is None:
         yield not_started_text(engine, now)
         return
-    if not engine.is_started:
+    if engine.life.stage is Stage.STARTING:
         yield starting_text(engine, running, now)
     if (alone_since := _alone_since(running)) is not None:
         yield _no_broker_text(engine, running, now - alone_since)
@@ -116,10 +116,10 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
     for scope in running.scopes:
         for name, error in scope.degraded.items():
             yield f"{name} ({scope.name}) failed and is tried again: {error}"
-    if engine.is_started:
+    if engine.life.stage is not Stage.STARTING:
         yield from _topic_troubles(engine, running)
         yield from _group_troubles(engine, running, now)
-    if (waiting := engine.waiting_error) is not None:
+    if (waiting := engine.gate.posted_error) is not None:
         yield f"the next get raises {waiting}"
     failed_at = running.commits.failed_at
     if failed_at is not None and now - failed_at < FAILED_COMMIT_S:
@@ -236,7 +236,7 @@ def _partition_troubles(engine: Engine, running: Running, now: float) -> Iterato
         # What holds for all partitions was said already.
         if diagnosis.cause not in TROUBLES or diagnosis.cause is Cause.OUT_OF_GROUP:
             continue
-        if diagnosis.cause is Cause.ERROR_WAITS and engine.waiting_error is not None:
+        if diagnosis.cause is Cause.ERROR_WAITS and engine.gate.posted_error is not None:
             continue
         counts[diagnosis.cause] += 1
         if len(found) < MAX_NAMED:
@@ -262,7 +262,7 @@ def _may_be_in_trouble(engine: Engine, running: Running, partition: Cursor) -> b
 def _remarks(engine: Engine, running: Running) -> Iterator[str]:
     """Say what is as it should be and yet may surprise."""
     state = engine.state
-    if not engine.is_started or state.assignment:
+    if engine.life.stage is Stage.STARTING or state.assignment:
         paused = sum(partition.is_paused for partition in state.assignment.values())
         if paused:
             yield f"{paused} of {len(state.assignment)} partitions are paused"
@@ -283,7 +283,7 @@ def _remarks(engine: Engine, running: Running) -> Iterator[str]:
 
 def last_heartbeat_s(engine: Engine, now: float) -> float | None:
     """Return how long ago the coordinator answered last; None if it never did."""
-    standing = None if engine.latest is None else engine.latest.membership.standing
+    standing = None if engine.parts is None else engine.parts.membership.standing
     if standing is None or standing.last_contact_at is None:
         return None
     return now - standing.last_contact_at
@@ -291,9 +291,9 @@ def last_heartbeat_s(engine: Engine, now: float) -> float | None:
 
 def last_fetch_s(engine: Engine, now: float) -> float | None:
     """Return how long ago a broker answered a fetch; None if none did."""
-    if engine.latest is None:
+    if engine.parts is None:
         return None
-    counts = engine.latest.sources.counts.values()
+    counts = engine.parts.sources.counts.values()
     answers = [c.last_answer_at for c in counts if c.last_answer_at is not None]
     return now - max(answers) if answers else None
 

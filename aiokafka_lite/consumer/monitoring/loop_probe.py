@@ -23,6 +23,7 @@ from typing import Final
 
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.delivery.iteration import RecordIterator
+from aiokafka_lite.consumer.gate import Hold
 
 INTERVAL_S: Final = 0.1
 # A lag that is worth an event. A block of this and an interval is never missed, and is measured to
@@ -173,7 +174,7 @@ class LoopProbe:
                 f"the application{self._also}, after it was handed {partition.tp.topic}/"
                 f"{partition.tp.partition} up to offset {offset}{where}"
             )
-        if state.is_held:
+        if Hold.LISTENER in state.gate.holds:
             return "the rebalance listener, or something else in this process"
         return "something else in this process (PYTHONASYNCIODEBUG=1 has asyncio name it)"
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from aiokafka_lite.client import Lane
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.engine import Engine
 from aiokafka_lite.consumer.fetching.answer import NodeCounts
+from aiokafka_lite.consumer.life import Engine
 from aiokafka_lite.consumer.monitoring.diagnosis import diagnose
 from aiokafka_lite.consumer.monitoring.health import (
     lag_of,
@@ -35,7 +35,7 @@ EVENT_COUNTERS: Final = {
 
 def measure(engine: Engine, now: float) -> Row:
     """Return all metrics at loop time `now`; after a stop, what was counted until then."""
-    state, latest = engine.state, engine.latest
+    state, latest = engine.state, engine.parts
     state.settle()
     counts = [] if latest is None else list(latest.sources.counts.values())
     fetch_count = sum(c.fetch_count for c in counts)

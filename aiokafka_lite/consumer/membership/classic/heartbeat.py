@@ -14,6 +14,7 @@ from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.stream import LogLimit
+from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.member import (
     INTERRUPTION_BY_RECOVERY,
     LOSSES,
@@ -113,13 +114,16 @@ class Heartbeat:
         self._backoff.reset()
 
     def hold_if_expired(self) -> bool:
-        """Hand out nothing once the loop was blocked for too long; return whether it was.
+        """Hand out nothing while the lease is over; return whether it is.
 
-        Others may have the partitions by now. The next answer to a beat ends it.
+        It is over once the loop was blocked for too long: others may have the partitions by now.
+        The next answer to a beat, or giving the partitions back, ends that.
         """
         is_expired = self._loop.time() > self._expires_at
         if is_expired and self._member.state is MemberState.STABLE:
-            self._state.hold_hand_outs()
+            self._state.gate.hold(Hold.LEASE)
+        else:
+            self._state.gate.release(Hold.LEASE)
         return is_expired
 
     def _expect_to_run(self, by: float) -> None:
@@ -206,13 +210,14 @@ class Heartbeat:
                     self.note_contact(sent_at)
                 else:
                     if interruption in LOSSES and not is_rebalancing:
-                        self._state.hold_hand_outs()  # until the group task has dropped it all
+                        # Until the group task has dropped it all.
+                        self._state.gate.hold(Hold.LOST)
                     return interruption
             else:
                 self.beat_count += 1
                 self.note_contact(sent_at)
-            if not is_rebalancing and not self.hold_if_expired():
-                self._state.release_hand_outs()
+            if not is_rebalancing:
+                self.hold_if_expired()
 
     @property
     def last_contact_at(self) -> float | None:

@@ -23,6 +23,7 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, Sub
 from aiokafka_lite.consumer.assignment.topics import have_changed, is_subscribed, match_pattern
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import Assigned, ListenerFailed, Lost, Revoked
+from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.member import (
     LOSSES,
@@ -307,7 +308,8 @@ class GroupMembership:
         commit_by = (loop.time() + deadline) / 2
         if is_subscribed(state):
             state.begin_rebalance()
-        state.release_hand_outs()  # a loss may have held them; now there are none
+        state.gate.release(Hold.LISTENER, Hold.LOST)  # there is nothing left to hand out
+        self._heartbeat.hold_if_expired()  # the lease was that of the assignment
         async with self._heartbeat.kept_alive():
             await self._commits.settle_departed(commit_by)
             await self._tell_of_what_was_left(reason, deadline)
@@ -433,7 +435,7 @@ class GroupMembership:
         """Be stable: have the partitions fetched, heartbeat, and return what ends it."""
         member, state = self._member, self._state
         loop = asyncio.get_running_loop()
-        state.hold_hand_outs()
+        state.gate.hold(Hold.LISTENER)
         state.assign_from_group(share.partitions, is_unbroken=member.is_of_the_next_generation)
         state.restart_idle(loop.time())
         member.take_assignment()
@@ -452,8 +454,10 @@ class GroupMembership:
                     set(share.partitions),
                     deadline=loop.time() + self._config.rebalance_timeout_s,
                 )
-        if member.interruption not in LOSSES and not self._heartbeat.hold_if_expired():
-            state.release_hand_outs()  # otherwise at the next beat's outcome
+        if member.interruption in LOSSES:
+            state.gate.hold(Hold.LOST)
+        self._heartbeat.hold_if_expired()
+        state.gate.release(Hold.LISTENER)
         self._assigned_version = self._joined_version
         member.notify()
         heartbeat = self._heartbeat.start()

@@ -1,0 +1,167 @@
+"""Whether gets hand out anything just now, and what the next one raises.
+
+**Holds** are reasons why gets hand out nothing; they wait meanwhile. A hold ends when whoever set
+it says so, whatever other holds there are:
+
+    LISTENER  membership: from the new assignment on until the listener was told of it
+    LEASE     the heartbeat: the loop was blocked for so long that others may have the partitions;
+              until a beat is answered, or the assignment is given back
+    LOST      an answer said that the group does not count this member in any more; until the
+              group task, which that answer wakes, has given the partitions up
+
+**Errors**, the first of these that there is:
+
+    refusal   the consumer is not started, or it is stopped (life.py): every get, until it changes
+    death     what a background task died of: every get, until the stop
+    posted    what membership, commits or positions met and could not settle: one get each
+    listener  what the rebalance listener raised: one `poll`, and no other get
+
+Errors of a partition stand in the buffer behind its records, and are raised in their turn.
+
+While `is_troubled` is false there is no refusal, no death and nothing posted: a get that finds
+nothing wrong looks at that and at `holds`, and at nothing else.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from aiokafka_lite._tasks import own_copy
+from aiokafka_lite.errors import KafkaError
+
+
+class Hold(enum.Enum):
+    """Why gets hand out nothing; the values say it in a sentence about the partition."""
+
+    LISTENER = "waits for the listener to return"
+    LEASE = (
+        "may be another member's, as the event loop was blocked for most of the session timeout: "
+        "it waits for a heartbeat's answer"
+    )
+    LOST = "is lost, as the group does not count this member in any more"
+
+
+class Refusal(NamedTuple):
+    """What every get raises as long as the consumer is not running."""
+
+    kind: type[Exception]
+    text: str
+
+    def error(self) -> Exception:
+        """Return a new exception: the traceback of one that was raised holds whoever asked."""
+        return self.kind(self.text)
+
+
+class Gate:
+    """Holds and errors of one consumer's gets.
+
+    Args:
+        note_raised: Told of each posted error, just before a get raises it.
+    """
+
+    def __init__(self, note_raised: Callable[[BaseException], None]) -> None:
+        # Written here only; replaced, never changed.
+        self.holds: frozenset[Hold] = frozenset()
+        self.is_troubled = False
+        self._note_raised = note_raised
+        self._observers: list[Callable[[], None]] = []
+        self._refusal: Refusal | None = None
+        self._death: BaseException | None = None
+        # Each is raised by one get.
+        self._posted: deque[KafkaError] = deque()
+        self._listener_error: Exception | None = None
+
+    def on_change(self, observer: Callable[[], None]) -> None:
+        """Call `observer` when gets that wait, or hand out record by record, have to look again."""
+        self._observers.append(observer)
+
+    def _changed(self) -> None:
+        for observer in self._observers:
+            observer()
+
+    # --- Holds ----------------------------------------------------------------------------
+    def hold(self, reason: Hold) -> None:
+        """Hand out nothing until this reason is released; idempotent."""
+        self._set_holds(self.holds | {reason})
+
+    def release(self, *reasons: Hold) -> None:
+        """Undo `hold` for these reasons; gets hand out again once there is none. Idempotent."""
+        self._set_holds(self.holds.difference(reasons))
+
+    def _set_holds(self, holds: frozenset[Hold]) -> None:
+        is_turned = bool(holds) != bool(self.holds)
+        self.holds = holds
+        if is_turned:
+            self._changed()
+
+    # --- Errors ---------------------------------------------------------------------------
+    def refuse(self, refusal: Refusal) -> None:
+        """Let every get raise `refusal` until `admit`."""
+        self._refusal = refusal
+        self._trouble()
+
+    def admit(self) -> None:
+        """Let gets in: the consumer is being started. What its tasks died of before is over."""
+        self._refusal = self._death = None
+
+    def die(self, error: BaseException) -> None:
+        """Let every get raise what a background task died of."""
+        self._death = error
+        self._trouble()
+
+    def post(self, error: KafkaError) -> None:
+        """Let one get raise `error`: the waiting one, or the next.
+
+        What is met again before a get has raised it is one error: so there are few of them, and
+        none that was over long ago, however long the application stays away.
+        """
+        if any(type(e) is type(error) and e.tp == error.tp for e in self._posted):
+            return
+        self._posted.append(error)
+        self._trouble()
+
+    def post_to_poll(self, error: Exception) -> None:
+        """Let one `poll` raise what the listener raised; of several before it, the first."""
+        if self._listener_error is None:
+            self._listener_error = error
+            self._changed()
+
+    def _trouble(self) -> None:
+        self.is_troubled = True
+        self._changed()
+
+    @property
+    def posted_error(self) -> KafkaError | None:
+        """The posted error that the next get raises."""
+        return self._posted[0] if self._posted else None
+
+    def check(self) -> None:
+        """Raise what keeps a get from going on.
+
+        Raises:
+            ConsumerStoppedError: The consumer is stopped.
+            IllegalStateError: It was not started.
+            BaseException: What a background task died of, until the consumer is stopped.
+            KafkaError: What was posted, once.
+        """
+        if not self.is_troubled:
+            return
+        if self._refusal is not None:
+            raise self._refusal.error()
+        if self._death is not None:
+            # A copy: the traceback of what is raised holds whoever has asked, and is kept here.
+            raise own_copy(self._death)
+        if self._posted:
+            error = self._posted.popleft()
+            self._note_raised(error)
+            raise error.with_traceback(None)
+        self.is_troubled = False
+
+    def check_poll(self) -> None:
+        """Raise what only `poll` raises: the listener's error, once."""
+        if self._listener_error is not None:
+            error, self._listener_error = self._listener_error, None
+            raise error

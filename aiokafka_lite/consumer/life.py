@@ -1,0 +1,497 @@
+"""The life of a consumer: its stages, its start, its stop, and what it died of.
+
+::
+
+    NEW ──> STARTING ──> RUNNING ──> STOPPING ──> STOPPED
+     ^          │  └──> DEAD <─┘        ^
+     └─ UNDOING <─┘                     └── from every stage before
+
+    NEW        made, or a start of it failed and left nothing behind
+    STARTING   `start` connects, looks topics up and joins the group
+    RUNNING    `start` has returned
+    DEAD       a background task died of an error, which every get raises until the stop
+    UNDOING    a start failed or was cancelled: its parts are being stopped
+    STOPPING   `stop` commits, leaves the group and disconnects
+    STOPPED    for good
+    ABANDONED  nobody stopped it, and nobody holds it any more; everything is given up
+
+`MOVES` says which stages may follow a stage, and `Engine` alone moves. Between STARTING and DEAD
+there are parts that talk to brokers (parts.py); everything else is there from the beginning.
+
+The engine does not know the consumer that drives it, so that a consumer that was forgotten can
+be collected and say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite._compat import timeout, timeout_at
+from aiokafka_lite._event import Event
+from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.buffer.budget import ByteBudget
+from aiokafka_lite.consumer.buffer.buffer import Buffer
+from aiokafka_lite.consumer.buffer.delivering import AnyDelivery
+from aiokafka_lite.consumer.caller import Owner
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.delivery.gets import Gets
+from aiokafka_lite.consumer.delivery.ready import ReadyRecords
+from aiokafka_lite.consumer.gate import Gate, Refusal
+from aiokafka_lite.errors import (
+    ConsumerStoppedError,
+    IllegalStateError,
+    KafkaError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.client.cluster import Cluster
+    from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
+    from aiokafka_lite.consumer.parts import Running
+
+log = logging.getLogger(__name__)
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+FIRST_TOPIC_RETRY_S: Final = 0.1
+
+
+class Stage(enum.Enum):
+    """Where a consumer is in its life; the module's docstring says what each means."""
+
+    NEW = "not started"
+    STARTING = "starting"
+    RUNNING = "running"
+    DEAD = "dead"
+    UNDOING = "start failed"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    ABANDONED = "abandoned"
+
+
+MOVES: Final[Mapping[Stage, frozenset[Stage]]] = MappingProxyType(
+    {
+        Stage.NEW: frozenset({Stage.STARTING, Stage.STOPPING, Stage.ABANDONED}),
+        Stage.STARTING: frozenset(
+            {Stage.RUNNING, Stage.DEAD, Stage.UNDOING, Stage.STOPPING, Stage.ABANDONED}
+        ),
+        Stage.RUNNING: frozenset({Stage.DEAD, Stage.STOPPING, Stage.ABANDONED}),
+        # A start whose task died may still fail of it.
+        Stage.DEAD: frozenset({Stage.UNDOING, Stage.STOPPING, Stage.ABANDONED}),
+        Stage.UNDOING: frozenset({Stage.NEW, Stage.STOPPING, Stage.ABANDONED}),
+        Stage.STOPPING: frozenset({Stage.STOPPED}),
+        Stage.STOPPED: frozenset(),
+        # Its last holder, an exception handler, may stop it all the same.
+        Stage.ABANDONED: frozenset({Stage.STOPPING}),
+    }
+)
+# Stages in which there are parts that may be used.
+WITH_PARTS: Final = frozenset({Stage.STARTING, Stage.RUNNING, Stage.DEAD})
+# Stages after which nothing is done any more.
+OVER: Final = frozenset({Stage.STOPPING, Stage.STOPPED, Stage.ABANDONED})
+_NOT_STARTED: Final = Refusal(
+    IllegalStateError, "the consumer is not started: await consumer.start() first"
+)
+_STOPPED: Final = Refusal(ConsumerStoppedError, "the consumer is stopped")
+
+
+class Life:
+    """The stage of one consumer, and how it came to it.
+
+    Tells the gate, so that what the gets raise fits the stage.
+    """
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._stage = Stage.NEW
+        # Loop time and error of the latest start, if it failed.
+        self.failed_start: tuple[float, Exception] | None = None
+        # What the application's `async with` was left by, in words; "": by nothing that is wrong.
+        self.left_by = ""
+        gate.refuse(_NOT_STARTED)
+
+    @property
+    def stage(self) -> Stage:
+        """Where the consumer is in its life."""
+        return self._stage
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is stopped, is being stopped, or is given up."""
+        return self._stage in OVER
+
+    def enter(self, stage: Stage) -> None:
+        """Go to another stage.
+
+        Raises:
+            AssertionError: The table has no such move.
+        """
+        if stage not in MOVES[self._stage]:
+            raise AssertionError(f"no consumer goes from {self._stage.name} to {stage.name}")
+        self._stage = stage
+        if stage is Stage.STARTING:
+            self._gate.admit()
+        elif stage in OVER:
+            self._gate.refuse(_STOPPED)
+        elif stage not in WITH_PARTS:
+            self._gate.refuse(_NOT_STARTED)
+
+    def raise_if_over(self) -> None:
+        """Refuse what cannot be done any more.
+
+        Raises:
+            ConsumerStoppedError: The consumer is stopped.
+        """
+        if self._stage in OVER:
+            raise _STOPPED.error()
+
+    def refusal(self) -> Exception:
+        """Return what to raise where there are no parts."""
+        return (_STOPPED if self._stage in OVER else _NOT_STARTED).error()
+
+
+class Engine:
+    """What a consumer has from its making on, and its start and stop.
+
+    Args:
+        config: The settings, without what is called for each record.
+        state: What the consumer subscribes and assigns.
+        delivery: What is called for each record; held by the consumer.
+        probe: Measures how late the event loop is, from start to stop.
+        rng: For delays.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        state: SubscriptionState,
+        delivery: AnyDelivery,
+        probe: LoopProbe,
+        rng: random.Random,
+    ) -> None:
+        self.config = config
+        self.state = state
+        self.gate = state.gate
+        self.life = Life(self.gate)
+        self.budget = ByteBudget(config.max_buffered_bytes, self._budget_released)
+        self.buffer = Buffer(
+            self.state,
+            raise_if_unusable=self.gate.check,
+            on_taken=self._taken,
+            on_room=Cursor.chunks_changed,
+            on_error=lambda: self._state_changed.set(),
+            on_blocked=self._budget_released,
+            on_sought=self._sought_changed,
+            budget=self.budget,
+            delivery=delivery,
+            most_held_bytes=config.max_buffered_bytes,
+        )
+        self.ready = ReadyRecords(self.state, on_closed=self.buffer.finish_if_exhausted)
+        self.gets = Gets(self.state, self.buffer, self.ready, self.gate.check_poll)
+        self.owner = Owner(self.ready.cursor.close)
+        self._rng = rng
+        self._loop = asyncio.get_running_loop()
+        self._state_changed = Event()
+        self.state.observers.on_assignment_change(self._assignment_changed)
+        self.state.observers.on_partition_change(lambda _: self._state_changed.set())
+        self.state.observers.on_subscription_change(self._watch_topics)
+        self.state.observers.mark()
+        self.gate.on_change(self._state_changed.set)
+        self.probe = probe
+        # The latest parts, also when they are stopped: what they counted can still be read.
+        self.parts: Running | None = None
+        # The same in the stages that have parts, otherwise None; `_enter` keeps it.
+        self.current: Running | None = None
+        # Set unless parts are being stopped, and once the stop is over.
+        self._parts_ended, self._stopped = Event(), Event()
+        self._parts_ended.set()
+        # What was to be committed at the stop, and is not, as far as known.
+        self.uncommitted: Offsets = {}
+
+    # --- Hooks ----------------------------------------------------------------------------
+    def _budget_released(self) -> None:
+        if self.current is not None:
+            self.current.sources.budget_released()
+
+    def _sought_changed(self) -> None:
+        if self.current is not None:
+            self.current.sources.choose_anew()
+
+    def _taken(self, node_id: int) -> None:
+        if self.current is not None:
+            self.current.sources.taken(node_id)
+
+    def _assignment_changed(self) -> None:
+        self._state_changed.set()
+        self._watch_topics()
+
+    def _watch_topics(self) -> None:
+        if self.current is not None:
+            self.current.watch_topics()
+
+    def on_reachability(
+        self, node_id: int, address: str, error: KafkaError | None, down_s: float
+    ) -> None:
+        """Tell that a broker cannot be reached any more, or can again."""
+        from aiokafka_lite.consumer.events.kinds import BrokerDown, BrokerUp
+
+        self.state.events.publish(
+            BrokerUp(node_id, address, down_s)
+            if error is None
+            else BrokerDown(node_id, address, error)
+        )
+
+    def on_failure(self, error: BaseException) -> None:
+        """Note that a task died; from now on every get raises what it died of."""
+        from aiokafka_lite.consumer.events.kinds import TaskFailed
+
+        scopes = () if self.parts is None else self.parts.scopes
+        name = next((scope.name for scope in scopes if scope.failure is error), "unknown")
+        self.state.events.publish(TaskFailed(name, error))
+        if self.life.stage in (Stage.STARTING, Stage.RUNNING):
+            self._enter(Stage.DEAD)
+            self.gate.die(error)
+
+    def on_restart(self, name: str, error: KafkaError) -> None:
+        """Tell that a task failed by what may pass, and is tried again."""
+        from aiokafka_lite.consumer.events.kinds import TaskRestarted
+
+        self.state.events.publish(TaskRestarted(name, error))
+
+    # --- Parts ----------------------------------------------------------------------------
+    @property
+    def running(self) -> Running:
+        """The parts that exist between start and stop.
+
+        Raises:
+            ConsumerStoppedError: The consumer is stopped.
+            IllegalStateError: It was not started.
+        """
+        if self.current is None:
+            raise self.life.refusal()
+        return self.current
+
+    @contextmanager
+    def until_stopped(self) -> Iterator[Running]:
+        """Use the parts for a call that waits for brokers; the stop ends its wait.
+
+        Raises:
+            ConsumerStoppedError: The consumer is stopped, or was so meanwhile.
+            IllegalStateError: It was not started.
+        """
+        try:
+            yield self.running
+        except KafkaError as error:
+            if not self.life.is_over:
+                raise
+            raise ConsumerStoppedError("the consumer was stopped meanwhile") from error
+
+    def _enter(self, stage: Stage) -> None:
+        self.life.enter(stage)
+        self.current = self.parts if stage in WITH_PARTS else None
+
+    # --- Start ----------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Connect, look the topics up, join the group; all is undone if that fails.
+
+        Raises:
+            KafkaConnectionError: No bootstrap server answered; names each and why.
+            UnknownTopicOrPartitionError: A topic did not appear within the request timeout.
+            TopicAuthorizationFailedError, InvalidTopicError: A topic cannot be read at all.
+            KafkaError: The group refused the member.
+        """
+        while self.life.stage in (Stage.UNDOING, Stage.STOPPING):
+            await self._parts_ended.wait()  # of an attempt that was cancelled, say
+        if self.life.stage is not Stage.NEW:
+            raise AssertionError("a consumer is started once: make another one")
+        self.config.check_isolation_level()
+        # Imported by the first start: with what it imports it is a quarter of all there is.
+        from aiokafka_lite.consumer.parts import Running
+
+        running = self.parts = Running(self, self._rng)
+        self._enter(Stage.STARTING)
+        self.probe.start()
+        try:
+            self._watch_topics()  # before the first answer, which then has them
+            await running.cluster.start()
+            if self.state.mode is SubscriptionMode.TOPICS:
+                await self._wait_for_topics(running.cluster)
+            await running.start()
+            _ = self.running  # unless it was stopped as it became ready
+            self._note_started()
+        except BaseException as error:
+            if isinstance(error, Exception):
+                self.life.failed_start = self._loop.time(), error
+            await self._undo()
+            if self.life.is_over and isinstance(error, Exception):
+                raise ConsumerStoppedError("the consumer was stopped while it started") from error
+            raise
+
+    def _note_started(self) -> None:
+        self.life.failed_start = None
+        if self.life.stage is Stage.STARTING:  # otherwise a task has died meanwhile
+            self._enter(Stage.RUNNING)
+
+    async def _undo(self) -> None:
+        """Stop the parts of a start that has come to nothing, unless a stop does."""
+        if self.life.stage not in WITH_PARTS:
+            return
+        self._enter(Stage.UNDOING)
+        try:
+            await self._end_parts(self._loop.time(), {})
+        finally:
+            if self.life.stage is Stage.UNDOING:
+                self._enter(Stage.NEW)
+
+    async def _wait_for_topics(self, cluster: Cluster) -> None:
+        """Wait until metadata has every subscribed topic (brokers may be creating them).
+
+        Raises:
+            UnknownTopicOrPartitionError: One is not there when the request timeout is over.
+            KafkaError: One cannot be read at all: it may not be, or its name is not allowed.
+        """
+        deadline = self._loop.time() + self.config.request_timeout_s
+        delay_s = FIRST_TOPIC_RETRY_S
+        missing = sorted(self.state.subscription or ())
+        view = cluster.view
+        try:
+            async with timeout_at(deadline):
+                while True:
+                    for topic in missing:
+                        topic_view = view.topics.get(topic)
+                        error = None if topic_view is None else topic_view.error
+                        if error is not None and not error.retriable:
+                            raise error(f"topic {topic!r} cannot be read")
+                    missing = [t for t in missing if not view.partitions_for_topic(t)]
+                    if not missing:
+                        return
+                    await asyncio.sleep(delay_s)
+                    delay_s = min(delay_s * 2, 1.0)
+                    view = await cluster.refresh()
+        except asyncio.TimeoutError:
+            names = ", ".join(repr(topic) for topic in missing)
+            raise UnknownTopicOrPartitionError(
+                f"topic {names} is not there after {self.config.request_timeout_ms} ms: "
+                "create it, or check its name and the cluster's auto.create.topics.enable"
+            ) from None
+
+    # --- Stop -----------------------------------------------------------------------------
+    async def stop(self, timeout_s: float, *, is_clean: bool) -> Offsets:
+        """Stop everything in order, within the timeout; always returns.
+
+        A second call waits for the first, and returns the same.
+
+        Args:
+            timeout_s: How long it may take.
+            is_clean: Commit all that was handed out; otherwise what the latest get handed out is
+                left out.
+
+        Returns:
+            Offsets that should have been committed and could not be.
+        """
+        if self.life.stage in (Stage.STOPPING, Stage.STOPPED):
+            return await self._await_stop(timeout_s)
+        deadline, has_parts = self._loop.time() + timeout_s, self.current is not None
+        offsets: Offsets = {}
+        if self.config.enable_auto_commit and self.config.group_id is not None:
+            state = self.state
+            offsets = state.handed_out_offsets() if is_clean else state.processed_offsets()
+        self._enter(Stage.STOPPING)
+        try:
+            if has_parts:
+                await self._end_parts(deadline, offsets)
+            else:
+                await self._until_undone(deadline)
+        finally:
+            self._enter(Stage.STOPPED)
+            self.state.events.close()
+            self._stopped.set()
+        return self.uncommitted
+
+    async def _end_parts(self, deadline: float, offsets: Offsets) -> None:
+        """Stop the parts; `uncommitted` says then which of `offsets` could not be committed."""
+        self.probe.stop()
+        parts = self.parts
+        if parts is None:
+            raise AssertionError("there are no parts to stop")
+        self._parts_ended.clear()
+        self.uncommitted = parts.commits.left_to_commit(offsets)
+        try:
+            self.uncommitted = await parts.stop(deadline, offsets)
+        except BaseException:
+            self.uncommitted = parts.commits.left_to_commit(offsets)
+            raise
+        finally:
+            self.state.observers.forget_new()
+            self.buffer.clear()
+            self._parts_ended.set()
+
+    async def _until_undone(self, deadline: float) -> None:
+        """Wait for the end of a start that was cancelled, within the time of the stop."""
+        try:
+            async with timeout_at(deadline):
+                await self._parts_ended.wait()
+        except asyncio.TimeoutError:
+            log.warning("stopping: a start that was cancelled is not undone in time")
+
+    async def _await_stop(self, timeout_s: float) -> Offsets:
+        """Wait for the stop that is under way, unless that waits for a listener that calls this."""
+        if not self._is_called_by_listener():
+            try:
+                async with timeout(timeout_s):
+                    await self._stopped.wait()
+            except asyncio.TimeoutError:
+                pass
+        return self.uncommitted
+
+    def _is_called_by_listener(self) -> bool:
+        return self.parts is not None and self.parts.membership.is_called_by_listener()
+
+    def abandon(self) -> None:
+        """Give everything up, as nobody holds the consumer any more; may be called by any thread.
+
+        Nothing is committed: nobody knows how far the application got with what it was handed.
+        """
+        try:
+            # Not at once: whatever runs, on whichever thread, may be this consumer's own code.
+            self._loop.call_soon_threadsafe(self._give_up)
+        except RuntimeError:  # the loop is closed: nothing of it runs any more
+            if self.current is not None:
+                self.current.bury()
+
+    def _give_up(self) -> None:
+        if self.life.is_over:
+            return
+        parts = self.current
+        self._enter(Stage.ABANDONED)
+        self.probe.stop()
+        if parts is not None:
+            parts.give_up()
+            self.state.observers.forget_new()
+            self.buffer.clear()
+        self.state.events.close()
+
+    # --- Waiting for a state --------------------------------------------------------------
+    async def wait_until(self, is_reached: Callable[[], bool], deadline: float) -> bool:
+        """Wait until the subscription state satisfies a condition; False at the deadline.
+
+        Raises:
+            KafkaError: A background task or the group has failed.
+        """
+        while not is_reached():
+            self.gate.check()
+            self._state_changed.clear()
+            try:
+                async with timeout_at(deadline):
+                    await self._state_changed.wait()
+            except asyncio.TimeoutError:
+                return False
+        return True
