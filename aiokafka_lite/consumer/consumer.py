@@ -9,6 +9,7 @@ import time
 import traceback
 import warnings
 import weakref
+from asyncio import _get_running_loop
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, SupportsIndex, overload
@@ -142,7 +143,8 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
                 ),
                 _rng,
             )
-        self._ready = self._engine.ready
+        self._ready, self._gets = self._engine.ready, self._engine.gets
+        self._gate = self._engine.gate
         self._iterate_over(self._ready.cursor)
         # What `start` finds: whether somebody has replaced `getone`, and what is around `getmany`.
         self._is_by_getone = False
@@ -366,9 +368,12 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
             ValueError: A limit is not a positive int.
             KafkaError: Once a call, for an error that stands before the next record.
         """
-        self._engine.owner.check()
-        check_max_records(max_records)
-        check_max_records(max_records_per_partition, "max_records_per_partition")
+        if _get_running_loop() is not self._loop:
+            raise self._engine.owner.refusal()
+        if max_records is not None:
+            check_max_records(max_records)
+        if max_records_per_partition is not None:
+            check_max_records(max_records_per_partition, "max_records_per_partition")
         return await (self._wrapped_poll or self._poll)(
             timeout_ms=timeout_ms,
             max_records=max_records,
@@ -381,7 +386,7 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
         max_records: int | None,
         max_records_per_partition: int | None,
     ) -> dict[TopicPartition, list[ConsumerRecord[KT, VT]]]:
-        return await self._engine.gets.some(  # type: ignore[return-value]  # deserialised
+        return await self._gets.some(  # type: ignore[return-value]  # deserialised
             None if timeout_ms is None else timeout_ms / 1000,
             max_records or self._config.max_poll_records,
             max_records_per_partition or self._config.max_records_per_partition,
@@ -408,17 +413,24 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
             IllegalStateError: A partition is not assigned, and no rebalance has taken it away.
             KafkaError: Once a call, for an error that stands before the next record.
         """
-        self._engine.owner.check()
-        wanted = check_partitions(partitions)
-        self._engine.life.raise_if_over()
-        check_max_records(max_records)
-        check_max_records(max_records_per_partition, "max_records_per_partition")
-        self._engine.gate.check()
+        # Whatever is asked on the way to the gets costs each of them: hence few calls.
+        if _get_running_loop() is not self._loop:
+            raise self._engine.owner.refusal()
+        wanted = check_partitions(partitions) if partitions else ()
+        gate = self._gate
+        if gate.is_troubled:
+            self._engine.life.raise_if_over()
+        if max_records is not None:
+            check_max_records(max_records)
+        if max_records_per_partition is not None:
+            check_max_records(max_records_per_partition, "max_records_per_partition")
+        if gate.is_troubled:
+            gate.check()
         for tp in wanted:
             self._state.require_known(tp)
         try:
-            return await self._engine.gets.many(  # type: ignore[return-value]  # deserialised
-                frozenset(wanted),
+            return await self._gets.many(  # type: ignore[return-value]  # deserialised
+                frozenset(wanted) if wanted else (),
                 timeout_ms / 1000,
                 max_records or self._config.max_poll_records,
                 max_records_per_partition or self._config.max_records_per_partition,
@@ -441,15 +453,17 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
             record = self._ready.cursor.take()
             if record is not None:
                 return record  # type: ignore[return-value]  # deserialised
-        self._engine.owner.check()
-        wanted = check_partitions(partitions)
-        self._engine.life.raise_if_over()
+        if _get_running_loop() is not self._loop:
+            raise self._engine.owner.refusal()
+        wanted = check_partitions(partitions) if partitions else ()
+        if self._gate.is_troubled:
+            self._engine.life.raise_if_over()
         for tp in wanted:
             self._state.require_known(tp)
         if wanted and not any(tp in self._state.assignment for tp in wanted):
             self._state.partition(wanted[0])
         # Deserialised, if it is to be.
-        return await self._engine.gets.one(frozenset(wanted))  # type: ignore[return-value]
+        return await self._gets.one(frozenset(wanted))  # type: ignore[return-value]
 
     async def poll_arrow(
         self: AIOKafkaConsumer[bytes | None, bytes | None],
@@ -553,12 +567,13 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
             KafkaError: As `getone`, but records that are too large are skipped, as in aiokafka,
                 unless on_bad_record is a callable, which decides.
         """
-        self._engine.owner.check()
+        if _get_running_loop() is not self._loop:
+            raise self._engine.owner.refusal()
         while True:
             try:
                 if self._is_by_getone:
                     return await self.getone()  # type: ignore[return-value]  # deserialised
-                return await self._engine.gets.one(())
+                return await self._gets.one(())
             except ConsumerStoppedError:
                 raise StopAsyncIteration from None
             except RecordTooLargeError as error:
@@ -610,7 +625,7 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
 
     async def _reset(self, partitions: tuple[TopicPartition, ...], timestamp: int) -> bool:
         self._engine.owner.check()
-        self._engine.gate.check()
+        self._gate.check()
         states = self._states(partitions)
         for state in states:
             self._state.request_reset(state, timestamp)
@@ -674,7 +689,7 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
             KafkaError: What keeps one from being found.
         """
         self._engine.owner.check()
-        self._engine.gate.check()
+        self._gate.check()
         wanted = check_partitions((partition, *others))
         for tp in wanted:
             self._state.partition(tp)

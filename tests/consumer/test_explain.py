@@ -14,6 +14,7 @@ from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.cursor import Place
+from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.monitoring.diagnosis import Cause, diagnose
 from aiokafka_lite.errors import (
     DeserializationError,
@@ -234,6 +235,21 @@ async def test_an_error_of_the_consumer_as_a_whole(broker: Broker) -> None:
         assert "the next get raises KafkaConnectionError: something" in consumer.explain(T0)
         with pytest.raises(KafkaConnectionError):
             await consumer.getone()
+
+
+async def test_the_reason_why_gets_hand_out_nothing_is_named(broker: Broker) -> None:
+    async with consumer_of(broker, "t", group_id="g") as consumer:
+        gate = consumer._state.gate
+        await until(consumer, T0, Cause.AT_END)
+        gate.hold(Hold.LISTENER)
+        assert "waits for the listener to return" in consumer.explain(T0)
+        gate.hold(Hold.LEASE)
+        assert "the event loop was blocked for most of the session" in consumer.explain(T0)
+        gate.hold(Hold.LOST)
+        assert cause_of(consumer, T0) is Cause.REBALANCING
+        assert "the group does not count this member in any more" in consumer.explain(T0)
+        gate.release(*Hold)
+        assert cause_of(consumer, T0) is Cause.AT_END
 
 
 async def test_paused_and_buffered(kafka: KafkaHandle) -> None:

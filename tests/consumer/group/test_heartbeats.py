@@ -14,10 +14,12 @@ from aiokafka_lite.client.config import parse_address
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.events import stream as event_stream
 from aiokafka_lite.consumer.events.kinds import Lost
+from aiokafka_lite.consumer.gate import Hold
+from aiokafka_lite.consumer.membership.classic.member import Interruption
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.test_listeners import Acting, beat_count, listening
 from tests.consumer.group.test_membership import throw_out
-from tests.consumer.group.worker import PATIENCE_S, Calls, until
+from tests.consumer.group.worker import PATIENCE_S, Calls, Worker, until
 from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.proxy import Proxy, send_through
@@ -51,6 +53,23 @@ async def test_a_beat_tells_of_the_member_when_it_is_sent_not_when_it_is_answere
                 age_s = consumer.metrics()["last_heartbeat_age_seconds"]
                 assert isinstance(age_s, float)
                 assert age_s >= 0.4
+
+
+async def test_a_beat_that_is_answered_opens_the_gate_only_for_its_own_reason() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        settings = {"heartbeat_interval_ms": 20}
+        async with Worker(broker.bootstrap_servers, "g", ["t"], settings) as worker:
+            gate, membership = worker.state.gate, worker.membership
+            await until(lambda: not gate.holds, worker)
+            for hold in Hold:
+                gate.hold(hold)
+            beats = membership.standing.heartbeat_count
+            await until(lambda: membership.standing.heartbeat_count >= beats + 2, worker)
+            assert gate.holds == {Hold.LISTENER, Hold.LOST}
+            # When the partitions are given back there is nothing left to hold.
+            worker.member.interrupt(worker.member.identity, Interruption.GROUP_REBALANCES)
+            await until(lambda: not gate.holds, worker)
 
 
 @pytest.mark.one_loop_each
