@@ -1,7 +1,7 @@
 """Private attributes of aiokafka's consumer that programs in the wild have come to use.
 
-All of it is compatibility, and no way to reach more of this package. The attributes are views over
-its parts that answer what is asked of aiokafka's.
+All of it is compatibility, and no way to reach more of this package. Most of the attributes are
+views over its parts that answer what is asked of aiokafka's.
 
 ==============================================  ====================================================
 attribute                                       asked by
@@ -30,35 +30,6 @@ from aiokafka_lite.consumer.life import Engine
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.structs import BrokerMetadata
-
-
-class AiokafkaNames:
-    """Gives a consumer the private attributes of aiokafka's."""
-
-    _engine: Engine
-    _config: ConsumerConfig[object, object]
-    _is_written_off = False
-
-    @property
-    def _closed(self) -> bool:
-        return self._is_written_off or self._engine.life.is_over
-
-    @_closed.setter
-    def _closed(self, is_closed: bool) -> None:
-        self._is_written_off = is_closed
-
-    @property
-    def _subscription(self) -> SubscriptionNames:
-        return SubscriptionNames(self._engine)
-
-    @property
-    def _coordinator(self) -> CoordinatorNames | None:
-        # As in aiokafka there is none before the start.
-        return CoordinatorNames(self._engine) if self._engine.current is not None else None
-
-    @property
-    def _client(self) -> ClientNames:
-        return ClientNames(self._engine, self._config)
 
 
 class SubscriptionNames:

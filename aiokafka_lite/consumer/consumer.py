@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, SupportsInd
 
 from aiokafka_lite._compat import KT, VT, Self, override, timeout_at
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.consumer.aiokafka_names import AiokafkaNames
+from aiokafka_lite.consumer.aiokafka_names import ClientNames, CoordinatorNames, SubscriptionNames
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.buffer.delivering import LentDelivery, make_delivery
@@ -78,7 +78,7 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_rng.seed)
 
 
-class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
+class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     """Reads records from Kafka on the running event loop.
 
     ::
@@ -152,6 +152,8 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
             Callable[..., Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]] | None
         ) = None
         self._arrow_gets: ArrowGets | None = None
+        # A program has said by aiokafka's name that nobody is to be warned.
+        self._is_written_off = False
         # Kept to the next subscription, and over one more, which may come before it has been told:
         # after `unsubscribe` it is still told.
         self._listener: ConsumerRebalanceListener | None = None
@@ -1024,6 +1026,28 @@ class AIOKafkaConsumer(RecordIterator, AiokafkaNames, Generic[KT, VT]):
         self._engine.owner.check_now()
 
         return measure(self._engine, self._loop.time())
+
+    # --- Private names of aiokafka's that programs use (aiokafka_names.py) ------------------
+    @property
+    def _closed(self) -> bool:
+        return self._is_written_off or self._engine.life.is_over
+
+    @_closed.setter
+    def _closed(self, is_closed: bool) -> None:
+        self._is_written_off = is_closed
+
+    @property
+    def _subscription(self) -> SubscriptionNames:
+        return SubscriptionNames(self._engine)
+
+    @property
+    def _coordinator(self) -> CoordinatorNames | None:
+        # As in aiokafka there is none before the start.
+        return CoordinatorNames(self._engine) if self._engine.current is not None else None
+
+    @property
+    def _client(self) -> ClientNames:
+        return ClientNames(self._engine, self._config)
 
     # --- Shared ---------------------------------------------------------------------------
     def _states(self, partitions: tuple[TopicPartition, ...]) -> list[Cursor]:

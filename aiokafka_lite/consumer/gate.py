@@ -27,7 +27,6 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from aiokafka_lite._tasks import own_copy
 from aiokafka_lite.errors import KafkaError
@@ -44,17 +43,6 @@ class Hold(enum.Enum):
     LOST = "is lost, as the group does not count this member in any more"
 
 
-class Refusal(NamedTuple):
-    """What every get raises as long as the consumer is not running."""
-
-    kind: type[Exception]
-    text: str
-
-    def error(self) -> Exception:
-        """Return a new exception: the traceback of one that was raised holds whoever asked."""
-        return self.kind(self.text)
-
-
 class Gate:
     """Holds and errors of one consumer's gets.
 
@@ -68,7 +56,7 @@ class Gate:
         self.is_troubled = False
         self._note_raised = note_raised
         self._observers: list[Callable[[], None]] = []
-        self._refusal: Refusal | None = None
+        self._refuse: Callable[[], Exception] | None = None
         self._death: BaseException | None = None
         # Each is raised by one get.
         self._posted: deque[KafkaError] = deque()
@@ -98,14 +86,17 @@ class Gate:
             self._changed()
 
     # --- Errors ---------------------------------------------------------------------------
-    def refuse(self, refusal: Refusal) -> None:
-        """Let every get raise `refusal` until `admit`."""
-        self._refusal = refusal
+    def refuse(self, error: Callable[[], Exception]) -> None:
+        """Let every get raise what `error` returns until `admit`: each a new one.
+
+        The traceback of one that was raised holds whoever has asked.
+        """
+        self._refuse = error
         self._trouble()
 
     def admit(self) -> None:
         """Let gets in: the consumer is being started. What its tasks died of before is over."""
-        self._refusal = self._death = None
+        self._refuse = self._death = None
 
     def die(self, error: BaseException) -> None:
         """Let every get raise what a background task died of."""
@@ -149,8 +140,8 @@ class Gate:
         """
         if not self.is_troubled:
             return
-        if self._refusal is not None:
-            raise self._refusal.error()
+        if self._refuse is not None:
+            raise self._refuse()
         if self._death is not None:
             # A copy: the traceback of what is raised holds whoever has asked, and is kept here.
             raise own_copy(self._death)

@@ -44,7 +44,7 @@ from aiokafka_lite.consumer.caller import Owner
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
-from aiokafka_lite.consumer.gate import Gate, Refusal
+from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     IllegalStateError,
@@ -97,10 +97,14 @@ MOVES: Final[Mapping[Stage, frozenset[Stage]]] = MappingProxyType(
 WITH_PARTS: Final = frozenset({Stage.STARTING, Stage.RUNNING, Stage.DEAD})
 # Stages after which nothing is done any more.
 OVER: Final = frozenset({Stage.STOPPING, Stage.STOPPED, Stage.ABANDONED})
-_NOT_STARTED: Final = Refusal(
-    IllegalStateError, "the consumer is not started: await consumer.start() first"
-)
-_STOPPED: Final = Refusal(ConsumerStoppedError, "the consumer is stopped")
+
+
+def _not_started() -> IllegalStateError:
+    return IllegalStateError("the consumer is not started: await consumer.start() first")
+
+
+def _stopped() -> ConsumerStoppedError:
+    return ConsumerStoppedError("the consumer is stopped")
 
 
 class Life:
@@ -116,7 +120,7 @@ class Life:
         self.failed_start: tuple[float, Exception] | None = None
         # What the application's `async with` was left by, in words; "": by nothing that is wrong.
         self.left_by = ""
-        gate.refuse(_NOT_STARTED)
+        gate.refuse(_not_started)
 
     @property
     def stage(self) -> Stage:
@@ -140,9 +144,9 @@ class Life:
         if stage is Stage.STARTING:
             self._gate.admit()
         elif stage in OVER:
-            self._gate.refuse(_STOPPED)
+            self._gate.refuse(_stopped)
         elif stage not in WITH_PARTS:
-            self._gate.refuse(_NOT_STARTED)
+            self._gate.refuse(_not_started)
 
     def raise_if_over(self) -> None:
         """Refuse what cannot be done any more.
@@ -151,11 +155,11 @@ class Life:
             ConsumerStoppedError: The consumer is stopped.
         """
         if self._stage in OVER:
-            raise _STOPPED.error()
+            raise _stopped()
 
     def refusal(self) -> Exception:
         """Return what to raise where there are no parts."""
-        return (_STOPPED if self._stage in OVER else _NOT_STARTED).error()
+        return _stopped() if self._stage in OVER else _not_started()
 
 
 class Engine:

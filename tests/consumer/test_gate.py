@@ -8,11 +8,13 @@ import itertools
 import pytest
 
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.gate import Gate, Hold, Refusal
+from aiokafka_lite.consumer.gate import Gate, Hold
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaConnectionError, KafkaStorageError
 from tests.consumer.buffers import Buffers, batch
 
-STOPPED = Refusal(ConsumerStoppedError, "stopped")
+
+def stopped() -> ConsumerStoppedError:
+    return ConsumerStoppedError("stopped")
 
 
 @pytest.fixture
@@ -77,7 +79,7 @@ def test_what_is_posted_is_raised_once_and_the_same_of_two_only_once(gate: Gate)
 def test_the_gravest_is_raised_first_and_the_others_stay(gate: Gate) -> None:
     gate.post(KafkaConnectionError("posted"))
     gate.die(ZeroDivisionError("died"))
-    gate.refuse(STOPPED)
+    gate.refuse(stopped)
     with pytest.raises(ConsumerStoppedError, match="stopped"):
         gate.check()
     gate.admit()
@@ -104,5 +106,5 @@ def test_every_error_makes_waiting_gets_look_again(gate: Gate) -> None:
     gate.post(KafkaConnectionError("posted"))
     gate.post_to_poll(ValueError("raised"))
     gate.die(ZeroDivisionError("died"))
-    gate.refuse(STOPPED)
+    gate.refuse(stopped)
     assert len(told) == 4
