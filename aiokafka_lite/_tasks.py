@@ -118,6 +118,12 @@ class TaskScope:
             self._may_be_cancelled.add(task)
             task.cancel()
 
+    async def stop(self, task: asyncio.Task[T]) -> None:
+        """Cancel one of the scope's tasks and wait for its end; what it ends with is left in it."""
+        if not task.done():
+            self.cancel(task)
+            await asyncio.wait({task})
+
     def fail(self, error: BaseException, *, name: str) -> None:
         """Take what a callback of the event loop raised as the failure, as if a task had."""
         if self._failure is not None or self._is_closed:

@@ -70,7 +70,7 @@ class CoordinatorNames:
     def _rejoin_needed_fut(self) -> asyncio.Future[None]:
         """A future that is done when the member has to join again, or is about to."""
         future = asyncio.get_running_loop().create_future()
-        if not self._membership.is_stable:
+        if not self._membership.is_settled:
             future.set_result(None)
         return future
 

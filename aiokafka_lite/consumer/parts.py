@@ -43,7 +43,7 @@ from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.commits.commits import Commits
     from aiokafka_lite.consumer.life import Engine
-    from aiokafka_lite.consumer.membership.classic.membership import GroupMembership
+    from aiokafka_lite.consumer.membership.protocol import Membership
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class Running:
         self.lives = TopicLives(state, engine.buffer)
         self.cluster.add_listener(self.lives.view_changed)  # before those that its word matters to
         self.commits: Commits | NoCommits
-        self.membership: GroupMembership | NoGroup
+        self.membership: Membership
         if config.group_id is None:
             self.commits = NoCommits()
             self.membership = NoGroup(config, state, self.cluster, scope=self.scopes.grouping)
@@ -124,11 +124,11 @@ class Running:
 
     def _make_group(
         self, engine: Engine, group_id: str, rng: random.Random
-    ) -> tuple[Commits, GroupMembership]:
+    ) -> tuple[Commits, Membership]:
         # Imported where there is a group: most of it is for nothing else.
         from aiokafka_lite.consumer.commits.commits import Commits
         from aiokafka_lite.consumer.membership.classic.member import Member
-        from aiokafka_lite.consumer.membership.classic.membership import GroupMembership
+        from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
         from aiokafka_lite.consumer.membership.coordinator import Coordinator
 
         config, state = engine.config, engine.state
@@ -137,7 +137,7 @@ class Running:
         commits = Commits(
             config, state, self.cluster, coordinator, member, rng=rng, on_error=engine.gate.post
         )
-        membership = GroupMembership(
+        membership = ClassicMembership(
             config,
             state,
             self.cluster,

@@ -152,7 +152,7 @@ async def test_what_another_member_has(kafka: KafkaHandle) -> None:
         reading(kafka, topic, group_id=group, heartbeat_interval_ms=100) as second,
     ):
         await eventually(
-            lambda: first._engine.running.membership.is_stable and len(first.assignment()) < 2
+            lambda: first._engine.running.membership.is_settled and len(first.assignment()) < 2
         )
         without = first if not first.assignment() else second
         assert f"another member of group {group} has it" in await until(

@@ -63,7 +63,7 @@ async def test_all_partitions_of_the_topics_are_assigned(loner: Loner) -> None:
     await loner.start()
 
     assert loner.partitions == tps("t", 0, 1) | tps("u", 0)
-    assert loner.no_group.is_stable
+    assert loner.no_group.is_settled
 
 
 async def test_a_subscription_made_later_is_followed(loner: Loner) -> None:

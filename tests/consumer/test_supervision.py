@@ -22,7 +22,7 @@ from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.fetching.answer import Answers
 from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
-from aiokafka_lite.consumer.membership.classic.membership import GroupMembership
+from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
 from aiokafka_lite.consumer.membership.classic.rebalance import Rebalance
 from aiokafka_lite.consumer.membership.listener import ListenerCalls
 from aiokafka_lite.consumer.positions.resolver import PositionResolver
@@ -100,7 +100,7 @@ PLACES = {
 PASSING = {
     "fetch": Place(Source, "_recover", cut, "fetch"),
     "positions": Place(PositionResolver, "_resolve_once", reset, "positions"),
-    "group": Place(GroupMembership, "_hold", subscribe_anew, "group"),
+    "group": Place(ClassicMembership, "_hold", subscribe_anew, "group"),
     "heartbeat": Place(Heartbeat, "_sleep_until_due", nothing, "group"),
     "auto-commit": Place(Commits, "not_committed_yet", nothing, "group"),
     "cluster refresh": Place(Cluster, "_ask_for_metadata", refresh, "cluster"),

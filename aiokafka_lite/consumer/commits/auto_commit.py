@@ -7,7 +7,6 @@ committed at once, as whom they were assigned to.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiokafka_lite._compat import Never, timeout_at
@@ -16,13 +15,11 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.membership.classic.member import Identity, Member
+from aiokafka_lite.consumer.membership.protocol import GroupMember, Identity, Offsets
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.commits.commits import Commits
-
-Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class Departed(NamedTuple):
@@ -37,7 +34,11 @@ class AutoCommit:
     """The task "auto-commit", and what it has still to commit."""
 
     def __init__(
-        self, config: ConsumerConfig, state: SubscriptionState, member: Member, commits: Commits
+        self,
+        config: ConsumerConfig,
+        state: SubscriptionState,
+        member: GroupMember,
+        commits: Commits,
     ) -> None:
         self._config = config
         self._state = state
@@ -59,10 +60,8 @@ class AutoCommit:
 
     async def stop(self) -> None:
         """Stop the task and wait for its end; idempotent."""
-        task, scope = self._task, self._scope
-        if task is not None and scope is not None and not task.done():
-            scope.cancel(task)
-            await asyncio.wait({task})
+        if self._task is not None and self._scope is not None:
+            await self._scope.stop(self._task)
 
     async def _run(self) -> Never:
         loop = asyncio.get_running_loop()
@@ -81,7 +80,7 @@ class AutoCommit:
             except asyncio.TimeoutError:
                 due_at = loop.time() + self._config.auto_commit_interval_s
                 offsets = commits.not_committed_yet(self._state.processed_offsets())
-                if offsets and not commits.is_between_assignments:
+                if offsets and self._member.takes_commits():
                     await commits.commit_by_itself(offsets)
 
     def settle(self, departed: Departed, left: Offsets) -> None:

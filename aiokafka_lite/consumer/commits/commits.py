@@ -8,7 +8,7 @@ What makes commits hard is that they overlap with each other and with rebalances
 - Overlap with a topic's end: what no broker knows any more drops out of the commits that the
   consumer makes of its positions, lest they wait for it until their deadline.
 - Overlap with a rebalance: a commit is made as whom the partitions were assigned to, which is of
-  the generation before while a rebalance goes on (`Member.assigned_as`). While the coordinator
+  the generation before while a rebalance goes on (`GroupMember.assigned_as`). While the coordinator
   waits for the new assignment it takes no commits (REBALANCE_IN_PROGRESS). Such a commit waits,
   and is sent once for the generation right after, if the partitions came back: then nobody else
   has had them in between. Whatever else outlives its assignment ends with CommitFailedError.
@@ -45,32 +45,20 @@ from aiokafka_lite.consumer.commits.requests import (
 from aiokafka_lite.consumer.config import ConsumerConfig, check_offsets
 from aiokafka_lite.consumer.events.kinds import CommitFailed
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.consumer.membership.classic.member import (
-    INTERRUPTION_BY_RECOVERY,
-    LOSSES,
-    REBALANCING,
-    Identity,
-    Interruption,
-    Member,
-    MemberState,
-    Recovery,
-    recovery_for,
-)
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.consumer.membership.protocol import NOBODY, GroupMember, Identity, Offsets
+from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.consumer.positions.topic_changes import is_gone
 from aiokafka_lite.errors import (
     CommitFailedError,
     KafkaError,
     KafkaTimeoutError,
-    MaxPollIntervalError,
     TopicAuthorizationFailedError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     for_code,
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-
-Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class PendingCommit:
@@ -124,7 +112,7 @@ class Commits(CommittedReader):
         state: SubscriptionState,
         cluster: Cluster,
         coordinator: Coordinator,
-        member: Member,
+        member: GroupMember,
         *,
         rng: random.Random,
         on_error: Callable[[KafkaError], None],
@@ -170,8 +158,8 @@ class Commits(CommittedReader):
         """
         wanted = self._state.handed_out_offsets() if offsets is None else check_offsets(offsets)
         if wanted:
-            if self.is_between_assignments and self.assigned_as is None:
-                raise self._lost()
+            if self.assigned_as is None and not self._member.takes_commits():
+                raise self._member.why_lost()
             for tp, offset in wanted.items():
                 self._state.partition(tp)
                 if self._state.is_of_earlier_assignment(tp, offset.offset):
@@ -280,15 +268,10 @@ class Commits(CommittedReader):
         return commit.left
 
     @property
-    def is_between_assignments(self) -> bool:
-        """Whether the group is in the middle of a rebalance."""
-        return self._member.state in REBALANCING
-
-    @property
     def assigned_as(self) -> Identity | None:
         """As whom the present assignment is held; None when it is lost, or there was none."""
         if self._state.mode is SubscriptionMode.ASSIGNED:
-            return Identity()  # the group only keeps the offsets
+            return NOBODY  # the group only keeps the offsets
         return self._member.assigned_as
 
     def not_committed_yet(self, offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -401,7 +384,8 @@ class Commits(CommittedReader):
                 max_version=None if ids.are_known else LAST_COMMIT_BY_NAME,
             )
         except KafkaError as error:
-            self._note_interruption(identity, error)
+            if self._member.note_refusal(identity, error):
+                self._state.gate.hold(Hold.LOST)  # until the group task has dropped what is lost
             raise
         codes = commit_results(response, ids)
         for tp in entries:
@@ -444,34 +428,23 @@ class Commits(CommittedReader):
         Raises:
             CommitFailedError: The partitions may have got another owner since.
         """
-        holder, made_as = self.assigned_as, commit.made_as
-        if commit.is_departed:
-            if made_as is None or made_as not in (Identity(), self._member.identity):
-                raise self._lost()
-            return made_as
-        if holder is None or made_as is None or holder.member_id != made_as.member_id:
-            raise self._lost()
-        if holder == Identity():
-            return holder
-        # Only a commit that waited may go over to the next generation: reads wait for it, and
-        # nobody else has had the partitions in between.
-        if holder.generation > made_as.generation + (commit in self._waiting):
-            raise self._lost()
-        if holder != self._member.identity:
-            raise self._lost()  # a newer generation shares the partitions out at this moment
-        commit.made_as = holder
-        if gone := sorted(commit.left.keys() - self._state.assignment.keys()):
-            raise CommitFailedError(f"the group rebalanced and took away {gone}")
-        return holder
-
-    def _lost(self) -> CommitFailedError:
-        because = self._member.lost_because
-        if self._member.lost_by is Interruption.POLL_INTERVAL_EXCEEDED:
-            text = f"{because}: the partitions were given back; {MaxPollIntervalError.remedy}"
-            return MaxPollIntervalError(text)
-        if because:
-            return CommitFailedError(f"{because}: move what takes so long into a thread")
-        return CommitFailedError()
+        made_as = commit.made_as
+        if made_as is None:
+            raise self._member.why_lost()
+        if made_as == NOBODY and (commit.is_departed or self.assigned_as == NOBODY):
+            return NOBODY
+        sender = None
+        if commit.is_departed or self.assigned_as != NOBODY:
+            sender = self._member.commits_as(
+                made_as, has_waited=commit in self._waiting, is_departed=commit.is_departed
+            )
+        if sender is None:
+            raise self._member.why_lost()
+        if not commit.is_departed:
+            commit.made_as = sender
+            if gone := sorted(commit.left.keys() - self._state.assignment.keys()):
+                raise CommitFailedError(f"the group rebalanced and took away {gone}")
+        return sender
 
     def _leader_epoch(self, tp: TopicPartition, offset: int) -> int:
         """Return the leader epoch of the record before an offset, where it is still known."""
@@ -485,19 +458,6 @@ class Commits(CommittedReader):
         offset = commit.left.pop(tp)
         if (partition := self._state.assignment.get(tp)) is not None:
             partition.note_committed(offset)
-
-    def _note_interruption(self, identity: Identity, error: KafkaError) -> None:
-        member = self._member
-        interruption = INTERRUPTION_BY_RECOVERY.get(recovery_for(error))
-        if interruption is None:
-            return
-        if (
-            interruption in LOSSES
-            and identity == member.identity
-            and member.state is MemberState.STABLE
-        ):
-            self._state.gate.hold(Hold.LOST)  # until the group task has dropped what is lost
-        member.interrupt(identity, interruption)
 
     @staticmethod
     def _raise_refusals(commit: PendingCommit, codes: Mapping[TopicPartition, int]) -> None:
@@ -518,13 +478,13 @@ class Commits(CommittedReader):
 
     def _is_worth_another_try(self, commit: PendingCommit, error: KafkaError) -> bool:
         recovery = recovery_for(error)
-        if recovery is Recovery.REJOIN and commit.is_asked_for and not is_in_callback():
+        if recovery is Recovery.REBALANCE and commit.is_asked_for and not is_in_callback():
             commit.was_put_off = True
             self._waiting.add(commit)
             return True
         if recovery is Recovery.FENCED:  # not to be mended by reading the records again
             return False
-        if recovery in INTERRUPTION_BY_RECOVERY:
+        if recovery.is_about_membership:
             raise CommitFailedError from error
         if error.invalid_metadata:
             self._cluster.invalidate()
@@ -554,17 +514,7 @@ class Commits(CommittedReader):
         """Wait for the end of a rebalance in which the commit would be refused (again)."""
         if is_in_callback():  # the rebalance waits for the callback
             return
-        while self._is_refused_now(commit):
+        while not self._member.takes_commits(was_put_off=commit.was_put_off):
             self._waiting.add(commit)
             await self._member.wait_for_change()
             self._cluster.raise_if_closed()
-
-    def _is_refused_now(self, commit: PendingCommit) -> bool:
-        member = self._member
-        if member.state in REBALANCING:
-            return True
-        if not commit.was_put_off:
-            return False
-        return member.state is MemberState.PREPARING or (
-            member.state is MemberState.STABLE and member.interruption is not None
-        )

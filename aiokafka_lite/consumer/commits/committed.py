@@ -6,6 +6,7 @@ import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.client import Cluster
@@ -21,8 +22,9 @@ from aiokafka_lite.consumer.commits.requests import (
     fetch_results,
 )
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.membership.classic.member import Member, Recovery, recovery_for
 from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
+from aiokafka_lite.consumer.membership.protocol import GroupMember
+from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import (
     KafkaError,
     KafkaTimeoutError,
@@ -30,6 +32,9 @@ from aiokafka_lite.errors import (
     for_code,
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+# After these the same question may well be answered.
+PASSING: Final = frozenset({Recovery.RETRY, Recovery.REDISCOVER, Recovery.NEW_EPOCH})
 
 
 class CommittedReader(ABC):
@@ -41,7 +46,7 @@ class CommittedReader(ABC):
         state: SubscriptionState,
         cluster: Cluster,
         coordinator: Coordinator,
-        member: Member,
+        member: GroupMember,
         rng: random.Random,
     ) -> None:
         self._config = config
@@ -114,7 +119,7 @@ class CommittedReader(ABC):
             except asyncio.TimeoutError:
                 break
             except KafkaError as error:
-                if recovery_for(error) not in (Recovery.RETRY, Recovery.REDISCOVER):
+                if recovery_for(error) not in PASSING:
                     raise
                 last_error = error
             else:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from aiokafka_lite.client import ClusterView
-from aiokafka_lite.consumer.membership.classic.member import RECOVERIES, Identity, Member
+from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, GroupMember, Identity
+from aiokafka_lite.consumer.membership.recovery import RECOVERIES
 from aiokafka_lite.errors import GroupAuthorizationFailedError, for_code
 from aiokafka_lite.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -78,7 +79,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def commit_request(
-    member: Member,
+    member: GroupMember,
     identity: Identity,
     offsets: Mapping[TopicPartition, OffsetToCommit],
     ids: TopicIds,
@@ -136,16 +137,19 @@ def commit_error_code(response: OffsetCommitResponse) -> int:
 
 
 def fetch_request(
-    member: Member, partitions: Iterable[TopicPartition], ids: TopicIds
+    member: GroupMember, partitions: Iterable[TopicPartition], ids: TopicIds
 ) -> OffsetFetchRequest:
     """Build the request for committed offsets.
 
     Offsets of transactions that are still open are not given (KIP-447).
     """
+    reader = member.reads_as
     return OffsetFetchRequest(
         groups=[
             OffsetFetchRequestGroup(
                 group_id=member.group_id,
+                member_id=None if reader is None else reader.member_id,
+                member_epoch=NO_GENERATION if reader is None else reader.generation,
                 topics=[
                     OffsetFetchRequestTopics(
                         name=topic, topic_id=ids.id_of(topic), partition_indexes=numbers

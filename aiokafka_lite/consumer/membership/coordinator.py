@@ -12,7 +12,7 @@ from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.client import Cluster, Lane
 from aiokafka_lite.consumer.events.kinds import CoordinatorChanged
 from aiokafka_lite.consumer.events.stream import Events
-from aiokafka_lite.consumer.membership.classic.member import Recovery, recovery_for
+from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, for_code
 from aiokafka_lite.protocol.schema import Request, Response
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
@@ -11,6 +11,7 @@ from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed, match_pattern
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, NO_MEMBER_ID, Offsets
 from aiokafka_lite.errors import IllegalOperation
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
@@ -22,9 +23,8 @@ class NoGroup:
     listener is called.
     """
 
-    # As of a member that has not joined.
-    member_id: str = ""
-    generation: int = -1
+    member_id: str = NO_MEMBER_ID
+    generation: int = NO_GENERATION
     coordinator_id: int | None = None
     standing: None = None
 
@@ -43,7 +43,7 @@ class NoGroup:
         self._loop = asyncio.get_running_loop()
 
     @property
-    def is_stable(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether the assignment answers to the subscription; here it always does."""
         return True
 
@@ -78,9 +78,7 @@ class NoGroup:
     def leave_nowait(self, reason: str) -> None:
         """Tell nobody: there is no group."""
 
-    async def leave(
-        self, *, deadline: float, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
+    async def leave(self, *, deadline: float, offsets: Offsets) -> Offsets:
         """Stop following: there is nobody to tell, and nothing was ever committed."""
         self._cluster.remove_listener(self._metadata_changed)
         return {}
@@ -127,9 +125,7 @@ class NoCommits:
         """
         raise IllegalOperation("committing needs a group_id")
 
-    def left_to_commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
+    def left_to_commit(self, offsets: Offsets) -> Offsets:
         """Return nothing: nothing is to be committed."""
         return {}
 

@@ -30,7 +30,7 @@ from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.membership.classic.membership import Standing
+    from aiokafka_lite.consumer.membership.protocol import Standing
 
 
 class Cause(StrEnum):

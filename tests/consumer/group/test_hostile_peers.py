@@ -108,7 +108,7 @@ async def test_a_peer_whose_subscription_is_unreadable_gets_nothing(
         for says in UNREADABLE + (WORSE if kafka.kind == "embedded" else []):
             peer = RawMember(client, group_id, str(assignor.name), says)
             assert await peer.share(topic) == set()
-            await until(lambda: leader.membership.is_stable, leader)
+            await until(lambda: leader.membership.is_settled, leader)
             assert leader.partitions == everything
             await peer.leave()
         assert not leader.errors
@@ -125,7 +125,7 @@ async def test_topics_that_cannot_be_or_are_named_twice_disturb_nobody(
     async with leader_of(kafka, group_id, topic, assignor) as leader, kafka.raw() as client:
         peer = RawMember(client, group_id, str(assignor.name), says)
         given = await peer.share(topic)
-        await until(lambda: leader.membership.is_stable, leader)
+        await until(lambda: leader.membership.is_settled, leader)
         assert len(given) == len(leader.partitions) == 2
         assert given | leader.partitions == tps(topic, 0, 1, 2, 3)
         await peer.leave()
@@ -153,7 +153,7 @@ async def test_what_a_peer_claims_to_have_is_believed_within_reason(
     async with leader_of(kafka, group_id, topic, assignor) as leader, kafka.raw() as client:
         peer = RawMember(client, group_id, str(assignor.name), says)
         given = await peer.share(topic)
-        await until(lambda: leader.membership.is_stable, leader)
+        await until(lambda: leader.membership.is_settled, leader)
         assert len(given) == len(leader.partitions) == 2
         assert given | leader.partitions == tps(topic, 0, 1, 2, 3)
         await peer.leave()

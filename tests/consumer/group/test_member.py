@@ -7,13 +7,12 @@ import pytest
 from aiokafka_lite import errors
 from aiokafka_lite.consumer.membership.classic.member import (
     LEGAL_TRANSITIONS,
-    Identity,
     Interruption,
     Member,
     MemberState,
-    Recovery,
-    recovery_for,
 )
+from aiokafka_lite.consumer.membership.protocol import Identity
+from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import IllegalStateError, KafkaError
 
 
@@ -61,7 +60,7 @@ def test_a_step_the_table_does_not_know_is_refused_and_changes_nothing() -> None
         (errors.KafkaConnectionError(), Recovery.REDISCOVER),
         (errors.KafkaTimeoutError(), Recovery.REDISCOVER),
         (errors.NodeNotReadyError(), Recovery.REDISCOVER),
-        (errors.RebalanceInProgressError(), Recovery.REJOIN),
+        (errors.RebalanceInProgressError(), Recovery.REBALANCE),
         (errors.IllegalGenerationError(), Recovery.LOST_GENERATION),
         (errors.UnknownMemberIdError(), Recovery.LOST_MEMBERSHIP),
         (errors.FencedInstanceIdError(), Recovery.FENCED),

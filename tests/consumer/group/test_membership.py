@@ -21,7 +21,7 @@ from tests.support.cluster import KafkaHandle, unique
 def share_all(topic: str, count: int, *workers: Worker) -> bool:
     """Whether each partition is with exactly one of the workers, all being stable."""
     held = [tp for worker in workers for tp in worker.partitions]
-    return all(worker.membership.is_stable for worker in workers) and sorted(held) == sorted(
+    return all(worker.membership.is_settled for worker in workers) and sorted(held) == sorted(
         tps(topic, *range(count))
     )
 
@@ -213,7 +213,7 @@ async def test_the_group_uses_an_assignor_that_all_members_know(kafka: KafkaHand
         Worker(kafka.bootstrap_servers, group, topics, only_range) as two,
     ):
         await until(
-            lambda: len(one.partitions) + len(two.partitions) == 6 and one.membership.is_stable,
+            lambda: len(one.partitions) + len(two.partitions) == 6 and one.membership.is_settled,
             one,
             two,
         )

@@ -178,7 +178,7 @@ async def test_a_heartbeat_finds_the_coordinator_anew_without_a_rebalance(
         await until(lambda: len(broker.asked(HeartbeatRequest)) > beats, worker)
 
         assert worker.membership.generation == 1
-        assert worker.membership.is_stable
+        assert worker.membership.is_settled
 
 
 async def test_a_coordinator_that_hangs_is_looked_up_anew(broker: ScriptedBroker) -> None:
@@ -253,7 +253,7 @@ async def test_heartbeats_go_on_while_the_listener_takes_partitions(
     await worker.connect()
     await asyncio.wait_for(has_begun.wait(), 5)
     await beats_go_on(broker, worker)
-    assert not worker.membership.is_stable  # nor is the callback cut off
+    assert not worker.membership.is_settled  # nor is the callback cut off
     may_return.set()
     await worker.membership.wait_assigned()
     await worker.close()
@@ -314,7 +314,7 @@ async def test_a_listener_that_hangs_is_cut_off_after_the_rebalance_timeout(
     worker = worker_of(broker, rebalance_timeout_ms=100)
     worker.state.listener = Hanging()
     async with worker:
-        assert worker.membership.is_stable
+        assert worker.membership.is_settled
     assert "did not return from on_partitions_assigned in time" in caplog.text
 
 
@@ -370,7 +370,7 @@ async def test_an_error_the_application_must_know_is_raised_from_the_start_and_r
             await worker.membership.wait_assigned()
         assert [type(error) for error in worker.errors] == [kind]
 
-        await until(lambda: worker.membership.is_stable, worker)  # it was granted meanwhile
+        await until(lambda: worker.membership.is_settled, worker)  # it was granted meanwhile
     finally:
         await worker.close()
 
@@ -589,7 +589,7 @@ async def test_a_consumer_can_stop_at_any_moment_of_its_start(broker: ScriptedBr
         for _ in range(step):
             await asyncio.sleep(0)
         states.add(worker.member.state)
-        is_stable = worker.membership.is_stable
+        is_stable = worker.membership.is_settled
         assert await worker.leave() == {}
         assert worker.member.state is MemberState.LEFT
         assert "g:heartbeat" not in worker.scope.task_names

@@ -126,7 +126,7 @@ async def test_after_a_storm_of_rebalances_each_partition_has_one_owner(seed: in
         def is_calm() -> bool:
             held = [tp for member in members for tp in member.partitions]
             return (
-                all(member.membership.is_stable for member in members)
+                all(member.membership.is_settled for member in members)
                 and sorted(held) == sorted(tps(topic, *range(6)))
                 and len({member.membership.generation for member in members}) == 1
             )

@@ -18,7 +18,7 @@ from aiokafka_lite.consumer.assignors import RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.classic.member import Member
-from aiokafka_lite.consumer.membership.classic.membership import GroupMembership
+from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -93,7 +93,7 @@ class Worker:
             rng=rng,
             on_error=self.errors.append,
         )
-        self.membership = GroupMembership(
+        self.membership = ClassicMembership(
             self.config,
             self.state,
             self.cluster,
@@ -127,7 +127,7 @@ class Worker:
 
     async def leave(
         self, timeout_s: float = 5.0, *, commit: bool = False
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
+    ) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Leave as a clean stop does; return what was not committed."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         offsets = self.state.handed_out_offsets() if commit else {}

@@ -16,16 +16,14 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.stream import LogLimit
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.member import (
-    INTERRUPTION_BY_RECOVERY,
-    LOSSES,
-    Identity,
     Interruption,
     Member,
     MemberState,
-    Recovery,
-    recovery_for,
+    interruption_by,
 )
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.consumer.membership.protocol import Identity
+from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 
@@ -177,9 +175,7 @@ class Heartbeat:
     async def stop(self, task: asyncio.Task[Interruption]) -> None:
         """End what `start` began, and wait for that; also of a task that had no turn yet."""
         try:
-            if not task.done():
-                self._scope.cancel(task)
-                await asyncio.wait({task})
+            await self._scope.stop(task)
         finally:
             self._silence_alarm()
 
@@ -209,7 +205,7 @@ class Heartbeat:
                 elif interruption is Interruption.GROUP_REBALANCES and is_rebalancing:
                     self.note_contact(sent_at)
                 else:
-                    if interruption in LOSSES and not is_rebalancing:
+                    if interruption.is_loss and not is_rebalancing:
                         # Until the group task has dropped it all.
                         self._state.gate.hold(Hold.LOST)
                     return interruption
@@ -270,10 +266,9 @@ class Heartbeat:
 
     def _judge(self, error: KafkaError) -> Interruption | None:
         """Return what the error interrupts; None when the next beat may well succeed."""
-        recovery = recovery_for(error)
-        if (interruption := INTERRUPTION_BY_RECOVERY.get(recovery)) is not None:
+        if (interruption := interruption_by(error)) is not None:
             return interruption
-        if recovery is Recovery.SURFACE:
+        if recovery_for(error) is Recovery.SURFACE:
             self._on_error(error)
         now = self._loop.time()
         if (ending := self._log_limit.let_in("failed", now)) is not None:

@@ -27,13 +27,14 @@ What it holds it holds as `assigned_as`, from one STABLE to the next: in SYNCING
 new generation already, and its partitions are those of the one before. What is committed of them is
 committed as `assigned_as`, never as a member of a generation whose assignment is not known yet.
 
-Which answer means what is data as well: RECOVERIES. A membership can be lost in two ways: the
-generation is over (the member id stays good), or the coordinator forgot the member (it needs a
-new id). In both the partitions belong to others already, and nothing may be committed.
+Which answer means what is data as well: RECOVERIES, and INTERRUPTION_BY_RECOVERY for this protocol.
+A membership can be lost in two ways: the generation is over (the member id stays good), or the
+coordinator forgot the member (it needs a new id). In both the partitions belong to others already,
+and nothing may be committed.
 
-One writer: the group task calls everything here that changes something, but `interrupt`, by
-which heartbeats and commits post what they were told about a generation; what concerns an older
-generation than the present one is dropped there.
+One writer: the group task calls everything here that changes something, but `interrupt` and
+`note_refusal`, by which heartbeats and commits post what they were told about a generation; what
+concerns an older generation than the present one is dropped there.
 """
 
 from __future__ import annotations
@@ -41,15 +42,18 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
-from aiokafka_lite import errors
-from aiokafka_lite._compat import StrEnum
+from aiokafka_lite._compat import Self
 from aiokafka_lite._event import Event
-from aiokafka_lite.errors import IllegalStateError, KafkaError
-
-NO_GENERATION: Final = -1
-NO_MEMBER_ID: Final = ""
+from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
+from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
+from aiokafka_lite.errors import (
+    CommitFailedError,
+    IllegalStateError,
+    KafkaError,
+    MaxPollIntervalError,
+)
 
 
 class MemberState(enum.Enum):
@@ -102,85 +106,49 @@ LEGAL_TRANSITIONS: Final[Mapping[MemberState, frozenset[MemberState]]] = Mapping
 REBALANCING: Final = frozenset({MemberState.JOINING, MemberState.SYNCING})
 
 
-class Recovery(enum.Enum):
-    """What to do about a failed request to the coordinator."""
+class Interruption(enum.IntEnum):
+    """Why a stable membership ends, from the least to the gravest.
 
-    RETRY = enum.auto()  # the same again after a pause
-    REDISCOVER = enum.auto()  # the same again, to whoever is the coordinator now
-    REJOIN = enum.auto()  # the group rebalances: take part
-    LOST_GENERATION = enum.auto()  # rejoin under the same member id
-    LOST_MEMBERSHIP = enum.auto()  # rejoin under a new member id
-    FENCED = enum.auto()  # give up: somebody else is this member
-    SURFACE = enum.auto()  # the application has to know, or to act
-
-
-RECOVERIES: Final[Mapping[type[KafkaError], Recovery]] = MappingProxyType(
-    {
-        errors.CoordinatorLoadInProgressError: Recovery.RETRY,
-        errors.NotCoordinatorError: Recovery.REDISCOVER,
-        errors.CoordinatorNotAvailableError: Recovery.REDISCOVER,
-        errors.RequestTimedOutError: Recovery.REDISCOVER,
-        errors.RebalanceInProgressError: Recovery.REJOIN,
-        errors.IllegalGenerationError: Recovery.LOST_GENERATION,
-        errors.UnknownMemberIdError: Recovery.LOST_MEMBERSHIP,
-        errors.GroupIdNotFound: Recovery.LOST_MEMBERSHIP,
-        errors.FencedInstanceIdError: Recovery.FENCED,
-    }
-)
-
-
-def recovery_for(error: KafkaError) -> Recovery:
-    """Return what to do about an error; what is not in the table goes by its kind."""
-    for kind in type(error).__mro__:
-        if (recovery := RECOVERIES.get(kind)) is not None:
-            return recovery
-    if isinstance(error, errors.BrokerResponseError):
-        return Recovery.RETRY if error.retriable else Recovery.SURFACE
-    # A connection that broke or a request without an answer: the node may be gone for good.
-    return Recovery.REDISCOVER if error.retriable else Recovery.SURFACE
-
-
-class Interruption(StrEnum):
-    """Why a stable membership ends; the text is sent as the reason of JoinGroup (KIP-800).
-
-    From the least to the gravest. When several things interrupt at once, the gravest decides what
-    is left of the membership.
+    When several things interrupt at once, the gravest decides what is left of the membership. The
+    text is sent as the reason of JoinGroup (KIP-800).
     """
 
-    SUBSCRIPTION_CHANGED = "the subscription has changed"
-    PARTITIONS_CHANGED = "partitions of the group's topics have come or gone"
-    GROUP_REBALANCES = "the group rebalances"
-    POLL_INTERVAL_EXCEEDED = "no record was asked for within max_poll_interval_ms"
-    LOST_GENERATION = "the generation is over"
-    LOST_MEMBERSHIP = "the coordinator no longer knows the member"
-    FENCED = "another member uses the same group_instance_id"
+    SUBSCRIPTION_CHANGED = 0, "the subscription has changed"
+    PARTITIONS_CHANGED = 1, "partitions of the group's topics have come or gone"
+    GROUP_REBALANCES = 2, "the group rebalances"
+    POLL_INTERVAL_EXCEEDED = 3, "no record was asked for within max_poll_interval_ms"
+    LOST_GENERATION = 4, "the generation is over"
+    LOST_MEMBERSHIP = 5, "the coordinator no longer knows the member"
+    FENCED = 6, "another member uses the same group_instance_id"
 
-    def is_graver_than(self, other: Interruption) -> bool:
-        """Whether this leaves less of the membership, or ends it more surely."""
-        gravities = list(type(self))
-        return gravities.index(self) > gravities.index(other)
+    text: str
+
+    def __new__(cls, gravity: int, text: str) -> Self:
+        """Make a member whose value is its gravity."""
+        member = int.__new__(cls, gravity)
+        member._value_ = gravity
+        member.text = text
+        return member
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether the partitions are others' at once."""
+        return self >= Interruption.LOST_GENERATION
 
 
 INTERRUPTION_BY_RECOVERY: Final[Mapping[Recovery, Interruption]] = MappingProxyType(
     {
-        Recovery.REJOIN: Interruption.GROUP_REBALANCES,
+        Recovery.REBALANCE: Interruption.GROUP_REBALANCES,
         Recovery.LOST_GENERATION: Interruption.LOST_GENERATION,
         Recovery.LOST_MEMBERSHIP: Interruption.LOST_MEMBERSHIP,
         Recovery.FENCED: Interruption.FENCED,
     }
 )
 
-# What leaves the partitions to others at once.
-LOSSES: Final = frozenset(
-    {Interruption.LOST_GENERATION, Interruption.LOST_MEMBERSHIP, Interruption.FENCED}
-)
 
-
-class Identity(NamedTuple):
-    """Who asks: what every request of a member carries besides the group."""
-
-    member_id: str = NO_MEMBER_ID
-    generation: int = NO_GENERATION
+def interruption_by(error: KafkaError) -> Interruption | None:
+    """Return what an error of the coordinator interrupts; None: nothing."""
+    return INTERRUPTION_BY_RECOVERY.get(recovery_for(error))
 
 
 class Member:
@@ -234,6 +202,56 @@ class Member:
     async def wait_for_change(self) -> None:
         """Wait for the next `notify`."""
         await self._changed.wait()
+
+    # --- For commits ----------------------------------------------------------------------
+    @property
+    def reads_as(self) -> None:
+        """Nobody: the classic protocol lets everybody read what a group has committed."""
+
+    def takes_commits(self, *, was_put_off: bool = False) -> bool:
+        """Whether the coordinator takes commits now, as far as known; see GroupMember."""
+        if self.state in REBALANCING:
+            return False
+        if not was_put_off:
+            return True
+        is_rebalancing = self.state is MemberState.STABLE and self.interruption is not None
+        return not is_rebalancing and self.state is not MemberState.PREPARING
+
+    def commits_as(
+        self, made_as: Identity, *, has_waited: bool, is_departed: bool
+    ) -> Identity | None:
+        """Return as whom to send a commit now; None: the partitions may be another member's."""
+        if is_departed:
+            return made_as if made_as == self.identity else None
+        holder = self.assigned_as
+        if holder is None or holder.member_id != made_as.member_id:
+            return None
+        # Only a commit that waited may go over to the next generation: reads wait for it, and
+        # nobody else has had the partitions in between.
+        if holder.generation > made_as.generation + has_waited:
+            return None
+        # Otherwise a newer generation shares the partitions out at this moment.
+        return holder if holder == self.identity else None
+
+    def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:
+        """Post what the refusal of a commit interrupts; whether the partitions are lost by it."""
+        if (interruption := interruption_by(error)) is None:
+            return False
+        is_lost = (
+            interruption.is_loss and sent_as == self.identity and self.state is MemberState.STABLE
+        )
+        self.interrupt(sent_as, interruption)
+        return is_lost
+
+    def why_lost(self) -> CommitFailedError:
+        """Return the error for commits that come too late, with what is known of the reason."""
+        because = self.lost_because
+        if self.lost_by is Interruption.POLL_INTERVAL_EXCEEDED:
+            text = f"{because}: the partitions were given back; {MaxPollIntervalError.remedy}"
+            return MaxPollIntervalError(text)
+        if because:
+            return CommitFailedError(f"{because}: move what takes so long into a thread")
+        return CommitFailedError()
 
     # --- Steps of the group task ----------------------------------------------------------
     def enter(self, state: MemberState) -> None:
@@ -298,7 +316,7 @@ class Member:
         """
         if identity != self.identity or not self.is_member:
             return
-        if self._interruption is None or interruption.is_graver_than(self._interruption):
+        if self._interruption is None or interruption > self._interruption:
             self._interruption = interruption
         self.notify()
 

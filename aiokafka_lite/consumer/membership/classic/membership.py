@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
@@ -25,22 +25,14 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import Assigned, ListenerFailed, Lost, Revoked
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
-from aiokafka_lite.consumer.membership.classic.member import (
-    LOSSES,
-    Interruption,
-    Member,
-    MemberState,
-    Recovery,
-    recovery_for,
-)
+from aiokafka_lite.consumer.membership.classic.member import Interruption, Member, MemberState
 from aiokafka_lite.consumer.membership.classic.rebalance import Rebalance, Share
 from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
 from aiokafka_lite.consumer.membership.listener import ListenerCalls
+from aiokafka_lite.consumer.membership.protocol import LastCommits, Offsets, Standing
+from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import ConsumerStoppedError, FencedInstanceIdError, KafkaError
-from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-
-if TYPE_CHECKING:
-    from aiokafka_lite.consumer.commits.commits import Commits
+from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -52,26 +44,7 @@ RETURN_SHARE: Final = 0.02
 LEAVE_MAX_S: Final = 2.0
 
 
-class Standing(NamedTuple):
-    """How a member stands with its group at one moment."""
-
-    group_id: str
-    # The name of its MemberState.
-    state: str
-    # Loop time since when it waits for JoinGroup's answer; None: it does not.
-    joining_since: float | None
-    # It has left, because the application asked for no records for too long.
-    sits_out: bool
-    # The assignment answers to the subscription, and the listener knows of it.
-    is_settled: bool
-    coordinator_id: int | None
-    # Loop time of the coordinator's last sign of life.
-    last_contact_at: float | None
-    heartbeat_count: int
-    heartbeat_failure_count: int
-
-
-class GroupMembership:
+class ClassicMembership:
     """One consumer's place in its group.
 
     Owns the member (id, generation, state) and the assignment in `state`; everybody else reads
@@ -86,7 +59,7 @@ class GroupMembership:
         cluster: Cluster,
         coordinator: Coordinator,
         member: Member,
-        commits: Commits,
+        commits: LastCommits,
         *,
         scope: TaskScope,
         rng: random.Random,
@@ -156,7 +129,7 @@ class GroupMembership:
             member.state.name,
             self._rebalance.joining_since,
             sits_out=self._sits_out,
-            is_settled=self.is_stable,
+            is_settled=self.is_settled,
             coordinator_id=self._coordinator.node_id,
             last_contact_at=heartbeat.last_contact_at,
             heartbeat_count=heartbeat.beat_count,
@@ -164,7 +137,7 @@ class GroupMembership:
         )
 
     @property
-    def is_stable(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether the assignment answers to the present subscription, and the listener knows."""
         return self._assigned_version == self._state.subscription_version
 
@@ -197,7 +170,7 @@ class GroupMembership:
             KafkaError: What keeps the member from joining and will not pass by itself.
             ConsumerStoppedError: The consumer was stopped meanwhile.
         """
-        while is_subscribed(self._state) and not self.is_stable:
+        while is_subscribed(self._state) and not self.is_settled:
             self._scope.raise_if_failed()
             if self._error is not None:
                 raise self._error
@@ -210,9 +183,7 @@ class GroupMembership:
             await self._member.wait_for_change()
         self._scope.raise_if_failed()
 
-    async def leave(
-        self, *, deadline: float, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
+    async def leave(self, *, deadline: float, offsets: Offsets) -> Offsets:
         """Stop taking part: commit, and tell the coordinator so that it need not find out.
 
         A static member does not say that it leaves: its place is kept for its next start.
@@ -283,12 +254,13 @@ class GroupMembership:
             share = await self._join(reason)
             if share is None:
                 continue
-            reason = await self._hold(share)
+            interruption = await self._hold(share)
+            reason = interruption.text
             overdue = self._overdue()
             await self._give_back(reason)
-            if reason is Interruption.FENCED:
-                self._give_up(FencedInstanceIdError(str(reason)))
-            if reason is Interruption.POLL_INTERVAL_EXCEEDED:
+            if interruption is Interruption.FENCED:
+                self._give_up(FencedInstanceIdError(reason))
+            if interruption is Interruption.POLL_INTERVAL_EXCEEDED:
                 await self._sit_out(overdue)
 
     async def _give_back(self, reason: str) -> None:
@@ -351,7 +323,8 @@ class GroupMembership:
         self._settle_interruption()  # the commit may have been told that it is lost
         is_lost = bool(gone) and not member.is_member
         if is_lost:
-            reason = member.lost_because or member.lost_by or reason
+            if member.lost_by is not None:
+                reason = member.lost_because or member.lost_by.text
             log.warning("group %s: lost %s: %s", member.group_id, sorted(gone), reason)
             state.events.publish(Lost(gone, reason))
         else:
@@ -372,7 +345,7 @@ class GroupMembership:
         is_first = True
         while True:
             if Interruption.FENCED in (member.interruption, member.lost_by):
-                self._give_up(FencedInstanceIdError(Interruption.FENCED.value))
+                self._give_up(FencedInstanceIdError(Interruption.FENCED.text))
             member.settle_interruption()
             await self._settle_departed()
             if not is_subscribed(state):
@@ -454,7 +427,7 @@ class GroupMembership:
                     set(share.partitions),
                     deadline=loop.time() + self._config.rebalance_timeout_s,
                 )
-        if member.interruption in LOSSES:
+        if member.interruption is not None and member.interruption.is_loss:
             state.gate.hold(Hold.LOST)
         self._heartbeat.hold_if_expired()
         state.gate.release(Hold.LISTENER)
@@ -466,7 +439,7 @@ class GroupMembership:
                 await member.wait_for_change()
         finally:
             await self._heartbeat.stop(heartbeat)
-        log.info("group %s: rebalance: %s", member.group_id, interruption)
+        log.info("group %s: rebalance: %s", member.group_id, interruption.text)
         return interruption
 
     def _interruption(self, heartbeat: asyncio.Task[Interruption]) -> Interruption | None:
@@ -516,7 +489,7 @@ class GroupMembership:
         )
         # Before the coordinator hears of it: from now on a commit is one too late.
         self._member.lose_generation(Interruption.POLL_INTERVAL_EXCEEDED, overdue)
-        await self._withdraw(Interruption.POLL_INTERVAL_EXCEEDED)
+        await self._withdraw(Interruption.POLL_INTERVAL_EXCEEDED.text)
         self._member.lose_membership(Interruption.POLL_INTERVAL_EXCEEDED, overdue)
         loop = asyncio.get_running_loop()
         self._sits_out = True

@@ -22,8 +22,9 @@ from aiokafka_lite.consumer.assignors.blobs import (
 )
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
-from aiokafka_lite.consumer.membership.classic.member import Identity, Member, MemberState
+from aiokafka_lite.consumer.membership.classic.member import Member, MemberState
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.errors import InconsistentGroupProtocolError, KafkaError, MemberIdRequired
 from aiokafka_lite.protocol.messages.join_group import (
     JoinGroupRequest,

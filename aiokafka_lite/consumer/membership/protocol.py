@@ -1,0 +1,198 @@
+"""What others may know of a group membership, whichever protocol the group speaks.
+
+Three interfaces, each for those who need it:
+
+    Membership      for the consumer's parts and for monitoring: start, wait, leave, standing
+    GroupMember     for commits: in whose name they are made, and whether they are taken now
+    LastCommits     for memberships: what they ask of commits before partitions go
+
+A membership stands behind each of them alone. Implementations: `none.py` for a consumer without a
+group, `classic/` for the classic protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
+
+from aiokafka_lite.errors import CommitFailedError, KafkaError
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+NO_GENERATION: Final = -1
+NO_MEMBER_ID: Final = ""
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class Identity(NamedTuple):
+    """Who asks: what every request of a member carries besides the group."""
+
+    member_id: str = NO_MEMBER_ID
+    # Of the group in the classic protocol; the member's epoch in KIP-848's.
+    generation: int = NO_GENERATION
+
+
+# Who only keeps offsets in a group, and is no member of it.
+NOBODY: Final = Identity()
+
+
+class Standing(NamedTuple):
+    """How a member stands with its group at one moment."""
+
+    group_id: str
+    # The name of the state of its membership.
+    state: str
+    # Loop time since when it waits to be let in; None: it does not.
+    joining_since: float | None
+    # It has left, because the application asked for no records for too long.
+    sits_out: bool
+    # The assignment answers to the subscription, and the listener knows of it.
+    is_settled: bool
+    coordinator_id: int | None
+    # Loop time of the coordinator's last sign of life.
+    last_contact_at: float | None
+    heartbeat_count: int
+    heartbeat_failure_count: int
+
+
+class Membership(Protocol):
+    """One consumer's place in its group, or what stands in for it where there is no group.
+
+    It decides what is assigned, and nobody else does so while topics are subscribed.
+    """
+
+    @property
+    def member_id(self) -> str:
+        """The id in the group; empty while there is none."""
+
+    @property
+    def generation(self) -> int:
+        """The generation, or member epoch, that the assignment is of; -1 while there is none."""
+
+    @property
+    def coordinator_id(self) -> int | None:
+        """The node that coordinates the group; None while it is not known."""
+
+    @property
+    def standing(self) -> Standing | None:
+        """How the member stands with its group; None without a group."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the assignment answers to the present subscription, and the listener knows."""
+
+    def is_called_by_listener(self) -> bool:
+        """Whether it is a rebalance listener's callback that asks."""
+
+    def wake_waiters(self) -> None:
+        """Wake those who wait for a change: there may be nothing to wait for any more."""
+
+    async def start(self) -> None:
+        """Start taking part; awaits nothing of the network."""
+
+    async def wait_assigned(self) -> None:
+        """Wait until the present subscription has got an assignment, which may be empty.
+
+        Raises:
+            KafkaError: What keeps it from that and will not pass by itself.
+        """
+
+    def halt(self) -> None:
+        """Leave the assignment as it is from here on; idempotent."""
+
+    async def leave(self, *, deadline: float, offsets: Offsets) -> Offsets:
+        """Stop taking part: commit `offsets`, and tell the group.
+
+        Args:
+            deadline: Loop time by which to be done.
+            offsets: What to commit last; empty for nothing.
+
+        Returns:
+            What could not be committed.
+        """
+
+    def leave_nowait(self, reason: str) -> None:
+        """Tell the group that the member goes, if that costs no waiting; commit nothing."""
+
+
+class GroupMember(Protocol):
+    """In whose name offsets are committed and read, and what the group says to that.
+
+    Partitions are held as `assigned_as`, which is who the member was when they were assigned. The
+    group may know it as somebody newer already (`identity`), of whose assignment nothing is known.
+    """
+
+    @property
+    def group_id(self) -> str:
+        """The group."""
+
+    @property
+    def group_instance_id(self) -> str | None:
+        """The name of a static member (KIP-345)."""
+
+    @property
+    def identity(self) -> Identity:
+        """As whom the group knows this member now."""
+
+    @property
+    def assigned_as(self) -> Identity | None:
+        """As whom the assigned partitions are held; None: there are none, or they are lost."""
+
+    @property
+    def reads_as(self) -> Identity | None:
+        """As whom committed offsets are read; None: the group does not want to know."""
+
+    def takes_commits(self, *, was_put_off: bool = False) -> bool:
+        """Whether the coordinator takes commits now, as far as known.
+
+        Args:
+            was_put_off: It has refused one because of a rebalance, of which this member may not
+                know yet.
+        """
+
+    def commits_as(
+        self, made_as: Identity, *, has_waited: bool, is_departed: bool
+    ) -> Identity | None:
+        """Return as whom to send a commit now; None: the partitions may be another member's.
+
+        Args:
+            made_as: As whom the partitions were held when the commit was made.
+            has_waited: It waited for a rebalance, and reads of committed offsets wait for it.
+            is_departed: The application has given the partitions up since.
+        """
+
+    def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:
+        """Note what the refusal of a commit says about the membership.
+
+        Returns:
+            Whether the partitions are lost: nothing of them must be handed out any more.
+        """
+
+    def why_lost(self) -> CommitFailedError:
+        """Return the error for commits that come too late, with what is known of the reason."""
+
+    def notify(self) -> None:
+        """Wake everybody who waits for a change."""
+
+    async def wait_for_change(self) -> None:
+        """Wait for the next `notify`, or change of the membership."""
+
+
+class LastCommits(Protocol):
+    """What a membership asks of commits before partitions go."""
+
+    @property
+    def has_departed(self) -> bool:
+        """Whether something that the application gave up is still to be committed."""
+
+    async def settle_departed(self, deadline: float) -> None:
+        """Wait until that is committed, or cannot be; after the deadline it cannot."""
+
+    async def commit_last(self, offsets: Offsets, *, deadline: float) -> Offsets:
+        """Commit as far as that can be done, and return what could not be; raises nothing."""
+
+    async def stop_auto_commit(self) -> None:
+        """Stop commits by the clock, so that what is committed last stays; idempotent."""
+
+    async def commit_at_the_end(self, offsets: Offsets, *, deadline: float) -> Offsets:
+        """Commit last of all, also what was given up before; return what could not be."""
