@@ -533,7 +533,7 @@ async def test_a_paused_partition_is_forgotten_and_asked_for_again(start: Start)
 async def test_a_partition_taken_away_is_forgotten(start: Start) -> None:
     fetching = start({0: 1, 1: 1})
     sent = await fetching.cluster.next_sent()
-    fetching.state.revoke([TopicPartition("t", 1)])
+    fetching.state.change([TopicPartition("t", 1)], ())
     sent.answer(answer(0), session_id=5)
     sent = await fetching.cluster.next_sent()
     assert (sent.session, sent.offsets, sent.forgotten) == ((5, 1), {}, [1])

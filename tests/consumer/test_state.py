@@ -74,10 +74,10 @@ def test_a_rebalance_keeps_positions_readable_and_then_starts_all_afresh(
 ) -> None:
     before = state.partition(A)
     state.seek(before, 7)
-    state.begin_rebalance()
+    state.begin_revocation(state.assignment)
     assert not before.is_fetchable
     assert state.handed_out_offsets() == {A: OffsetAndMetadata(7, "")}
-    state.assign_from_group([A])
+    state.change(state.assignment, [A])
     after = state.partition(A)
     assert after is not before
     assert after.place is Place.UNPOSITIONED

@@ -100,10 +100,12 @@ class NoGroup:
             for topic in self._state.subscription or ()
             for number in view.partitions_for_topic(topic) or ()
         }
-        if every != self._state.assignment.keys():
+        assigned = self._state.assignment
+        gone = {tp for tp, cursor in assigned.items() if tp not in every or cursor.is_revoking}
+        if gone or every != assigned.keys():
             from aiokafka_lite.consumer.events.kinds import Assigned
 
-            self._state.assign_from_group(every)
+            self._state.change(gone, every)
             # The application may have called this while the loop stands still.
             self._state.events.publish(Assigned(frozenset(every), at_s=self._loop.time()))
 

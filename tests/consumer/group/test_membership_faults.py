@@ -383,7 +383,7 @@ async def test_a_fenced_member_fails_for_good(broker: ScriptedBroker) -> None:
 
     with pytest.raises(FencedInstanceIdError):
         await worker.membership.wait_assigned()
-    worker.state.assign_from_group([TP])
+    worker.state.change((), [TP])
     assert await worker.membership.leave(
         deadline=asyncio.get_running_loop().time() + 1, offsets={TP: OffsetAndMetadata(3, "")}
     ) == {TP: OffsetAndMetadata(3, "")}

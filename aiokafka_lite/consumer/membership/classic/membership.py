@@ -279,7 +279,7 @@ class ClassicMembership:
         # Half of the time: the listener may want to commit or flush something, too.
         commit_by = (loop.time() + deadline) / 2
         if is_subscribed(state):
-            state.begin_rebalance()
+            state.begin_revocation(state.assignment)
         state.gate.release(Hold.LISTENER, Hold.LOST)  # there is nothing left to hand out
         self._heartbeat.hold_if_expired()  # the lease was that of the assignment
         async with self._heartbeat.kept_alive():
@@ -409,7 +409,9 @@ class ClassicMembership:
         member, state = self._member, self._state
         loop = asyncio.get_running_loop()
         state.gate.hold(Hold.LISTENER)
-        state.assign_from_group(share.partitions, is_unbroken=member.is_of_the_next_generation)
+        state.change(
+            state.assignment, share.partitions, is_unbroken=member.is_of_the_next_generation
+        )
         state.restart_idle(loop.time())
         member.take_assignment()
         state.events.publish(Assigned(share.partitions, member.identity.generation))
@@ -534,7 +536,7 @@ class ClassicMembership:
 
     def _give_up(self, error: KafkaError) -> None:
         """End the group task for good: the consumer raises the error from every get."""
-        self._state.revoke(set(self._state.assignment))
+        self._state.change(self._state.assignment, ())
         self._member.lose_membership(Interruption.FENCED)
         self._member.enter(MemberState.FENCED)
         raise error

@@ -1,0 +1,337 @@
+"""What is assigned to a consumer: one cursor a partition, and what was handed out of them.
+
+Whoever decides what is assigned says by `Assignment.change` what goes and what comes; the rest is
+not touched. Others ask for changes of one partition by the methods here, and hear of them as
+observers (observers.py). Who writes which field of a cursor is said in cursor.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from aiokafka_lite.consumer.assignment.cursor import (
+    NO_EPOCH,
+    Cursor,
+    Range,
+    joined,
+)
+from aiokafka_lite.consumer.assignment.observers import Observers
+from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.errors import IllegalStateError
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+
+def _nothing() -> None:
+    """Stand in for a hook that nobody has set."""
+
+
+class Assignment:
+    """The cursors of one consumer.
+
+    Plain data changed synchronously on the event loop; nothing waits.
+    """
+
+    def __init__(self) -> None:
+        self._assignment: dict[TopicPartition, Cursor] = {}
+        # What was assigned and is not any more, though the application has not said so.
+        self._taken: set[TopicPartition] = set()
+        # What was handed out of partitions before another member may have had them.
+        self._handed_out_earlier: dict[TopicPartition, Range] = {}
+        # What the latest get handed out from; everything else handed out has been processed.
+        self._latest: list[Cursor] = []
+        self._hand_out_count = 0
+        self._latest_hand_out: Cursor | None = None
+        # Records and rows handed out since the consumer was made; the gets count them.
+        self.record_count = 0
+        self._settle: Callable[[], None] = _nothing
+        self.observers = Observers()
+        # Where the consumer's parts tell what happens.
+        self.events = Events()
+
+    def set_settler(self, settle: Callable[[], None]) -> None:
+        """Set what brings positions up to date before they are read.
+
+        The per-message path keeps no books: how far it got is worked out when somebody asks.
+        """
+        self._settle = settle
+
+    def settle(self) -> None:
+        """Bring the positions up to date with what was handed out message by message."""
+        self._settle()
+
+    # --- What is assigned ------------------------------------------------------------------
+    @property
+    def assignment(self) -> Mapping[TopicPartition, Cursor]:
+        """The partitions assigned, by topic and number."""
+        return self._assignment
+
+    def partition(self, tp: TopicPartition) -> Cursor:
+        """Return the state of an assigned partition.
+
+        Raises:
+            IllegalStateError: It is not assigned to this consumer.
+        """
+        try:
+            return self._assignment[tp]
+        except KeyError:
+            since = " any more: a rebalance took it away" if tp in self._taken else ""
+            raise IllegalStateError(
+                f"Partition {tp} is not assigned to this consumer{since}"
+            ) from None
+
+    def require_known(self, tp: TopicPartition) -> None:
+        """Check that a partition is assigned, or was so until a rebalance took it away.
+
+        Raises:
+            IllegalStateError: It never was, or the application has given it up.
+        """
+        if tp not in self._taken:
+            self.partition(tp)
+
+    def has_any(self, wanted: Collection[TopicPartition]) -> bool:
+        """Whether one of these partitions is assigned; none named stands for all there may be."""
+        return not wanted or any(tp in self._assignment for tp in wanted)
+
+    def begin_revocation(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch and hand out nothing more of partitions: what is buffered of them is dropped.
+
+        They stay assigned, with positions to commit and to show to callbacks, until `change`.
+        """
+        for tp in tuple(partitions):
+            cursor = self._assignment[tp]
+            cursor.begin_revocation()
+            self.refetch(cursor)
+
+    def change(
+        self,
+        revoke: Iterable[TopicPartition],
+        assign: Iterable[TopicPartition],
+        *,
+        is_unbroken: bool = False,
+    ) -> None:
+        """Take partitions away and assign others; what is named in neither stays as it is.
+
+        What stays keeps its position, what is buffered of it and whether it is paused, and is
+        fetched all the while. What is assigned starts from its committed offset. What is in both
+        is given back after it was taken: it starts afresh, too, but from where the application has
+        moved it to since its revocation began, and paused if it was paused since.
+
+        Args:
+            revoke: Those that are not assigned count for nothing.
+            assign: So do those that are assigned, and are not revoked.
+            is_unbroken: Nobody else can have had, in between, what is taken and given again.
+        """
+        self._settle()
+        wanted = frozenset(assign)
+        earlier, kept = self._handed_out_earlier, dict[TopicPartition, Range]()
+        gone: dict[TopicPartition, Cursor] = {}
+        for tp in tuple(revoke):
+            if (cursor := self._assignment.pop(tp, None)) is None:
+                continue
+            gone[tp] = cursor
+            cursor.end_assignment()
+            self.observers.discarded(cursor)
+            if (handed_out := cursor.handed_out) is None:
+                continue
+            if is_unbroken and tp in wanted:
+                kept[tp] = handed_out
+            else:
+                earlier[tp] = joined(earlier.get(tp), handed_out) or handed_out
+        for tp in sorted(wanted - self._assignment.keys()):
+            cursor = self._assignment[tp] = Cursor(tp, kept.get(tp))
+            if tp in gone:
+                self._carry_over(gone[tp], cursor)
+        self._taken = (self._taken | gone.keys()) - wanted
+        self._latest = [cursor for cursor in self._latest if cursor.is_assigned]
+        self.observers.assignment_changed()
+
+    def _carry_over(self, old: Cursor, new: Cursor) -> None:
+        """Give a partition that comes back what the application asked for in the meantime."""
+        if old.keeps_pause:
+            new.pause()
+        if not old.keeps_position:
+            return
+        if old.position is not None:
+            self.start_at(new, old.position)
+        elif old.search is not None and old.search.timestamp is not None:
+            self.request_reset(new, old.search.timestamp)
+        if old in self._latest:
+            # What was handed out before is still in work: nothing is processed until the next get.
+            new.process_to(None)
+            self._latest.append(new)
+
+    # --- One partition --------------------------------------------------------------------
+    def seek(self, partition: Cursor, offset: int) -> None:
+        """Move the position, as the application asks; what is buffered or on its way is dropped.
+
+        What the latest get handed out stays unprocessed: the next one tells that it is done.
+        """
+        self.start_at(partition, offset)
+        partition.keep_sought()
+
+    def start_at(
+        self,
+        partition: Cursor,
+        offset: int,
+        leader_epoch: int = NO_EPOCH,
+        validated_epoch: int = NO_EPOCH,
+    ) -> None:
+        """Set a position that was asked for or looked up; otherwise as `seek`.
+
+        Args:
+            partition: Whose.
+            offset: Of the next record to hand out.
+            leader_epoch: Of the record before it, where that is known.
+            validated_epoch: The leader epoch in which it is known to be good.
+        """
+        self._settle()
+        self.observers.discarded(partition)
+        is_in_work = partition in self._latest
+        partition.start_at(offset, leader_epoch, validated_epoch, is_in_work=is_in_work)
+        self.observers.partition_changed(partition)
+
+    def request_reset(self, partition: Cursor, timestamp: int, *, reason: str = "") -> None:
+        """Give up the position and have it looked up by ListOffsets with `timestamp`.
+
+        An event will tell of it, unless `reason` is empty because the application asked for it.
+        """
+        self._settle()
+        self.observers.discarded(partition)
+        partition.await_reset(timestamp, reason)
+        self.observers.partition_changed(partition)
+
+    def replace_log(self, partition: Cursor) -> None:
+        """Forget all that is known of a partition's log: there is another in its place.
+
+        Its position is unknown then, until one is asked for by `request_reset` or `seek`.
+        """
+        self._settle()
+        self.observers.discarded(partition)
+        self._handed_out_earlier.pop(partition.tp, None)
+        partition.forget_log()
+        self.observers.partition_changed(partition)
+
+    def request_validation(self, partition: Cursor) -> None:
+        """Fetch nothing more until the position was compared with the leader's log (KIP-320).
+
+        What is buffered is dropped: it may be of a log that is no more.
+        """
+        self._settle()
+        self.observers.discarded(partition)
+        partition.await_validation()
+        self.observers.partition_changed(partition)
+
+    def validated(self, partition: Cursor, leader_epoch: int) -> None:
+        """Go on from the position: the log of that leader epoch has what was read before."""
+        partition.validated(leader_epoch)
+        self.observers.partition_changed(partition)
+
+    def keep(self, partition: Cursor) -> None:
+        """Fetch and hand out a partition that is not given back after all."""
+        partition.keep()
+        self.observers.partition_changed(partition)
+
+    def refetch(self, partition: Cursor) -> None:
+        """Drop what is buffered and on its way, and fetch from the position again."""
+        self._settle()
+        self.observers.discarded(partition)
+        partition.refetch()
+        self.observers.partition_changed(partition)
+
+    def pause(self, partition: Cursor) -> None:
+        """Stop fetching and handing out; what is buffered stays for `resume`."""
+        self._settle()
+        partition.pause()
+        self.observers.partition_changed(partition)
+
+    def resume(self, partition: Cursor) -> None:
+        """Fetch and hand out again."""
+        partition.resume()
+        self.observers.partition_changed(partition)
+
+    # --- What was handed out --------------------------------------------------------------
+    @property
+    def hand_out_count(self) -> int:
+        """How many times something was handed out: a list of records, or some one by one."""
+        self._settle()
+        return self._hand_out_count
+
+    @property
+    def latest_hand_out(self) -> Cursor | None:
+        """A partition of which the latest records were handed out, if it is still assigned."""
+        partition = self._latest_hand_out
+        return partition if partition is not None and partition.is_assigned else None
+
+    def begin_get(self) -> None:
+        """Note that the application is back for more: all it was handed so far is processed."""
+        for partition in self._latest:
+            partition.process_to(partition.handed_out_to)
+        self._latest.clear()
+
+    def hand_out(
+        self, partition: Cursor, first_offset: int, next_position: int, leader_epoch: int
+    ) -> None:
+        """Note that the get in progress hands out the records of [first, next)."""
+        if partition not in self._latest:  # one or few: a get's partitions
+            self._latest.append(partition)
+            partition.process_to(first_offset)
+        partition.hand_out(next_position, leader_epoch)
+        self._hand_out_count += 1
+        self._latest_hand_out = partition
+
+    def pass_over(self, partition: Cursor, next_position: int) -> None:
+        """Move the position over what is never handed out: control batches, gaps, aborted."""
+        if partition not in self._latest:
+            partition.process_to(next_position)
+        partition.pass_over(next_position)
+
+    def being_processed(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the offsets [first, next) that the latest get handed out, by partition."""
+        self._settle()
+        return {
+            partition.tp: (partition.processed, partition.position)
+            for partition in self._latest
+            if partition.processed is not None and partition.position is not None
+        }
+
+    def processed_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what auto-commit may commit: all handed out before the latest get."""
+        self._settle()
+        return {
+            tp: OffsetAndMetadata(partition.processed, "")
+            for tp, partition in self._assignment.items()
+            if partition.processed is not None
+        }
+
+    def handed_out_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the positions: what commit() and a clean stop commit."""
+        self._settle()
+        return {
+            tp: OffsetAndMetadata(partition.position, "")
+            for tp, partition in self._assignment.items()
+            if partition.position is not None
+        }
+
+    def note_finished(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Count as processed what the application itself commits, whatever comes of that commit."""
+        self._settle()
+        for tp, offset in offsets.items():
+            partition = self._assignment[tp]
+            done, position = partition.processed, partition.position
+            if done is not None and position is not None and done < offset.offset <= position:
+                partition.process_to(offset.offset)
+
+    def _was_handed_out_earlier(self, tp: TopicPartition, offset: int) -> bool:
+        """Whether an offset can only mean records that another member may have had since.
+
+        That is one behind a record handed out before somebody else may have had the partition,
+        which this assignment has neither handed out nor gone to.
+        """
+        earlier, partition = self._handed_out_earlier.get(tp), self._assignment.get(tp)
+        if earlier is None or not earlier.first < offset <= earlier.end:
+            return False
+        self._settle()
+        if partition is None or partition.position == offset:
+            return partition is None
+        present = partition.handed_out
+        return present is None or not present.first <= offset <= present.end
