@@ -67,6 +67,29 @@ async def test_cancelled_or_finished_task_is_no_failure() -> None:
     await scope.close()
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_stop_waits_for_one_task_and_is_no_failure(has_begun: bool) -> None:
+    scope = TaskScope("scope")
+    task, other = scope.spawn(forever(), name="one"), scope.spawn(forever(), name="other")
+    if has_begun:
+        await settle()
+    for _ in range(2):
+        await scope.stop(task)
+        assert task.cancelled()
+    scope.raise_if_failed()
+    assert not other.done()
+    await scope.close()
+
+
+async def test_stop_leaves_in_a_task_what_it_ended_with() -> None:
+    scope = TaskScope("scope")
+    task = scope.spawn(asyncio.sleep(0, "result"), name="short")
+    await settle()
+    await scope.stop(task)
+    assert task.result() == "result"
+    await scope.close()
+
+
 async def test_close_waits_until_tasks_have_cleaned_up() -> None:
     scope = TaskScope("scope")
     cleaned = False
