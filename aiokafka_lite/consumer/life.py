@@ -207,7 +207,6 @@ class Engine:
         self.state.observers.on_assignment_change(self._assignment_changed)
         self.state.observers.on_partition_change(lambda _: self._state_changed.set())
         self.state.observers.on_subscription_change(self._watch_topics)
-        self.state.observers.mark()
         self.gate.on_change(self._state_changed.set)
         self.probe = probe
         # The latest parts, also when they are stopped: what they counted can still be read.
@@ -434,7 +433,7 @@ class Engine:
             self.uncommitted = parts.commits.left_to_commit(offsets)
             raise
         finally:
-            self.state.observers.forget_new()
+            parts.observers.close()
             self.buffer.clear()
             self._parts_ended.set()
 
@@ -479,7 +478,7 @@ class Engine:
         self.probe.stop()
         if parts is not None:
             parts.give_up()
-            self.state.observers.forget_new()
+            parts.observers.close()
             self.buffer.clear()
         self.state.events.close()
 

@@ -82,6 +82,8 @@ class Running:
         tell_of_plain_decoder()
         config, state = engine.config, engine.state
         self._state = state
+        # Of all parts, also of those that begin to observe later; whoever ends them closes it.
+        self.observers = state.observers.collect()
         on_failure, on_restart = engine.on_failure, engine.on_restart
         self.scopes = Scopes(
             *(TaskScope(name, on_failure=on_failure, on_restart=on_restart) for name in SCOPE_NAMES)

@@ -20,6 +20,27 @@ class Departure(NamedTuple):
     listener: ConsumerRebalanceListener | None
 
 
+# Those who hear of one kind of change.
+Listeners = list[Callable[..., None]]
+
+
+class Registrations:
+    """Observers that are forgotten together; see `Observers.collect`."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[Listeners, Callable[..., None]]] = []
+
+    def note(self, listeners: Listeners, observer: Callable[..., None]) -> None:
+        """Note one that was added."""
+        self._entries.append((listeners, observer))
+
+    def close(self) -> None:
+        """Forget them: what they belong to is stopped. Idempotent."""
+        for listeners, observer in self._entries:
+            listeners[:] = [each for each in listeners if each is not observer]
+        self._entries.clear()
+
+
 class Observers:
     """Callables by what they want to hear of, called in the order in which they were added."""
 
@@ -30,51 +51,41 @@ class Observers:
         self._discard: list[Callable[[Cursor], None]] = []
         self._get: list[Callable[[], None]] = []
         self._departure: list[Callable[[Departure], None]] = []
-        self._marks = [0] * len(self._lists())
+        self._collecting = Registrations()
 
     def on_subscription_change(self, observer: Callable[[], None]) -> None:
         """Call `observer` after each change of topics, pattern or mode."""
-        self._subscription.append(observer)
+        self._add(self._subscription, observer)
 
     def add_listener(self, observer: Callable[[], None]) -> None:
         """Call `observer` after each change of the subscription, and when a get begins."""
-        self._subscription.append(observer)
-        self._get.append(observer)
+        self._add(self._subscription, observer)
+        self._add(self._get, observer)
 
     def on_assignment_change(self, observer: Callable[[], None]) -> None:
         """Call `observer` after partitions were given or taken."""
-        self._assignment.append(observer)
+        self._add(self._assignment, observer)
 
     def on_partition_change(self, observer: Callable[[Cursor], None]) -> None:
         """Call `observer` after a partition was paused, resumed, moved or sent back."""
-        self._partition.append(observer)
+        self._add(self._partition, observer)
 
     def on_discard(self, observer: Callable[[Cursor], None]) -> None:
         """Call `observer` when what is buffered of a partition must not be handed out."""
-        self._discard.append(observer)
+        self._add(self._discard, observer)
 
     def on_departure(self, observer: Callable[[Departure], None]) -> None:
         """Call `observer` before the application gives up partitions."""
-        self._departure.append(observer)
+        self._add(self._departure, observer)
 
-    def mark(self) -> None:
-        """Note who is there now: `forget_new` keeps them."""
-        self._marks = [len(observers) for observers in self._lists()]
+    def collect(self) -> Registrations:
+        """Return what forgets, when it is closed, the observers that are added from now on."""
+        self._collecting = Registrations()
+        return self._collecting
 
-    def forget_new(self) -> None:
-        """Forget the observers added since `mark`: what they belonged to is stopped."""
-        for observers, mark in zip(self._lists(), self._marks, strict=True):
-            del observers[mark:]
-
-    def _lists(self) -> tuple[list[Callable[..., None]], ...]:
-        return (
-            self._subscription,
-            self._assignment,
-            self._partition,
-            self._discard,
-            self._get,
-            self._departure,
-        )
+    def _add(self, listeners: Listeners, observer: Callable[..., None]) -> None:
+        listeners.append(observer)
+        self._collecting.note(listeners, observer)
 
     # --- What has happened ----------------------------------------------------------------
     def subscription_changed(self) -> None:

@@ -1,0 +1,57 @@
+"""Who hears of changes, and until when."""
+
+from __future__ import annotations
+
+from aiokafka_lite.consumer.assignment.observers import Observers
+
+
+class Part:
+    """What observes, and counts what it is told."""
+
+    def __init__(self, observers: Observers) -> None:
+        self.told = 0
+        observers.add_listener(self.hear)
+        observers.on_assignment_change(self.hear)
+
+    def hear(self) -> None:
+        self.told += 1
+
+
+def tell_all(observers: Observers) -> None:
+    observers.subscription_changed()
+    observers.assignment_changed()
+    observers.get_began()
+
+
+def test_parts_hear_nothing_more_once_they_are_closed_and_those_before_them_do() -> None:
+    observers = Observers()
+    lasting = Part(observers)
+    registrations = observers.collect()
+    passing = Part(observers)
+    tell_all(observers)
+    registrations.close()
+    registrations.close()
+    tell_all(observers)
+    assert (lasting.told, passing.told) == (6, 3)
+
+
+def test_parts_that_are_closed_late_take_nothing_from_the_next_ones() -> None:
+    observers = Observers()
+    first = observers.collect()
+    old = Part(observers)
+    observers.collect()
+    new = Part(observers)
+    first.close()
+    tell_all(observers)
+    assert (old.told, new.told) == (0, 3)
+
+
+def test_what_observes_twice_is_forgotten_once() -> None:
+    observers = Observers()
+    part = Part(observers)
+    registrations = observers.collect()
+    observers.on_assignment_change(part.hear)
+    observers.assignment_changed()
+    registrations.close()
+    observers.assignment_changed()
+    assert part.told == 3
