@@ -98,7 +98,7 @@ class Running:
         self.cluster.pool.on_reachability = engine.on_reachability
         self.lookup = OffsetLookup(config, self.cluster, self.scopes.connecting, rng)
         self.lives = TopicLives(state, engine.buffer)
-        self.cluster.add_listener(self.lives.view_changed)  # before those that its word matters to
+        self.cluster.add_listener(self.lives.view_changed)
         self.commits: Commits | NoCommits
         self.membership: Membership
         if config.group_id is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -12,6 +13,7 @@ import pytest
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.assignment.topics import match_pattern
 from aiokafka_lite.consumer.events.kinds import (
     OffsetReset,
     PartitionsAdded,
@@ -19,6 +21,7 @@ from aiokafka_lite.consumer.events.kinds import (
     TopicRecreated,
 )
 from aiokafka_lite.consumer.events.stream import EventSubscription
+from aiokafka_lite.consumer.positions.topic_changes import TopicLives
 from aiokafka_lite.errors import (
     LeaderNotAvailableError,
     OffsetOutOfRangeError,
@@ -26,6 +29,8 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.consumer.buffers import Buffers
+from tests.consumer.scripted import view
 from tests.consumer.test_consumer import offsets_read, reading, rows
 from tests.consumer.test_events import next_of
 from tests.support.cluster import KafkaHandle, unique
@@ -442,6 +447,29 @@ async def test_a_pattern_gains_and_loses_topics_and_loses_no_record(
         await until(lambda: consumer.assignment() == {TopicPartition(second, 0)})
         await kafka.produce(second, 0, rows(30, 2))
         assert await keys_read(consumer, 2) == [b"30", b"31"]
+
+
+@pytest.mark.parametrize("is_told_first", [True, False])
+async def test_a_deleted_topic_of_a_pattern_is_told_once_whoever_hears_of_it_first(
+    is_told_first: bool,
+) -> None:
+    buffers = Buffers()
+    state, lives = buffers.state, TopicLives(buffers.state, buffers.buffer)
+    state.unsubscribe()
+    state.subscribe_pattern(re.compile("t"))
+    steps = [
+        lives.view_changed,
+        lambda view: match_pattern(state, view, exclude_internal_topics=True),
+    ]
+    there = view({0: 1})._replace(is_of_all=True)
+    with state.events.subscribe() as events:
+        for seen in (there, there._replace(topics={}), there._replace(topics={}), there):
+            for step in steps if is_told_first else reversed(steps):
+                step(seen)
+        state.events.close()
+        assert [event async for event in events] == [TopicDeleted("t")]
+    assert state.subscription == {"t"}
+    assert lives.is_young(TopicPartition("t", 0))
 
 
 async def test_the_same_pattern_again_is_no_reason_to_read_old_topics_from_the_beginning(

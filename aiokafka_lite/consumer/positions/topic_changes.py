@@ -81,10 +81,12 @@ class TopicLives:
         return life is not None and tp.partition >= life.old_count
 
     def view_changed(self, view: ClusterView) -> None:
-        """Compare a view with what was known; must be called before others hear of it."""
+        """Compare a view with what was known."""
         names = self._names(view)
         for name in tuple(self._lives):
             if name not in names:
+                if self._is_matched(name) and is_gone(view, name):
+                    self._is_gone(name)  # for which the pattern has lost it already
                 del self._lives[name]
         self._unborn &= names
         for name in names:
@@ -97,11 +99,16 @@ class TopicLives:
             self._pattern = self._state.pattern
 
     def _names(self, view: ClusterView) -> set[str]:
+        return {*self._state.topics, *filter(self._is_matched, view.topics)}
+
+    def _is_matched(self, name: str) -> bool:
+        """Whether the topic is subscribed to by a pattern, should it exist."""
         state = self._state
-        names = state.topics
-        if state.mode is SubscriptionMode.PATTERN and state.pattern is not None:
-            names.update(filter(state.pattern.match, view.topics))
-        return names
+        return (
+            state.mode is SubscriptionMode.PATTERN
+            and state.pattern is not None
+            and state.pattern.match(name) is not None
+        )
 
     # --- What happens to one topic --------------------------------------------------------
     def _is_there(self, name: str, topic: TopicView) -> None:
