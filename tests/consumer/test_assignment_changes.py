@@ -11,8 +11,8 @@ from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.assignment import Assignment
-from aiokafka_lite.consumer.assignment.cursor import Cursor, FetchState
-from aiokafka_lite.consumer.reset_policy import EARLIEST_TIMESTAMP
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
+from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.consumer.test_consumer import reading
@@ -39,12 +39,13 @@ def assignment() -> Assignment:
 
 
 def looks(cursor: Cursor) -> tuple[object, ...]:
-    return cursor.position, cursor.fetched, cursor.tag, cursor.is_paused, cursor.is_fetchable
+    return cursor.position, cursor.fetched, cursor.loan, cursor.is_paused, cursor.is_fetchable
 
 
 def test_what_stays_is_not_touched(assignment: Assignment) -> None:
     kept = assignment.partition(A)
-    kept.buffered_to(9)
+    kept.buffered(9)
+    loan = kept.lend(1)
     discarded: list[Cursor] = []
     assignment.observers.on_discard(discarded.append)
     before = looks(kept)
@@ -52,7 +53,7 @@ def test_what_stays_is_not_touched(assignment: Assignment) -> None:
     assignment.change([B], [C])
     assignment.change([C], [B])
     assert assignment.partition(A) is kept
-    assert looks(kept) == before == (5, 9, 1, False, True)
+    assert looks(kept) == before == (5, 9, loan, False, True)
     assert kept not in discarded
 
 
@@ -60,10 +61,10 @@ def test_what_goes_is_fetched_no_more_and_its_position_stays_readable(
     assignment: Assignment,
 ) -> None:
     going = assignment.partition(B)
-    tag = going.tag
+    loan = going.lend(1)
     assignment.begin_revocation([B])
     assert not going.is_fetchable
-    assert going.tag > tag
+    assert going.loan is not loan
     assert assignment.processed_offsets()[B] == OffsetAndMetadata(5, "")
     assignment.change([B], ())
     assert not going.is_assigned
@@ -78,7 +79,9 @@ def test_what_is_given_back_starts_afresh(assignment: Assignment) -> None:
     assignment.change([B], [B])
     after = assignment.partition(B)
     assert after is not before
-    assert after.fetch_state is FetchState.INITIALIZING
+    assert after.place is Place.UNPOSITIONED
+    assert after.search is not None
+    assert after.search.sought is Sought.COMMITTED
     assert not after.is_revoking
 
 
@@ -105,8 +108,10 @@ def test_a_search_for_a_position_meanwhile_goes_on(assignment: Assignment, is_go
     assignment.begin_revocation([B])
     assignment.request_reset(assignment.partition(moved), EARLIEST_TIMESTAMP)
     assignment.change([B], [B])
-    assert assignment.partition(moved).fetch_state is FetchState.AWAIT_RESET
-    assert assignment.partition(moved).reset_timestamp == EARLIEST_TIMESTAMP
+    search = assignment.partition(moved).search
+    assert search is not None
+    assert search.sought is Sought.RESET
+    assert search.timestamp == EARLIEST_TIMESTAMP
 
 
 @pytest.mark.parametrize("is_going", [False, True], ids=["stays", "goes and comes back"])

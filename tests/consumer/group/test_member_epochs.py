@@ -12,6 +12,7 @@ import pytest
 from aiokafka_lite import errors
 from aiokafka_lite._event import Event
 from aiokafka_lite.consumer.commits.commits import Commits
+from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.errors import CommitFailedError, KafkaError
@@ -154,7 +155,7 @@ async def test_nothing_is_handed_out_once_a_commit_has_said_that_the_member_is_u
     async with member_of(broker) as it:
         with pytest.raises(CommitFailedError):
             await it.commits.commit({TP: 3})
-        assert it.state.is_held
+        assert Hold.LOST in it.state.gate.holds
 
 
 async def test_a_read_under_a_stale_epoch_is_asked_again_and_is_not_nothing_committed(
