@@ -79,7 +79,10 @@ class Membership(Protocol):
 
     @property
     def is_settled(self) -> bool:
-        """Whether the assignment answers to the present subscription, and the listener knows."""
+        """Whether the assignment answers to the present subscription, and the listener knows.
+
+        Nothing is being given back then: what is marked so all the same was forgotten.
+        """
 
     def is_called_by_listener(self) -> bool:
         """Whether it is a rebalance listener's callback that asks."""

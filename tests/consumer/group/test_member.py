@@ -124,6 +124,84 @@ def test_the_gravest_of_several_interruptions_counts() -> None:
     assert member.interruption is Interruption.LOST_MEMBERSHIP
 
 
+def test_losses_are_the_gravest_interruptions() -> None:
+    assert [each for each in Interruption if each.is_loss] == list(Interruption)[-3:]
+    assert sorted(Interruption) == list(Interruption)
+    assert all(each.text for each in Interruption)
+
+
+# --- For commits -------------------------------------------------------------------------------
+NOW = Identity("m-1", 7)
+
+
+def holding(generation: int = 7) -> Member:
+    member = joined(generation)
+    member.assigned_as = member.identity
+    return member
+
+
+@pytest.mark.parametrize(
+    ("made_as", "has_waited", "sender"),
+    [
+        (NOW, False, NOW),
+        (Identity("m-1", 6), False, None),
+        (Identity("m-1", 6), True, NOW),
+        (Identity("m-1", 5), True, None),
+        (Identity("m-0", 7), True, None),
+    ],
+)
+def test_a_commit_goes_over_to_the_next_generation_only_if_it_waited(
+    made_as: Identity, has_waited: bool, sender: Identity | None
+) -> None:
+    member = holding()
+    assert member.commits_as(made_as, has_waited=has_waited, is_departed=False) == sender
+
+
+def test_a_commit_of_what_was_given_up_is_of_the_generation_that_it_was_made_in() -> None:
+    member = holding()
+    assert member.commits_as(NOW, has_waited=False, is_departed=True) == NOW
+    assert member.commits_as(Identity("m-1", 6), has_waited=True, is_departed=True) is None
+
+
+def test_nothing_is_committed_between_two_assignments() -> None:
+    member = holding()
+    assert member.takes_commits()
+    for state in (MemberState.PREPARING, MemberState.JOINING):
+        member.enter(state)
+    assert not member.takes_commits()
+    member.take_generation(Identity("m-1", 8), protocol_name="range", leader_id="m-1")
+    assert not member.takes_commits()
+    assert member.commits_as(NOW, has_waited=True, is_departed=False) is None
+    member.take_assignment()
+    assert member.takes_commits()
+
+
+def test_a_commit_that_was_put_off_waits_until_its_rebalance_is_over() -> None:
+    member = holding()
+    assert not member.note_refusal(NOW, errors.RebalanceInProgressError())
+    assert member.takes_commits()
+    assert not member.takes_commits(was_put_off=True)
+    member.enter(MemberState.PREPARING)
+    assert not member.takes_commits(was_put_off=True)
+
+
+@pytest.mark.parametrize(
+    ("sent_as", "error", "is_lost"),
+    [
+        (NOW, errors.UnknownMemberIdError(), True),
+        (NOW, errors.IllegalGenerationError(), True),
+        (NOW, errors.RebalanceInProgressError(), False),
+        (NOW, errors.NotCoordinatorError(), False),
+        (Identity("m-1", 6), errors.UnknownMemberIdError(), False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, KafkaError) else None,
+)
+def test_a_refusal_tells_whether_the_partitions_are_lost(
+    sent_as: Identity, error: KafkaError, is_lost: bool
+) -> None:
+    assert holding().note_refusal(sent_as, error) is is_lost
+
+
 def test_a_new_generation_forgets_what_was_said_of_the_old_one() -> None:
     member = joined()
     member.interrupt(member.identity, Interruption.GROUP_REBALANCES)
