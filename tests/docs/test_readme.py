@@ -6,7 +6,13 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
+from aiokafka_lite.broker import handlers
+from aiokafka_lite.broker.handlers.registry import HANDLERS
 from aiokafka_lite.protocol.registry import API_NAMES
+
+handlers.load()
 
 TESTS = Path(__file__).parents[1]
 README = (TESTS.parent / "README.md").read_text()
@@ -74,5 +80,23 @@ def test_each_thing_to_rely_on_has_tests_on_a_real_kafka() -> None:
     assert missing == []
 
 
-def test_as_many_apis_as_are_told_are_spoken() -> None:
-    assert re.findall(r"(\d+) APIs", README) == [str(len(API_NAMES))]
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md"])
+def test_as_many_apis_as_are_told_are_spoken(name: str) -> None:
+    text = (TESTS.parent / name).read_text()
+    assert re.findall(r"(\d+) APIs", text) == [str(len(API_NAMES))]
+
+
+def test_the_guide_tells_no_count_of_apis_that_could_be_wrong() -> None:
+    guide = TESTS.parent.joinpath("docs").glob("*.md")
+    assert not [page.name for page in guide if re.search(r"\d+ APIs", page.read_text())]
+
+
+def test_what_the_guide_says_the_broker_lacks_is_not_there() -> None:
+    guide = (TESTS.parent / "docs" / "testing.md").read_text()
+    section = guide[guide.index("**Not Kafka's every request.**") :].partition("\n- **")[0]
+    for word in ("Quotas", "ACLs", "reassignments", "elections", "quorum"):
+        assert word in section
+        stem = word[:-1].lower()
+        assert not [name for name in handlers.MODULES if stem in name.replace("_", "")]
+    missing = set(API_NAMES) - set(HANDLERS)
+    assert {API_NAMES[key] for key in missing} == {"DescribeLogDirs"}

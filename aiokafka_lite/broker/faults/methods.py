@@ -1,4 +1,4 @@
-"""The methods by which a test makes a broker fail; the same on `Broker` and `BrokerThread`."""
+"""Methods that make a broker fail, for tests; the same on `Broker` and `BrokerThread`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ConnectionRuleT = TypeVar("ConnectionRuleT")
 
 
 class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
-    """Chooses requests and connections that something is to happen to."""
+    """Chooses the requests and connections that faults apply to."""
 
     def on(
         self,
@@ -33,7 +33,7 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
         partition: int | Container[int] | None = None,
         when: When | None = None,
     ) -> RuleBuilder[RuleT]:
-        """Choose requests; what happens to them is said by the methods of what is returned.
+        """Choose requests; the methods of the returned builder say what happens to them.
 
         ::
 
@@ -54,7 +54,7 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
             when: A function of (context, request) that decides.
 
         Raises:
-            ValueError: There is no such API.
+            ValueError: The broker has no such API; the message names those that it has.
         """
         match = Match(api_key_of(api), node, client_id, peer, version, topic, partition, when)
         return RuleBuilder(
@@ -64,7 +64,7 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
     def on_connect(
         self, *, node: int | None = None, when: Callable[[str], bool] | None = None
     ) -> ConnectionRuleBuilder[ConnectionRuleT]:
-        """Choose connections as they are made; what happens to them is said by what is returned.
+        """Choose new connections; the methods of the returned builder say what happens to them.
 
         Args:
             node: The id of the node that is connected to.

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aiokafka_lite import _compat
 from aiokafka_lite._compat import Self
+from aiokafka_lite.broker import handlers
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults import refusals
+from aiokafka_lite.broker.handlers.registry import HANDLERS
 from aiokafka_lite.errors import BrokerResponseError
 from aiokafka_lite.protocol.registry import API_KEYS, API_NAMES
 from aiokafka_lite.protocol.schema import Request, Response
@@ -41,18 +43,25 @@ When: TypeAlias = Callable[[RequestContext, Request[Response]], bool]
 
 
 def api_key_of(api: Api) -> int | None:
-    """Return an API's key.
+    """Return the key of an API that the broker has, None for every API.
 
     Raises:
-        ValueError: There is no API of that name or key.
+        ValueError: It has none of that name or key; the message names those that it has.
     """
     if api is None:
         return None
     if isinstance(api, type):
-        return api.api_key
-    key = API_KEYS.get(api.removesuffix("Request")) if isinstance(api, str) else api
-    if key is None or key not in API_NAMES:
-        raise ValueError(f"{api!r} is no API of Kafka's that is known here; known are: {API_KEYS}")
+        key: int | None = api.api_key
+    else:
+        key = API_KEYS.get(api.removesuffix("Request")) if isinstance(api, str) else api
+    handlers.load()  # late: handlers import the broker's types
+    if key is None or key not in HANDLERS:
+        said = api.__name__ if isinstance(api, type) else repr(api)
+        names = sorted(API_NAMES[each] for each in HANDLERS)
+        raise ValueError(
+            f"{said} is no API of Kafka's that this broker has, so no request would ever match; "
+            f"it has {', '.join(names)}"
+        )
     return key
 
 
@@ -212,9 +221,9 @@ class Rule:
         self.release()
 
     def release(self) -> None:
-        """Have the requests that `hold()` holds handled, in the order they came, and end the rule.
+        """Handle the requests that `hold()` holds, in the order they came, and end the rule.
 
-        Of other rules it does nothing.
+        A rule with another action stays as it is.
         """
         if isinstance(self.action, Holding):
             self._is_removed = True
@@ -281,7 +290,7 @@ class Rule:
 
 
 class Holding(RequestAction):
-    """Requests wait until they are released."""
+    """Holds requests until they are released."""
 
     def __init__(self) -> None:
         self._held: list[Callable[[], None]] = []

@@ -13,6 +13,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults.answering import FrameFate
 from aiokafka_lite.broker.faults.builder import RuleBuilder
 from aiokafka_lite.broker.faults.rules import Api, Rule
+from aiokafka_lite.broker.handlers.registry import HANDLERS
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     CorruptRecordException,
@@ -24,6 +25,7 @@ from aiokafka_lite.errors import (
     TopicAuthorizationFailedError,
 )
 from aiokafka_lite.protocol import framing
+from aiokafka_lite.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -34,6 +36,7 @@ from aiokafka_lite.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from aiokafka_lite.protocol.registry import API_NAMES
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 from tests.broker.wire import (
@@ -91,6 +94,18 @@ async def test_an_api_is_chosen_by_class_name_or_key(
 async def test_an_api_that_is_not_there_is_refused(broker: Broker, api: Api) -> None:
     with pytest.raises(ValueError, match="no API of Kafka's"):
         broker.on(api)
+
+
+@pytest.mark.parametrize("api", ["DescribeLogDirs", DescribeLogDirsRequest, 35])
+async def test_an_api_that_the_broker_lacks_is_refused_with_those_it_has(
+    broker: Broker, api: Api
+) -> None:
+    with pytest.raises(ValueError, match="no API of Kafka's that this broker has") as refused:
+        broker.on(api)
+    said = str(refused.value).partition("it has ")[2].split(", ")
+    assert said == sorted(API_NAMES[key] for key in HANDLERS)
+    assert "DescribeConfigs" in said
+    assert "DescribeLogDirs" not in said
 
 
 async def test_filters_choose_among_requests(broker: Broker, client: RawClient) -> None:
