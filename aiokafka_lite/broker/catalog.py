@@ -260,7 +260,7 @@ class TopicCatalog:
         self._save()
 
     def configure_topic(self, topic: Topic, config: TopicConfig) -> None:
-        """Let another configuration apply to a topic, its open logs included."""
+        """Apply another configuration to a topic and its open logs."""
         self._apply(topic, config)
         self._save_topic(topic)
 
@@ -349,7 +349,7 @@ class TopicCatalog:
             self._unsaved[topic.topic_id] = self._saves
 
     def _save(self) -> None:
-        """Have the disk's thread write what is kept, unless an earlier write has brought it.
+        """Write what is kept in the disk's thread, unless an earlier write has written it.
 
         So a thousand topics that are made at once are written a few times, not a thousand.
         """

@@ -1,4 +1,4 @@
-"""The cluster's topics, as the group coordinator looks at them."""
+"""The cluster's topics for the group coordinator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CatalogTopics:
 
     Args:
         catalog: The topics.
-        nodes: The nodes by id, some of which may have a rack.
+        nodes: The nodes by id; some may have a rack.
     """
 
     def __init__(self, catalog: TopicCatalog, nodes: Mapping[int, BrokerNode]) -> None:

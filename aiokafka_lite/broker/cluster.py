@@ -94,7 +94,7 @@ class EmbeddedCluster(DirectAccess):
         return self.partition(*tp).leader_id
 
     def move_leader(self, tp: TopicPartition, node_id: int | None = None) -> int:
-        """Have another node lead a partition, in a new leader epoch; return which.
+        """Make another node lead a partition, in a new leader epoch; return its id.
 
         Args:
             tp: The partition.
@@ -130,7 +130,7 @@ class EmbeddedCluster(DirectAccess):
         node.groups.expire_session(group_id, member_id)
 
     def move_coordinator(self, group_id: str, node_id: int | None = None) -> int:
-        """Have another node coordinate a group, and all groups of its partition; return which.
+        """Make another node coordinate a group, and all groups of its partition; return its id.
 
         The new coordinator reads the groups from the log; requests parked at the old one are
         answered with NOT_COORDINATOR. See `move_leader` for what it raises.
@@ -153,7 +153,7 @@ class EmbeddedCluster(DirectAccess):
         self.catalog.leaders_changed()
 
     def release_replica(self, tp: TopicPartition, node_id: int) -> None:
-        """Let a follower catch up that was held.
+        """Make a held follower catch up.
 
         Raises:
             UnknownTopicOrPartitionError: There is no such partition.
@@ -192,7 +192,7 @@ class EmbeddedCluster(DirectAccess):
             self._elect_coordinator(partition)
 
     def _elect_coordinators(self) -> None:
-        """Let the leaders of the coordinators' topics coordinate what is in their partitions."""
+        """Make the leaders of the coordinators' topics coordinate what is in their partitions."""
         for name in COORDINATORS_TOPICS:
             topic = self.topic(name)
             if topic is not None:

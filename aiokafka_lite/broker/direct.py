@@ -234,7 +234,7 @@ class DirectAccess(ABC):
         """
 
         def missing() -> dict[TopicPartition, int]:
-            """Return how many records of which partitions are not committed."""
+            """Name the partitions with uncommitted records, and how many these are."""
             committed = self.committed(group)
             lags = {}
             for each in self.topics[topic].partitions if topic in self.topics else ():
@@ -258,7 +258,7 @@ class DirectAccess(ABC):
     async def wait_for_members(
         self, group: str, count: int = 1, *, timeout_s: float = WAIT_S
     ) -> None:
-        """Wait until a group has at least so many members, all of which have their partitions.
+        """Wait until a group has at least so many members, and all have their partitions.
 
         They may still have to find out where to begin: for consumers that begin with what comes
         next (auto.offset.reset=latest) wait for their first Fetch (`Broker.requests`).

@@ -106,7 +106,7 @@ class Leadership:
         return node_id
 
     def node_down(self, partitions: Iterable[Partition], node_id: int) -> None:
-        """Have others lead what the node led; its replicas are in sync no longer."""
+        """Move leadership away from a node, and take its replicas out of the ISR."""
         for partition in partitions:
             if node_id not in partition.replicas:
                 continue
@@ -162,7 +162,7 @@ class Leadership:
     # Followers that fall behind
 
     def hold(self, partition: Partition, node_id: int) -> None:
-        """Let a follower get no more records: it leaves the replicas in sync.
+        """Stop a follower from fetching: it leaves the replicas in sync.
 
         Raises:
             BrokerNotAvailableError: The node leads, or has no replica.
@@ -175,6 +175,6 @@ class Leadership:
         self._leave(partition, node_id)
 
     def release(self, partition: Partition, node_id: int) -> None:
-        """Let a follower catch up again."""
+        """Make a held follower catch up."""
         if partition.held.pop(node_id, None) is not None and self._is_up(node_id):
             self._join(partition, node_id)

@@ -3,7 +3,7 @@
     Endpoint per listener ─ Processor per connection
         ─ RequestChannel ─ Dispatcher ─ handlers/<api>.py
 
-Topics and records belong to the cluster (server.py): the nodes are views of it, each of which
+Topics and records belong to the cluster (cluster.py): the nodes are views of it, each of which
 answers for the partitions that it leads or has a replica of. A node can be stopped and started
 again; it keeps its address.
 """

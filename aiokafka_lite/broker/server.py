@@ -33,7 +33,7 @@ from aiokafka_lite.broker.faults.builder import Leaders
 from aiokafka_lite.broker.faults.connections import ConnectionFault, ConnectionMatch
 from aiokafka_lite.broker.faults.methods import FaultMethods
 from aiokafka_lite.broker.faults.rules import Action, Match
-from aiokafka_lite.broker.groups.kip848.values import ConsumerSettings
+from aiokafka_lite.broker.groups.kip848.values import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.values import GroupSettings
 from aiokafka_lite.broker.log.compaction import compact_all
 from aiokafka_lite.broker.log.maintenance import Job, Maintenance
@@ -441,11 +441,11 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         )
 
-    def consumer_group_settings(self, group_id: str) -> ConsumerSettings:
+    def consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings:
         """Return what the coordinator goes by for a group of KIP-848."""
         config = self.config
         value_of = functools.partial(self.catalog.settings.group_value, group_id)
-        return ConsumerSettings(
+        return ConsumerGroupSettings(
             session_timeout_ms=value_of("consumer.session.timeout.ms"),
             heartbeat_interval_ms=value_of("consumer.heartbeat.interval.ms"),
             max_size=config.group_consumer_max_size,

@@ -30,11 +30,11 @@ class LoopSlices:
 
     @property
     def is_over(self) -> bool:
-        """It is time to let others run."""
+        """Whether the time slice is used up."""
         return self._now_s() >= self._ends_at
 
     async def rest(self) -> None:
-        """Let others run."""
+        """Yield to the event loop."""
         await asyncio.sleep(0)
         self._ends_at = self._now_s() + TIME_SLICE_S
 

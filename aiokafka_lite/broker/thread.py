@@ -303,7 +303,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         return self.call(lambda broker: broker.leader_of(tp))
 
     def move_leader(self, tp: TopicPartition, node_id: int | None = None) -> int:
-        """Have another node lead a partition, in a new leader epoch; return which."""
+        """Make another node lead a partition, in a new leader epoch; return its id."""
         return self.call(lambda broker: broker.move_leader(tp, node_id))
 
     def coordinator_of(self, group_id: str) -> int:
@@ -311,7 +311,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         return self.call(lambda broker: broker.coordinator_of(group_id))
 
     def move_coordinator(self, group_id: str, node_id: int | None = None) -> int:
-        """Have another node coordinate a group; return which."""
+        """Make another node coordinate a group; return its id."""
         return self.call(lambda broker: broker.move_coordinator(group_id, node_id))
 
     def truncate(self, tp: TopicPartition, offset: int) -> int:
@@ -327,7 +327,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         self.call(lambda broker: broker.hold_replica(tp, node_id))
 
     def release_replica(self, tp: TopicPartition, node_id: int) -> None:
-        """Let a follower catch up that was held."""
+        """Make a held follower catch up."""
         self.call(lambda broker: broker.release_replica(tp, node_id))
 
     # Faults (see faults/methods.py for `on` and `on_connect`), and what was asked

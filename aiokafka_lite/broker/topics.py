@@ -31,7 +31,7 @@ NO_LEADER: Final = -1
 
 
 class Node(NamedTuple):
-    """One broker of the cluster, as clients are told to reach it."""
+    """One node of the cluster, and the address that clients are told."""
 
     id: int
     host: str
@@ -135,7 +135,7 @@ class Partition:
         raise UnknownLeaderEpochError(seen)
 
     def lead(self, leader_id: int) -> None:
-        """Let a node lead, or none (NO_LEADER), from the end of the log on, in a new epoch."""
+        """Make a node the leader, or none (NO_LEADER), in a new epoch from the end of the log."""
         self.leader_id = leader_id
         self.leader_epoch += 1
         self.log.begin_epoch(self.leader_epoch)
@@ -196,7 +196,7 @@ class Topic:
 
     @property
     def is_internal(self) -> bool:
-        """Whether it is one of the broker's own, as `__consumer_offsets`."""
+        """Whether it is one of the broker's own, such as `__consumer_offsets`."""
         return self.name in INTERNAL_TOPICS
 
     @property

@@ -50,7 +50,7 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 def duration_ms(text: str) -> int:
-    """Parse a length of time, as in "10s" or "1 day 12 hours"; returns milliseconds."""
+    """Parse a length of time, such as "10s" or "1 day 12 hours"; returns milliseconds."""
     # Only now: few commands have one.
     from aiokafka_lite.spark.durations import parse_duration_ms
 

@@ -135,7 +135,7 @@ class EncoderSource(SourceWriter):
         return f"({value} is not {default} and {value} != {default})"  # mostly it is the same one
 
     def each(self, element: Wire, item: str) -> str:
-        """Return the target of a loop over elements, each of which is called `item`."""
+        """Return the target of the loop over elements; `item` is the name of an element."""
         return item
 
     # -- structs

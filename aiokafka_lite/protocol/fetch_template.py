@@ -50,7 +50,7 @@ _ONE_PARTITION: Final[Counts] = {"topics": 1, "topics.partitions": 1, "forgotten
 
 
 class FetchTemplate:
-    """Makes the Fetch requests of one consumer; what they have in common is encoded once."""
+    """Makes the Fetch requests of one consumer; their common fields are encoded once."""
 
     def __init__(self, *, max_wait_ms: int, min_bytes: int, isolation_level: int) -> None:
         self.max_wait_ms = max_wait_ms

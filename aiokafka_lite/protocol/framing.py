@@ -210,7 +210,7 @@ def decode_response(request_cls: type[Request[R]], version: int, frame: memoryvi
 
 
 def response_decoder(request_cls: type[Request[R]], version: int) -> ResponseDecoder[R]:
-    """Return what decodes the responses to such requests, as `decode_response` does.
+    """Return a function that decodes responses to such requests, as `decode_response` does.
 
     Raises:
         UnsupportedVersionError: The class has no such version.

@@ -1,4 +1,4 @@
-"""Generate the source of a template: an encoder of requests of which only a few fields vary.
+"""Generate the source of a template: an encoder of requests in which only a few fields vary.
 
 What is fixed is part of the source or of the constants it packs, so that a request costs what
 varies in it. Structs in arrays are tuples here: nobody makes messages only to take them apart.

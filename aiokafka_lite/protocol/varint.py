@@ -55,7 +55,7 @@ def read_uvarint(view: memoryview, pos: int) -> tuple[int, int]:
 
 
 def skip_tagged_fields(view: memoryview, pos: int) -> int:
-    """Skip a section of tagged fields none of which is known; return the position behind it.
+    """Skip a section of unknown tagged fields; return the position after it.
 
     Raises:
         IndexError: The view ends within it.

@@ -125,7 +125,7 @@ UNSET: Final = object()
 
 
 class Field:
-    """One field of a struct: where it is on the wire, and what it is where it is not.
+    """One field of a struct: its place on the wire, and its default in versions without it.
 
     Attributes:
         is_lazy: The value is a struct that is made when it is first read.

@@ -221,7 +221,7 @@ class Columns:
         self._header_bounds.append(len(self._names.bounds) - 1)
 
     def mark(self) -> None:
-        """Let `first_offset` be the offset of the next row that is added."""
+        """Set `first_offset` to the offset of the next row that is added."""
         self.first_offset = -1
 
     def end_row_group(

@@ -47,7 +47,7 @@ class EndMarker(NamedTuple):
 
 
 def end_marker(header: BatchHeader, batch: memoryview) -> EndMarker | None:
-    """Return what a control batch says about a transaction; None if it is about something else.
+    """Return the outcome that a control batch has for a transaction; None if it has none.
 
     Args:
         header: Of the batch.

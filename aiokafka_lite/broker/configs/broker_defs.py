@@ -160,7 +160,7 @@ def static_configs(config: BrokerConfig) -> Mapping[str, str]:
 
 
 def node_configs(node: Node, listeners: Mapping[str, Node]) -> Mapping[str, str]:
-    """Return what is set for one node; `listeners` tells where it listens, by their names."""
+    """Return the settings of one node; `listeners` has its addresses by listener name."""
     listening = ",".join(f"{name}://{at.host}:{at.port}" for name, at in listeners.items())
     settings = {
         "advertised.listeners": listening,

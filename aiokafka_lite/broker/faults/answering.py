@@ -174,7 +174,7 @@ def wrong_correlation_id(context: RequestContext, frame: bytes) -> bytes:
 
 
 class SendInPieces(AnswerAction):
-    """An answer leaves in pieces, with a pause between; the connection is muted meanwhile."""
+    """Sends an answer in pieces, with pauses; the connection is muted meanwhile."""
 
     def __init__(self, cut: Callable[[bytes], Sequence[bytes]], pause_s: float) -> None:
         self._cut = cut
@@ -205,17 +205,17 @@ class SendInPieces(AnswerAction):
 
 
 def cut_into(count: int) -> Callable[[bytes], Sequence[bytes]]:
-    """Return what cuts a frame into so many pieces."""
+    """Return a function that cuts a frame into so many pieces."""
     return lambda frame: cut_every(max(1, -(-len(frame) // count)))(frame)
 
 
 def cut_every(size: int) -> Callable[[bytes], Sequence[bytes]]:
-    """Return what cuts a frame into pieces of so many bytes."""
+    """Return a function that cuts a frame into pieces of so many bytes."""
     return lambda frame: [frame[at : at + size] for at in range(0, len(frame), size)]
 
 
 def cut_at(positions: Sequence[int]) -> Callable[[bytes], Sequence[bytes]]:
-    """Return what cuts a frame at these positions, of which its size takes 0 to 4."""
+    """Return a function that cuts a frame at these positions; 0 to 4 are its size."""
 
     def cut(frame: bytes) -> Sequence[bytes]:
         bounds = [0, *sorted({at for at in positions if 0 < at < len(frame)}), len(frame)]
@@ -225,7 +225,7 @@ def cut_at(positions: Sequence[int]) -> Callable[[bytes], Sequence[bytes]]:
 
 
 class AnswerStaleMetadata(AnswerAction):
-    """Metadata says who led, and in which epoch, when the rule was made.
+    """Answers Metadata with the leaders and epochs from when the rule was made.
 
     Topics that were created since are not known.
 

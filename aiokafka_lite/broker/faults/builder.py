@@ -1,4 +1,4 @@
-"""`broker.on(...)`: what may happen to the requests that it chose."""
+"""Builds the faults of `broker.on(...)`: what happens to the requests that it chose."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RuleBuilder(Generic[RuleT_co]):
     used in a `with`, at whose end it is removed. Requests beyond are served as usual.
 
     Args:
-        put: Makes a rule of an action and has it apply.
+        put: Makes a rule of an action and adds it.
         leaders: Returns who leads now, and in which epoch, by (topic, partition).
     """
 
@@ -65,7 +65,7 @@ class RuleBuilder(Generic[RuleT_co]):
 
         Args:
             replacement: A response, or a plain function of (context, request) that returns one,
-                or None to have the request handled as usual.
+                or None to handle the request as usual.
         """
         return self._put(TakeOver(replacement), times)
 
@@ -152,12 +152,12 @@ class RuleBuilder(Generic[RuleT_co]):
         return self._put(answering.FrameHook(answering.wrong_correlation_id), times)
 
     def stale_metadata(self, leaders: Leaders | None = None, times: int | None = None) -> RuleT_co:
-        """Let Metadata say who led, and in which epoch, when the rule was made.
+        """Answer Metadata with the leaders and epochs from when the rule was made.
 
         Topics and partitions created since are not known.
 
         Args:
-            leaders: Says it instead: {(topic, partition): (node id, leader epoch)}.
+            leaders: These instead: {(topic, partition): (node id, leader epoch)}.
         """
         seen = self._leaders() if leaders is None else leaders
         unknown = UnknownTopicOrPartitionError.errno
@@ -192,7 +192,7 @@ class RuleBuilder(Generic[RuleT_co]):
 
         Args:
             pieces: Of how many; or else
-            at: the positions to cut at, of which a frame's size takes 0 to 4; or else
+            at: the positions to cut at (0 to 4 are the frame's size); or else
             piece_bytes: the size of a piece, 1 by default.
             pause_s: How much time passes between them.
         """

@@ -290,7 +290,7 @@ class _Splitter:
 def named_partitions(
     request: Request[Response], version: int, topic_name: TopicName
 ) -> list[tuple[str | None, int | None]]:
-    """Return what a request names: topics, and their partitions where it names these."""
+    """Return the topics that a request names, with the partitions if it names any."""
     found: list[tuple[str | None, int | None]] = []
 
     def note(topic: str | None, index: int | None) -> bool:

@@ -76,7 +76,7 @@ class ThreadRule(_ThreadsRule):
         self._request_rule = rule
 
     def release(self) -> None:
-        """Have the requests that `hold()` holds handled; see `Rule.release`."""
+        """Handle the requests that `hold()` holds; see `Rule.release`."""
         self._thread.call(lambda broker: self._request_rule.release())
 
     def reached(self, hits: int = 1, timeout_s: float | None = 10.0) -> None:

@@ -59,7 +59,7 @@ class CachedPartition:
     sent_log_start_offset: int = UNKNOWN_OFFSET
 
     def update(self, newer: CachedPartition) -> None:
-        """Take over what the client asks for now; what it was told stays."""
+        """Take over the client's new request; what it was last told stays."""
         self.fetch_offset = newer.fetch_offset
         self.max_bytes = newer.max_bytes
         self.current_leader_epoch = newer.current_leader_epoch

@@ -260,7 +260,7 @@ class GroupCoordinator:
         self._classic.act(group, effects)
         return NoError, errors
 
-    def consumer_heartbeat(self, group_id: str, beat: Beat) -> BeatReply:
+    def consumer_group_heartbeat(self, group_id: str, beat: Beat) -> BeatReply:
         """Answer a ConsumerGroupHeartbeat request (KIP-848): joining, staying, leaving.
 
         Raises:
@@ -404,7 +404,7 @@ class GroupCoordinator:
         return error
 
     def _write(self, group_id: str, records: Sequence[CoordinatorRecord]) -> ErrorType:
-        """Append records; what could not be written is as if it had never been asked for."""
+        """Append records; a request whose records cannot be written has no effect."""
         if not records:
             return NoError
         try:

@@ -9,7 +9,7 @@ from typing import Protocol
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.groups.coordinator_log import OffsetsLog
 from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
-from aiokafka_lite.broker.groups.kip848.values import ConsumerSettings
+from aiokafka_lite.broker.groups.kip848.values import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.values import GroupSettings
 
 
@@ -29,5 +29,5 @@ class CoordinatorServices(Protocol):
     @property
     def offsets_topic_partitions(self) -> int: ...
 
-    def consumer_group_settings(self, group_id: str) -> ConsumerSettings: ...
+    def consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings: ...
     def partition(self, topic: str, index: int) -> OffsetsLog: ...

@@ -31,7 +31,7 @@ CONSUMER_MEMBER = 1
 def handle(
     ctx: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    """Describe groups, what each member has and what it is to get."""
+    """Describe groups, with the current and the target assignment of each member."""
     groups = [_describe(ctx, group_id) for group_id in request.group_ids]
     if request.include_authorized_operations:
         for group in groups:

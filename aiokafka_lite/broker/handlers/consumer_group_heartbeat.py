@@ -26,10 +26,10 @@ FIRST_WITH_IDS_OF_CLIENTS = 1
 def handle(
     ctx: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
-    """Let a member join, stay or leave, and tell it what to consume."""
+    """Answer a member that joins, stays or leaves, with its assignment."""
     try:
         _check(request, ctx.api_version)
-        reply = ctx.groups.consumer_heartbeat(request.group_id, _beat(ctx, request))
+        reply = ctx.groups.consumer_group_heartbeat(request.group_id, _beat(ctx, request))
     except KafkaError as error:
         return ConsumerGroupHeartbeatResponse(
             error_code=code_of(error), error_message=text_of(error)

@@ -97,7 +97,7 @@ def _config(ctx: RequestContext, wanted: CreatableTopic) -> TopicConfig:
 
 
 def _spread(ctx: RequestContext, wanted: CreatableTopic) -> Sequence[Sequence[int]]:
-    """Have the replicas of each partition put on nodes."""
+    """Place the replicas of each partition on nodes."""
     count, replication = wanted.num_partitions, wanted.replication_factor
     if replication != DEFAULT and replication < 1:
         raise InvalidReplicationFactorError(

@@ -25,7 +25,7 @@ CONSUMER_TYPE = "consumer"
 
 @handler(ListGroupsRequest)
 async def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-    """List the groups that this broker coordinates; filters do not mind the case of letters."""
+    """List the groups that this node coordinates; filters ignore case."""
     if ctx.groups.is_loading:
         return ListGroupsResponse(error_code=CoordinatorLoadInProgressError.errno)
     states = {name.strip().lower() async for name in in_slices(request.states_filter)}

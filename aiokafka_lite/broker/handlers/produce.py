@@ -96,9 +96,9 @@ def handle(
 
 
 def _are_topics_kept(ctx: RequestContext, request: ProduceRequest) -> bool:
-    broker = ctx.cluster
+    cluster = ctx.cluster
     return all(
-        topic is None or broker.catalog.is_kept(topic)
+        topic is None or cluster.catalog.is_kept(topic)
         for topic in (_topic(ctx, data) for data in request.topic_data)
     )
 

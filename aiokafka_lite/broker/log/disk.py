@@ -31,11 +31,11 @@ class DiskQueue:
         self._failure: OSError | None = None
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have work done after all that was submitted before."""
+        """Queue work behind all that was submitted before."""
         self._enqueue(self._front, work)
 
     def submit_behind(self, work: Callable[[], None]) -> None:
-        """Have work done when nothing is left that was submitted; not in front of its like."""
+        """Queue work that is done, in turn, while no submitted work waits."""
         self._enqueue(self._back, work)
 
     def _enqueue(self, lane: _Lane, work: Callable[[], None]) -> None:

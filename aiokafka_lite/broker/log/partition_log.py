@@ -1,6 +1,6 @@
 """One partition's log: batches by offset, kept as the producers built them.
 
-Only a batch's base offset and leader epoch are written over, both of which lie outside its
+Only a batch's base offset and leader epoch are written over; both lie outside its
 checksum. A log has no event loop and no locks: all its methods are called from the broker's loop,
 and none waits for anything but the page cache.
 """

@@ -103,7 +103,7 @@ class ProducerStates:
         )
 
     def verifying(self, header: BatchHeader, *, has_epochs: bool) -> None:
-        """Note that a coordinator is asked about a transaction of which nothing is here yet.
+        """Note that a coordinator is asked about a transaction that has no records here yet.
 
         Until its first batch is in the log, none may overtake that: a batch sent behind it does
         not get in because the question about it was answered first.

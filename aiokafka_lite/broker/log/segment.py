@@ -106,7 +106,7 @@ class Segment(ABC):
 
     @abstractmethod
     def replace(self, old: Sequence[Segment], end_offset: int) -> None:
-        """Take the place of segments before `end_offset`, the first of which began where this does.
+        """Replace the segments before `end_offset`; the first of them began where this one does.
 
         From then on they are gone for everyone but those who hold views. A crash leaves either
         them or this one. It is not done before `settle`, which any change to this segment implies.
@@ -387,7 +387,7 @@ def swapping_path(log_path: Path, end_offset: int) -> Path:
 
 
 def finish_replacing(folder: Path) -> None:
-    """Drop what a crash left half written, and finish the replacements that it cut short."""
+    """Drop half-written files that a crash left, and finish replacements that it cut short."""
     for path in folder.glob(f"*{CLEANED_SUFFIX}"):
         path.unlink()
     for swap_path in sorted(folder.glob(f"*{LOG_SUFFIX}{SWAP_SUFFIX}")):

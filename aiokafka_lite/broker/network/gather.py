@@ -37,7 +37,7 @@ def socket_of(transport: asyncio.Transport) -> int | None:
 
 
 def write(fd: int, parts: deque[Part]) -> bool:
-    """Write parts to a socket and remove what it took; return whether it took everything.
+    """Write parts to a socket and remove those written; return whether all were.
 
     Raises:
         OSError: The connection is lost.

@@ -336,7 +336,7 @@ class Processor(asyncio.BufferedProtocol):
     # Answering
 
     def call_when_gone(self, callback: Callable[[], None] | None) -> None:
-        """Have a function called if the client disconnects before its answer is sent."""
+        """Call a function if the client disconnects before its answer is sent."""
         self._on_gone = callback
 
     def answer(self, work: RequestWork, response: Response | None) -> None:

@@ -171,7 +171,7 @@ class FrameReceiver:
         self._start = self._end = 0
 
     def _continue_large(self) -> None:
-        """Make more room for a large frame that has filled what there was, or note that it ends."""
+        """Make room for more of a large frame that has filled its buffer, or note that it ends."""
         if self._large_end == self._large_size:
             self.has_frame = True
             self._proven_size = self._large_size

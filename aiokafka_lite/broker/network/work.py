@@ -1,4 +1,4 @@
-"""What goes through the broker, and what a connection needs of where it came in."""
+"""Requests on their way through a node, and what a connection needs of its endpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RequestWork:
-    """A request on its way through the broker.
+    """A request on its way through a node.
 
     Attributes:
         seen: Its entry in the log of requests, if there is a log.
@@ -69,7 +69,7 @@ class BareToken(RequestWork):
 
 
 class Acceptor(Protocol):
-    """What a connection needs of the server it belongs to."""
+    """What a connection needs of its endpoint."""
 
     @property
     def name(self) -> str:

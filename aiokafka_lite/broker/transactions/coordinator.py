@@ -139,7 +139,7 @@ class TransactionCoordinator:
         self._timeouts.clear()
 
     def hold_markers(self) -> None:
-        """Let transactions that end stay undecided in their partitions; for tests."""
+        """Hold back the markers of transactions that end: they stay undecided; for tests."""
         self._markers.hold()
 
     def release_markers(self) -> None:
@@ -361,7 +361,7 @@ class TransactionCoordinator:
             self._abort_after(RETRY_S, transaction)
 
     def expire_ids(self) -> Steps[None]:
-        """Forget transactional ids of which nothing was heard for long; yields between some."""
+        """Forget transactional ids that were unused for long; yields between some."""
         older_than_ms = self._services.clock() - self._settings.expiration_ms
         for number, transactional_id in enumerate(tuple(self._transactions)):
             if number % EXPIRIES_AT_ONCE == 0:

@@ -104,7 +104,7 @@ def _verification(api_version: int) -> Verification:
 
 
 def _translated(error: ErrorType, *, adds: bool) -> ErrorType:
-    """Return what the producer is told; it need not know of coordinators."""
+    """Return the error for the producer, who need not know of coordinators."""
     if error in _TRIED_AGAIN or (error is ConcurrentTransactions and not adds):
         return NotEnoughReplicasError
     return error

@@ -87,7 +87,7 @@ class ClusterTransactions:
     # What a test may hold up
 
     def hold_markers(self) -> None:
-        """Let transactions that end stay undecided in their partitions, on every node.
+        """Hold back the markers of transactions that end, on every node: they stay undecided.
 
         EndTxn is answered, and the outcome is in the log; readers of committed records wait, and
         producers are told CONCURRENT_TRANSACTIONS, until `release_markers`.

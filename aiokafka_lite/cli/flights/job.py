@@ -72,7 +72,7 @@ async def run_job(options: FlightsJobOptions, reporter: Reporter) -> bool:
 
 
 def read_data_set(partition_count: int, limit: int | None, reporter: Reporter) -> Expectation:
-    """Compute what must come out; ahead of the group, whose members it would hold up.
+    """Compute the expected result, before the group starts: it would hold its members up.
 
     Raises:
         DatasetError: The data set is not the one this program knows.

@@ -129,7 +129,7 @@ class Stopping:
 
     @contextmanager
     def behind_a_batch_of(self, pipeline: Pipeline) -> Iterator[None]:
-        """Let a signal stop a pipeline that runs within the `with`.
+        """Stop the pipeline within the `with` when a signal comes.
 
         Raises:
             Interrupted: One has come already.

@@ -9,7 +9,7 @@ SLICE_S: Final = 0.001
 
 
 class MeasuredSlices:
-    """Lets the loop run when a slice is used up, and counts the time that was worked."""
+    """Yields to the loop when a slice is used up, and measures the time worked."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -26,7 +26,7 @@ class MeasuredSlices:
         self._worked_s += seconds
 
     async def maybe_rest(self) -> None:
-        """Let others run, if it is time; call it after each small piece of work."""
+        """Yield to the event loop if the slice is used up; call it after each piece of work."""
         now = self._loop.time()
         if now - self._began < SLICE_S:
             return

@@ -27,7 +27,7 @@ be in `hosts`, so that no foreign web page can ask under a name of its own (DNS 
 
 However many ask, and however slowly they read: measuring takes 1 % of the event loop's time at
 most, after which what was measured last is good enough; and with `serve` 32 connections are open
-at most, of which the oldest goes when another comes.
+at most: when another comes, the oldest is closed.
 
 `serve` and `application` need the extra `web`: ``pip install aiokafka-lite[web]``. `asgi` needs
 nothing, but for ``/metrics`` prometheus_client, which the extra has, too.

@@ -40,7 +40,7 @@ async def serve(
             there is none.
         host: Where to listen. "0.0.0.0" shows it to everybody who can reach this machine.
         port: 0 takes a free one.
-        hosts: Names under which it is asked for, as in `application`.
+        hosts: Names under which it may be asked for; see `application`.
 
     Raises:
         KafkaConnectionError: It cannot listen there.

@@ -36,7 +36,7 @@ class Assignment(Struct):
 
 
 class Member(Struct):
-    """A member, with what it has and what it is to get."""
+    """A member, with its current and its target assignment."""
 
     member_id: str = string("0+")
     instance_id: str | None = string("0+", nullable="0+", default=None)

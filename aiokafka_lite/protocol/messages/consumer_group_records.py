@@ -68,7 +68,7 @@ class ConsumerGroupPartitionMetadataValue(Blob, versions="0", flexible="0+"):
 
 
 class ConsumerGroupMemberMetadataKey(Blob, versions="0"):
-    """Which member of which group."""
+    """The key: a member of a group."""
 
     record_type: ClassVar[int] = 5
 
@@ -91,7 +91,7 @@ class ClassicMemberMetadata(Struct):
 
 
 class ConsumerGroupMemberMetadataValue(Blob, versions="0", flexible="0+"):
-    """Who the member is and what it subscribes to. No value: it has left."""
+    """A member and its subscription. No value: it has left."""
 
     instance_id: str | None = string("0+", nullable="0+")
     rack_id: str | None = string("0+", nullable="0+")
@@ -122,7 +122,7 @@ class ConsumerGroupTargetAssignmentMetadataValue(Blob, versions="0", flexible="0
 
 
 class ConsumerGroupTargetAssignmentMemberKey(Blob, versions="0"):
-    """Which member of which group."""
+    """The key: a member of a group."""
 
     record_type: ClassVar[int] = 7
 
@@ -144,7 +144,7 @@ class ConsumerGroupTargetAssignmentMemberValue(Blob, versions="0", flexible="0+"
 
 
 class ConsumerGroupCurrentMemberAssignmentKey(Blob, versions="0"):
-    """Which member of which group."""
+    """The key: a member of a group."""
 
     record_type: ClassVar[int] = 8
 

@@ -1,4 +1,4 @@
-"""DescribeLogDirs (key 35): how much of which partition lies in which folder of a broker.
+"""DescribeLogDirs (key 35): the size of each partition's log, by folder of a broker.
 
 v2 is flexible; v3 an error of the whole; v4 sizes of the volume (KIP-827); v5 cordoned folders
 (KIP-1066).

@@ -1,4 +1,4 @@
-"""Spark's checkpoint of the query: what each batch covers, and whether it fits the commits."""
+"""Reads Spark's checkpoint of the query: the offsets of each batch, checked by the commits."""
 
 from __future__ import annotations
 

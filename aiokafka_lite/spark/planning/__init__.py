@@ -1,4 +1,4 @@
-"""What the driver's processes do: look offsets up, decide what is read, divide it among tasks.
+"""The driver's side: looks offsets up, decides what is read, divides it among tasks.
 
 subscribed, resolution, data_loss, admission, splitting (rules, no I/O) → lookups (requests)
 → planner (one query) → micro_batches, group_commits → driver (what Spark's readers call).

@@ -105,6 +105,6 @@ def _refuse_limit(options: SourceOptions) -> None:
 
 
 def _warn(options: SourceOptions) -> None:
-    """Say what the user should know of his options: Spark shows it among the driver's log."""
+    """Log the warnings about options; Spark shows them in the driver's log."""
     for warning in options.warnings:
         log.warning("%s", warning)

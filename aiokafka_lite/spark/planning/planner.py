@@ -64,7 +64,7 @@ class Planner:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Take what to read, and of whom to ask where it is.
+        """Take the options, and the lookups that ask brokers.
 
         Args:
             options: The query's.
@@ -308,7 +308,7 @@ class Planner:
                 self._data_loss.report(f"topic {topic} was deleted and made anew")
 
     def check_target(self, end: Offsets) -> None:
-        """Make sure that partitions still have what a trigger availableNow has set out to read.
+        """Check that partitions still have all that a trigger availableNow is to read.
 
         Raises:
             DataLossError: Partitions are gone, or shorter than that, whatever failOnDataLoss

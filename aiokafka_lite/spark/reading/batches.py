@@ -81,7 +81,7 @@ def read_ranges(
 
 
 def _answers(fetching: Fetching) -> Generator[list[FetchedChunk], None, None]:
-    """Yield what answers bring; a thread receives them once it is known that they are many."""
+    """Yield the chunks of each answer; if there are many answers, a thread receives them."""
     answers = fetching.answers()
     while (chunks := next(answers, None)) is not None:
         yield chunks  # emptied by whoever takes it, so that its memory serves again

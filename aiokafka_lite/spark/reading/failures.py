@@ -203,7 +203,7 @@ class FetchFailures:
         # Otherwise it was a leader that had lagged behind.
 
     def _look_for_gap(self, progress: RangeProgress) -> None:
-        """End a range of which a leader has no records, if it looked no further than its disk."""
+        """End a range for which a leader has no records, if all its records are on its disk."""
         try:
             local = self._offset(progress, EARLIEST_LOCAL)
         except UnsupportedVersionError:

@@ -17,12 +17,12 @@ FIRST_FETCH_BYTES: Final = 1024 * 1024
 # Beyond what is expected of the rest of a range: it has to end with a whole batch.
 SPARE_SHARE: Final = 1.05
 SPARE_BYTES: Final = 16 * 1024
-# How much more is asked for when a batch, of which the range has a part, has not fitted.
+# By how much the limit grows when a batch that has a part of the range did not fit.
 SPARE_GROWTH: Final = 8
 
 
 class FetchedChunk(NamedTuple):
-    """What one answer brought of a range."""
+    """The records of a range that one answer brought."""
 
     progress: RangeProgress
     fetch_offset: int

@@ -12,7 +12,7 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts
-from aiokafka_lite.broker.groups.kip848.values import ConsumerSettings
+from aiokafka_lite.broker.groups.kip848.values import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.values import GroupSettings
 from aiokafka_lite.records import iter_batches, patch_batch
 
@@ -128,7 +128,7 @@ class Services:
         self.group_settings = settings or GroupSettings(
             initial_rebalance_delay_ms=0, min_session_timeout_ms=10
         )
-        self.consumer_settings = ConsumerSettings()
+        self.consumer_settings = ConsumerGroupSettings()
         self.group_topics = FakeTopics()
         self.offsets_topic_partitions = partitions
         self.logs: dict[int, MemoryLog] = {}
@@ -136,7 +136,7 @@ class Services:
     def clock(self) -> int:
         return self.now_ms
 
-    def consumer_group_settings(self, group_id: str) -> ConsumerSettings:
+    def consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings:
         return self.consumer_settings
 
     def partition(self, topic: str, index: int) -> MemoryLog:

@@ -253,7 +253,7 @@ class ClassicGroup(RebalancingGroup):
         return effects
 
     def rebalance(self, now: float) -> Effects:
-        """Have the members join again, for a reason that lies outside of the group."""
+        """Make the members join again, for a reason outside of the group."""
         effects = Effects()
         self._rebalance(now, effects)
         return effects
@@ -360,7 +360,7 @@ class ClassicGroup(RebalancingGroup):
         now: float,
         effects: Effects,
     ) -> None:
-        """Let a static member come back under a new id, and fence the old one."""
+        """Give a static member that comes back a new id, and fence the old one."""
         self._reply_join(old, Joined(FencedInstanceIdError, member_id=old.member_id), effects)
         self._reply_sync(old, Synced(FencedInstanceIdError), effects)
         new = ClassicGroupMember(
@@ -463,7 +463,7 @@ class ClassicGroup(RebalancingGroup):
         return error
 
     def _agrees(self, call: Sync) -> bool:
-        """Say whether what the member thinks the protocol is, if it says so, is right (KIP-559)."""
+        """Return whether the protocol that the member names, if any, is the group's (KIP-559)."""
         return call.protocol_type in (None, self.protocol_type) and call.protocol in (
             None,
             self.protocol,

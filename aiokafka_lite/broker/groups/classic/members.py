@@ -173,7 +173,7 @@ class Members:
         return any(name in common for name in names)
 
     def select_protocol(self) -> str:
-        """Let each member vote for its favourite among the common protocols."""
+        """Return the common protocol that most members prefer."""
         candidates = self.common_protocols()
         votes = Counter(member.vote(candidates) for member in self)
         return votes.most_common(1)[0][0]

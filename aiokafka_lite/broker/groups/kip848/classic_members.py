@@ -75,7 +75,7 @@ class ClassicMembers:
     def join(
         self, group: ConsumerGroup, call: Join, now: float, *, is_fresh: bool
     ) -> tuple[Joined, CoordinatorResult]:
-        """Let a member join, or join again; nobody waits for anybody.
+        """Answer a member that joins, or joins again; it waits for nobody.
 
         Raises:
             InconsistentGroupProtocolError: Its protocols are not those of the other classic

@@ -20,7 +20,7 @@ from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
 from aiokafka_lite.broker.groups.kip848.values import (
     Beat,
     BeatReply,
-    ConsumerSettings,
+    ConsumerGroupSettings,
     CoordinatorResult,
 )
 from aiokafka_lite.broker.groups.values import ErrorType, Join, Joined, Leaver, Sync, Synced
@@ -49,7 +49,7 @@ class ConsumerDriver:
 
     def __init__(
         self,
-        settings: Callable[[str], ConsumerSettings],
+        settings: Callable[[str], ConsumerGroupSettings],
         topics: Topics,
         groups: Mapping[str, Group],
         *,
@@ -152,7 +152,7 @@ class ConsumerDriver:
             group.deadlines[timer, member_id] = deadline._replace(at=now + RETRY_S)
 
     def expire_session(self, group: ConsumerGroup, member_id: str) -> None:
-        """Remove a member as if its session had run out now; raises what storing it raises."""
+        """Remove a member as if its session had expired now; raises what storing raises."""
         self._take(group.group_id, self._machine.fence(group, [member_id]))
 
     def restored(self, group: ConsumerGroup) -> None:

@@ -104,7 +104,7 @@ class ResolvedRegex(NamedTuple):
 
 
 class ConsumerGroup:
-    """What the log says about one group, and what follows from it directly.
+    """One group, as the log has it, and what follows directly.
 
     Attributes:
         deadlines: The members' timers. Not in the log: the driver writes them.

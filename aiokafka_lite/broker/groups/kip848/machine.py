@@ -54,7 +54,7 @@ from aiokafka_lite.broker.groups.kip848.topic_hash import Topics, metadata_hash,
 from aiokafka_lite.broker.groups.kip848.values import (
     Beat,
     BeatReply,
-    ConsumerSettings,
+    ConsumerGroupSettings,
     CoordinatorResult,
 )
 from aiokafka_lite.errors import (
@@ -81,7 +81,7 @@ class ConsumerMachine:
 
     def __init__(
         self,
-        settings: Callable[[str], ConsumerSettings],
+        settings: Callable[[str], ConsumerGroupSettings],
         topics: Topics,
         *,
         clock: Callable[[], int],
@@ -97,7 +97,7 @@ class ConsumerMachine:
     def heartbeat(
         self, group: ConsumerGroup, beat: Beat, now: float, *, is_fresh: bool
     ) -> tuple[BeatReply, CoordinatorResult]:
-        """Let a member join (epoch 0) or stay.
+        """Answer a member that joins (epoch 0) or stays.
 
         Args:
             group: As it is stored, or a new one if the member joins.
@@ -148,7 +148,7 @@ class ConsumerMachine:
         return reply, result
 
     def leave(self, group: ConsumerGroup, beat: Beat) -> tuple[BeatReply, CoordinatorResult]:
-        """Let a member leave; a static one with the epoch -2 keeps its place for a session.
+        """Remove a member that leaves; a static one with epoch -2 keeps its place for a session.
 
         Raises:
             UnknownMemberIdError: It is no member.
@@ -249,7 +249,7 @@ class ConsumerMachine:
         *,
         is_fresh: bool,
     ) -> ConsumerGroupMember:
-        """Take over what a member says and lead it a step nearer to its target."""
+        """Store a changed subscription, and lead the member a step nearer to its target."""
         group_epoch, has_new_subscription = self.take_over(
             group, member, updated, result, is_fresh=is_fresh
         )
@@ -275,7 +275,7 @@ class ConsumerMachine:
         *,
         is_fresh: bool,
     ) -> tuple[int, bool]:
-        """Store what a member says; returns the group's epoch then, and if it subscribes anew."""
+        """Store the member's subscription; return the group's epoch, and whether it changed."""
         if updated != member:
             result.records.append(member_record(group.group_id, updated))
         has_new_names = updated.topic_names != member.topic_names

@@ -128,7 +128,7 @@ class ConsumerGroupMember:
 
 @dataclass(frozen=True)
 class MemberTarget:
-    """What a member is to have in the end.
+    """The part of the target assignment that is for one member.
 
     Attributes:
         topic_ids: The topics that it subscribes to, as far as they exist.
@@ -206,7 +206,7 @@ def _next(
 def _without_unsubscribed(
     member: ConsumerGroupMember, target: MemberTarget, owned: Owned
 ) -> ConsumerGroupMember:
-    """Have the member give up topics that it subscribes to no more, before any new target."""
+    """Take topics away that the member subscribes to no more, before any new target."""
     gone = {t: held for t, held in member.assigned.items() if t not in target.topic_ids}
     if not gone:
         return member

@@ -82,7 +82,7 @@ def encode_assignment(
 
 
 def upgraded(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
-    """Return what a classic group becomes, and the records that make it so.
+    """Return the consumer group that a classic group becomes, with the records for it.
 
     Raises:
         GroupIdNotFound: Its members speak of something else than topics and partitions.

@@ -1,4 +1,4 @@
-"""What goes into the machine of KIP-848's groups and what comes out: plain values."""
+"""Input and output of the state machine of KIP-848's groups: plain values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aiokafka_lite.broker.groups.kip848.member import Owned
 
 
 @dataclass(frozen=True)
-class ConsumerSettings:
+class ConsumerGroupSettings:
     """The broker's settings for groups of KIP-848, without Kafka's prefix ``group.consumer``.
 
     Attributes:
@@ -77,7 +77,7 @@ class BeatReply:
 
 @dataclass
 class CoordinatorResult:
-    """What a request leads to. Nothing of it counts before the records are stored.
+    """The outcome of a request. Nothing of it counts before the records are stored.
 
     Attributes:
         records: To be stored, then replayed.

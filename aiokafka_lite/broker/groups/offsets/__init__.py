@@ -1,1 +1,1 @@
-"""Committed offsets: what is committed, within transactions too, and how it goes."""
+"""Committed offsets: kept, within transactions too, and expired."""

@@ -9,7 +9,7 @@ import pytest
 
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
-from aiokafka_lite.broker.groups.kip848.values import Beat, BeatReply, ConsumerSettings
+from aiokafka_lite.broker.groups.kip848.values import Beat, BeatReply, ConsumerGroupSettings
 from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
 from aiokafka_lite.broker.groups.offsets.transactions import Committer
 from aiokafka_lite.broker.transactions.values import ProducerIdentity
@@ -35,9 +35,9 @@ REBALANCE_MS = 60_000
 class Driven:
     """A coordinator whose members do what a test says, in invented time."""
 
-    def __init__(self, settings: ConsumerSettings | None = None) -> None:
+    def __init__(self, settings: ConsumerGroupSettings | None = None) -> None:
         self.services = Services()
-        self.services.consumer_settings = settings or ConsumerSettings()
+        self.services.consumer_settings = settings or ConsumerGroupSettings()
         self.topics = self.services.group_topics
         self.topic_id = self.topics.create("t", 4)
         self.coordinator = GroupCoordinator(self.services)
@@ -82,7 +82,7 @@ class Driven:
         return self._send(beat)
 
     def leave(self, member_id: str, epoch: int = -1, *, instance_id: str | None = None) -> None:
-        self.coordinator.consumer_heartbeat("g", Beat(member_id, epoch, instance_id))
+        self.coordinator.consumer_group_heartbeat("g", Beat(member_id, epoch, instance_id))
 
     def settle(self, *member_ids: str) -> None:
         for _ in range(20):
@@ -91,7 +91,7 @@ class Driven:
         assert self.state == "Stable"
 
     def _send(self, beat: Beat) -> BeatReply:
-        reply = self.coordinator.consumer_heartbeat("g", beat)
+        reply = self.coordinator.consumer_group_heartbeat("g", beat)
         self.epochs[reply.member_id] = reply.epoch
         if reply.assigned is not None:
             self.held[reply.member_id] = reply.assigned
@@ -290,7 +290,7 @@ def test_time_to_revoke_starts_again_with_the_election() -> None:
 
 
 async def test_group_that_is_full_takes_no_more() -> None:
-    driven = Driven(ConsumerSettings(max_size=1))
+    driven = Driven(ConsumerGroupSettings(max_size=1))
     driven.join("a")
     with pytest.raises(GroupMaxSizeReachedError, match="maximum capacity of 1 members"):
         driven.join("b")
@@ -299,7 +299,7 @@ async def test_group_that_is_full_takes_no_more() -> None:
 
 
 async def test_assignments_are_not_computed_more_often_than_allowed() -> None:
-    driven = Driven(ConsumerSettings(assignment_interval_ms=1_000))
+    driven = Driven(ConsumerGroupSettings(assignment_interval_ms=1_000))
     driven.join("a")
     driven.join("b")
     assert (driven.group.epoch, driven.group.target_epoch) == (3, 2)
@@ -311,7 +311,7 @@ async def test_assignments_are_not_computed_more_often_than_allowed() -> None:
 
 
 async def test_members_are_told_the_heartbeat_interval() -> None:
-    driven = Driven(ConsumerSettings(heartbeat_interval_ms=123))
+    driven = Driven(ConsumerGroupSettings(heartbeat_interval_ms=123))
     assert driven.join("a").heartbeat_interval_ms == 123
     await driven.close()
 
