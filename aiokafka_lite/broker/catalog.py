@@ -44,7 +44,7 @@ from aiokafka_lite.protocol.schema import uuid_from_str, uuid_to_str
 
 CATALOG_FILE: Final = "cluster.json"
 LOCK_FILE: Final = ".lock"
-# Of a topic name in a folder's: with the id behind it, it stays below 255 bytes.
+# Of a topic name in a folder's: with the id after it, it stays below 255 bytes.
 FOLDER_NAME_LENGTH: Final = 200
 FORMAT: Final = 1
 

@@ -337,7 +337,7 @@ class EmbeddedCluster(DirectAccess):
     def delete_topic(self, topic: Topic | str) -> None:
         """Delete a topic, its records and the offsets committed for it.
 
-        With a coordinators' topic goes all that they know; whoever looks for one has it made anew.
+        With a coordinators' topic goes all that they know; the next request for one makes it anew.
 
         Raises:
             UnknownTopicOrPartitionError: There is no topic of that name.

@@ -147,7 +147,7 @@ class DirectAccess(ABC):
         Args:
             topic: Which topic.
             partition: Which partition; all by default.
-            isolation_level: "read_committed" leaves out what was aborted, and what lies behind the
+            isolation_level: "read_committed" leaves out what was aborted, and what lies after the
                 first record of a transaction that is open.
 
         Raises:

@@ -257,7 +257,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
     # Faults (see faults/methods.py for `on` and `on_connect`)
 
     def put_rule(self, match: Match, action: Action, times: int | None) -> Rule:
-        """Make a rule, behind those there are."""
+        """Make a rule, after those there are."""
         rule = Rule(self.faults, match, action, times)
         self.faults.put(rule)
         return rule
@@ -265,7 +265,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
     def put_connection_rule(
         self, match: ConnectionMatch, fault: ConnectionFault, times: int | None, after_bytes: int
     ) -> ConnectionRule:
-        """Make a rule for connections, behind those there are."""
+        """Make a rule for connections, after those there are."""
         rule = ConnectionRule(self.faults, match, fault, times, after_bytes)
         self.faults.put_for_connections(rule)
         return rule

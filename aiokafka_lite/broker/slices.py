@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class LoopSlices:
-    """Tells when the time is up, and lets the loop run then."""
+    """Tells when the time slice is used up, and yields to the loop."""
 
     __slots__ = ("_ends_at", "_now_s")
 
@@ -40,7 +40,7 @@ class LoopSlices:
 
 
 class in_slices(Generic[T]):  # noqa: N801 -- it reads like a function: async for x in in_slices(…)
-    """Iterate over items, and let the loop run after each slice.
+    """Iterate over items, and yield to the loop after each slice.
 
     Whatever the items are found in must not change meanwhile.
     """
@@ -63,16 +63,16 @@ class in_slices(Generic[T]):  # noqa: N801 -- it reads like a function: async fo
 
 
 async def sorted_in_slices(names: Iterable[str]) -> list[str]:
-    """Return the names in their order, and let the loop run after each slice of the work."""
+    """Sort names, and yield to the loop after each slice of the work."""
     left = iter(names)
-    runs: list[list[str]] = []
-    async for run in in_slices(iter(lambda: sorted(islice(left, NAMES_AT_ONCE)), [])):
-        runs.append(run)  # noqa: PERF401
-    return [name async for name in in_slices(merge(*runs))]
+    sorted_parts: list[list[str]] = []
+    async for part in in_slices(iter(lambda: sorted(islice(left, NAMES_AT_ONCE)), [])):
+        sorted_parts.append(part)  # noqa: PERF401
+    return [name async for name in in_slices(merge(*sorted_parts))]
 
 
 async def run_in_slices(steps: Steps[T]) -> T:
-    """Take steps, let the loop run after each slice, and return what comes of them."""
+    """Take steps, yield to the loop after each slice, and return the result."""
     slices = LoopSlices()
     with closing(steps):
         while True:

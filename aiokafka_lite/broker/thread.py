@@ -342,14 +342,14 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         self.call(lambda broker: broker.faults.clear())
 
     def put_rule(self, match: Match, action: Action, times: int | None) -> ThreadRule:
-        """Make a rule, behind those there are."""
+        """Make a rule, after those there are."""
         rule = self.call(lambda broker: broker.put_rule(match, action, times))
         return ThreadRule(rule, self)
 
     def put_connection_rule(
         self, match: ConnectionMatch, fault: ConnectionFault, times: int | None, after_bytes: int
     ) -> ThreadConnectionRule:
-        """Make a rule for connections, behind those there are."""
+        """Make a rule for connections, after those there are."""
         rule = self.call(
             lambda broker: broker.put_connection_rule(match, fault, times, after_bytes)
         )

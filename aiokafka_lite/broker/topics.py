@@ -100,7 +100,7 @@ class Partition:
 
     @property
     def high_watermark(self) -> int:
-        """The offset behind the last record that every replica in sync has."""
+        """The offset after the last record that every replica in sync has."""
         return self.log.high_watermark
 
     @property

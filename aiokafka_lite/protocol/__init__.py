@@ -2,7 +2,7 @@
 
 - ``messages``: one class for each message, for all its versions
 - ``schema``: how they are declared; ``fields``, ``wire``: what a declaration is made of
-- ``codec``: encode and decode; ``encoding``, ``decoding``: the compilers behind it
+- ``codec``: encode and decode; ``encoding``, ``decoding``: the compilers after it
 - ``framing``: headers and size prefixes
 - ``registry``: requests by API key, version negotiation
 """

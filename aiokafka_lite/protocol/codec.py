@@ -146,7 +146,7 @@ def misfit(message: Message, version: int, error: BaseException) -> IllegalArgum
 
 
 def encode_versioned(blob: Blob, version: int) -> bytes:
-    """Encode an embedded message behind its version, as two bytes.
+    """Encode an embedded message after its version, as two bytes.
 
     Raises: as `encode`.
     """

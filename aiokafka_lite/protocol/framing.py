@@ -170,7 +170,7 @@ def encode_response_in_steps(
 
 
 def _gather(parts: list[Part], small: list[Part], buffers: list[Part]) -> None:
-    """Collect small parts, and put large ones behind what was collected before them."""
+    """Collect small parts, and put large ones after what was collected before them."""
     for part in parts:
         if len(part) < _LARGE_PART_BYTES:
             small.append(part)

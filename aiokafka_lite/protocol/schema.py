@@ -89,7 +89,7 @@ class _StructType(type):
     """Turns the declarations in a class body into slots.
 
     A field whose default is a struct of its own (all such fields are tagged and rare) keeps it
-    behind a property, so that decoding a partition does not make three objects nobody asks for.
+    after a property, so that decoding a partition does not make three objects nobody asks for.
     """
 
     def __new__(

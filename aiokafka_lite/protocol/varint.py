@@ -26,7 +26,7 @@ def encode_uvarint(value: int) -> bytes:
 
 
 def read_uvarint(view: memoryview, pos: int) -> tuple[int, int]:
-    """Decode an unsigned 32-bit integer and return it with the position behind it.
+    """Decode an unsigned 32-bit integer and return it with the position after it.
 
     Raises:
         IndexError: The view ends within it.
@@ -78,7 +78,7 @@ def skip_tagged_fields_in_steps(view: memoryview, pos: int) -> Steps[int]:
 
 
 def read_tag(view: memoryview, pos: int, previous: int) -> tuple[int, int, int]:
-    """Read the head of a tagged field: its tag, its size, and the position behind the head."""
+    """Read the head of a tagged field: its tag, its size, and the position after the head."""
     tag, pos = read_uvarint(view, pos)
     size, pos = read_uvarint(view, pos)
     if tag <= previous:

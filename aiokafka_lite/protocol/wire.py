@@ -76,7 +76,7 @@ class Fixed:
 
 
 class Sized:
-    """Bytes behind their length. Records are decoded as a slice of the frame, not copied."""
+    """Bytes after their length. Records are decoded as a slice of the frame, not copied."""
 
     __slots__ = ("name", "zero")
     __match_args__ = ("name",)

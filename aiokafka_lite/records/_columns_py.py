@@ -18,7 +18,7 @@ from aiokafka_lite.structs import ConsumerRecord
 
 __all__ = ["MAX_COLUMN_BYTES", "Binary", "Columns", "Filled", "Headers", "RowGroup", "Timestamps"]
 
-# Values lie one behind the other, and where each ends is an int32.
+# Values lie one after the other, and where each ends is an int32.
 MAX_COLUMN_BYTES: Final = 2**31 - 1
 # What a header takes beside its bytes: two int32 for where name and value end.
 HEADER_BYTES: Final = 8
@@ -92,7 +92,7 @@ class _Bits:
 
 
 class _Values:
-    """Bytes or None, one behind the other."""
+    """Bytes or None, one after the other."""
 
     def __init__(self) -> None:
         self.bounds = array("i", [0])
@@ -169,7 +169,7 @@ class Columns:
         self._header_values = _Values()
 
     def add(self, record: ConsumerRecord) -> bool:
-        """Add a row; False if it does not fit behind those that are there.
+        """Add a row; False if it does not fit after those that are there.
 
         Raises:
             RecordTooLargeError: It does not fit at all.

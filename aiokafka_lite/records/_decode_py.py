@@ -136,7 +136,7 @@ class BatchCursor:
         return self._is_finished()
 
     def _pass(self, record: Record, end: int) -> None:
-        """Move behind the record that `_parse_next` has read."""
+        """Move after the record that `_parse_next` has read."""
         self._previous_delta = record.offset - self._base_offset
         self._left -= 1
         self._pos = end
@@ -208,7 +208,7 @@ class PlainBatches:
         inflate: Callable[[int, memoryview], memoryview] | None = None,
         give_back: Callable[[memoryview], None] | None = None,
     ) -> None:
-        """Take what the compiled one takes: `view` holds batches, one behind the other."""
+        """Take what the compiled one takes: `view` holds batches, one after the other."""
         self.pos = 0
         self.next_offset = 0
         self.leader_epoch = -1
@@ -256,7 +256,7 @@ class MessageCursor:
             ceiling: The first record at this offset or above ends it, as if it were not there.
 
         Raises:
-            CorruptRecordException: The messages are not one behind the other, or there is none.
+            CorruptRecordException: The messages are not one after the other, or there is none.
         """
         self._topic = topic
         self._partition = partition
@@ -321,7 +321,7 @@ class MessageCursor:
         return self._pos == len(self._buffer)
 
     def _pass(self, record: Record, end: int) -> None:
-        """Move behind the message that `_parse_next` has read."""
+        """Move after the message that `_parse_next` has read."""
         self._previous_offset = record.offset - self._base_offset
         self._pos = end
 
@@ -451,7 +451,7 @@ def _zigzag(buffer: memoryview, pos: int, end: int, bits: int) -> tuple[int, int
 
 
 def _nullable(buffer: memoryview, pos: int, end: int) -> tuple[bytes | None, int]:
-    """Read bytes behind their length; -1 stands for None."""
+    """Read bytes after their length; -1 stands for None."""
     length, pos = _varint(buffer, pos, end)
     return _bytes_or_none(buffer, pos, end, length)
 

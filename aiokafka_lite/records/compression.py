@@ -187,7 +187,7 @@ def _snappy_size(block: memoryview) -> int:
 
 
 def _xerial_blocks(view: memoryview) -> list[memoryview]:
-    """Split snappy-java's stream: a header of 16 bytes, then blocks behind their lengths."""
+    """Split snappy-java's stream: a header of 16 bytes, then blocks after their lengths."""
     if len(view) < _XERIAL_HEADER.size:
         raise CorruptRecordException("a snappy stream ends inside its header")
     blocks: list[memoryview] = []

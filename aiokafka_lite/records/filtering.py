@@ -98,7 +98,7 @@ def _kept_records(
 
 
 def _records(records: memoryview) -> Iterator[tuple[int, int, int]]:
-    """Yield where each record starts, where behind its length, and where it ends."""
+    """Yield where each record starts, where after its length, and where it ends."""
     start = 0
     while start < len(records):
         size, body = _read_varint(records, start)
@@ -110,7 +110,7 @@ def _records(records: memoryview) -> Iterator[tuple[int, int, int]]:
 
 def _append_shifted(collected: bytearray, record: memoryview, shift_ms: int) -> None:
     """Append a record, given without its length, with another timestamp delta."""
-    delta, behind = _read_varint(record, 1)  # behind the attributes
+    delta, behind = _read_varint(record, 1)  # after the attributes
     body = bytearray(record[:1])
     append_varint(body, delta + shift_ms)
     body += record[behind:]

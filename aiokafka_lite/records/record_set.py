@@ -99,7 +99,7 @@ class RecordSet:
         Args:
             topic: Of the records.
             partition: Of the records.
-            view: Batches one behind the other; the last may be cut short.
+            view: Batches one after the other; the last may be cut short.
             fetch_offset: Records at lower offsets are passed over (a broker sends whole batches).
             end_offset: Records from this offset on are left out, and what is behind is not looked
                 at; `next_offset` then is at least this.
@@ -112,7 +112,7 @@ class RecordSet:
         """
         self.topic: Final = topic
         self.partition: Final = partition
-        #: Where to go on reading: behind what was delivered, and behind what never will be.
+        #: Where to go on reading: after what was delivered, and after what never will be.
         self.next_offset: int = fetch_offset
         #: The leader epoch of the last batch passed or read from; -1 if it is not known.
         self.leader_epoch: int = -1
@@ -444,7 +444,7 @@ class RecordSet:
         self.leader_epoch = header.leader_epoch
 
     def _pass_tail(self) -> None:
-        """Handle what is behind the last whole batch: a batch that was cut short, or nothing."""
+        """Handle what is after the last whole batch: a batch that was cut short, or nothing."""
         if self._pos or not self._view:
             return
         size = ""

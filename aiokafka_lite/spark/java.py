@@ -224,7 +224,7 @@ def _release(home: Path) -> dict[str, str]:
 
 
 def _told(command: Path) -> dict[str, str]:
-    """Return the properties that a Java tells when it is asked; none if it does not run."""
+    """Run a Java for its properties; return none if it does not run."""
     try:
         asked = subprocess.run(  # noqa: S603 -- the Java that Spark is to run
             [str(command), "-XshowSettings:properties", "-version"],

@@ -69,7 +69,7 @@ def options_of(raw: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
         while len(_kept.options) >= MOST_KEPT:
             oldest = _kept.options.pop(next(iter(_kept.options)))
             del _kept.cluster_keys[id(oldest)]
-    _kept.options[key] = options  # behind those that were not used since
+    _kept.options[key] = options  # after those that were not used since
     return options
 
 

@@ -27,7 +27,7 @@ class TopicConfig:
         retention_bytes: Size of a partition's log beyond which they are deleted, -1 for none.
         segment_ms: After so long the next record starts a new segment; with compaction no later
             than max.compaction.lag.ms.
-        min_cleanable_dirty_ratio: Share of a log that compaction has not seen, to start it.
+        min_cleanable_dirty_ratio: Compaction starts when this part of a log was never compacted.
         delete_retention_ms: How long tombstones stay once compaction has seen them.
     """
 

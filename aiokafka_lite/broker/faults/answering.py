@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.broker.network.work import RequestWork
 
 SIZE: Final = struct.Struct(">i")
-CORRELATION_ID: Final = struct.Struct(">ii")  # behind the size
+CORRELATION_ID: Final = struct.Struct(">ii")  # after the size
 HEAD_BYTES: Final = CORRELATION_ID.size
 
 # Offsets within a batch; see records/batch.py for the whole.
@@ -145,7 +145,7 @@ class FrameHook(AnswerAction):
 
 
 def flip_bytes(count: int) -> OnFrame:
-    """Return a hook that inverts so many bytes behind an answer's correlation id."""
+    """Return a hook that inverts so many bytes after an answer's correlation id."""
 
     def flip(context: RequestContext, frame: bytes) -> bytes:
         broken = bytearray(frame)

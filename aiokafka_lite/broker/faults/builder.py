@@ -117,7 +117,7 @@ class RuleBuilder(Generic[RuleT_co]):
         Args:
             what: "crc" breaks the checksum of the first batch of each partition in an answer to
                 Fetch; "records" cuts the record set in that batch (answers without records are
-                not counted in either case); "bytes" inverts `count` bytes, at random, behind the
+                not counted in either case); "bytes" inverts `count` bytes, at random, after the
                 correlation id; "length" announces a frame `by` bytes longer than it is.
         """
         if what == "crc":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.broker.network.work import RequestWork
 
 Replacement: TypeAlias = "Response | Callable[[RequestContext, Request[Response]], Response | None]"
-"""An answer, or a plain function that makes one; None has the request handled as usual."""
+"""An answer, or a plain function that makes one; after None the request is handled as usual."""
 
 # Errors of Fetch that are about the session: Kafka puts them at the top, never to a partition.
 _ABOUT_THE_SESSION = frozenset({70, 71, 106})

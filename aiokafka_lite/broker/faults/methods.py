@@ -79,13 +79,13 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
 
     @abstractmethod
     def put_rule(self, match: Match, action: Action, times: int | None) -> RuleT:
-        """Make a rule, behind those there are."""
+        """Make a rule, after those there are."""
 
     @abstractmethod
     def put_connection_rule(
         self, match: ConnectionMatch, fault: ConnectionFault, times: int | None, after_bytes: int
     ) -> ConnectionRuleT:
-        """Make a rule for connections, behind those there are."""
+        """Make a rule for connections, after those there are."""
 
     @abstractmethod
     def leaders_now(self) -> Leaders:

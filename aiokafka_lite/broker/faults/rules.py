@@ -150,11 +150,11 @@ class Action(ABC):
 
     @abstractmethod
     def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
-        """Take a request that is about to be handled; `go_on` has it handled."""
+        """Take a request that is about to be handled; `go_on` handles it."""
 
     @abstractmethod
     def answer(self, work: RequestWork, response: Response | None) -> bool:
-        """Take the answer to that request; return False to have it sent as if there were no rule.
+        """Take the answer to that request; return False to send it as if there were no rule.
 
         The rule has not applied then.
         """

@@ -185,7 +185,7 @@ class FetchRead:
         return self._limits.isolation_level == READ_COMMITTED
 
     def _end_offset(self, target: CachedPartition, partition: Partition) -> int:
-        """Return how far may be read: behind the last stable offset only by who is there already.
+        """Return how far may be read: after the last stable offset only by who is there already.
 
         That is no error: a transaction may have begun before it was asked for.
         """

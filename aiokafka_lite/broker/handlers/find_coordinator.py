@@ -45,7 +45,7 @@ class KeyType(enum.IntEnum):
 
 @handler(FindCoordinatorRequest, is_by_element=True)
 async def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    """Say which node coordinates each of the keys; the first to ask has the topic made."""
+    """Return which node coordinates each of the keys; the first request creates the topic."""
     error = await _open(ctx, request.key_type)
     find = (
         ctx.cluster.transactions.coordinator_id_of

@@ -1,7 +1,7 @@
 """OffsetForLeaderEpoch (key 23), versions 2 to 4.
 
 3 replica id; 4 flexible. A consumer asks for the end of the epoch it read last, to find out
-whether the log was truncated behind it (KIP-320).
+whether the log was truncated after it (KIP-320).
 """
 
 from __future__ import annotations

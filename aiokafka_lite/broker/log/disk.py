@@ -31,7 +31,7 @@ class DiskQueue:
         self._failure: OSError | None = None
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Queue work behind all that was submitted before."""
+        """Queue work after all that was submitted before."""
         self._enqueue(self._front, work)
 
     def submit_behind(self, work: Callable[[], None]) -> None:

@@ -45,7 +45,7 @@ class BatchIndex:
         self.end_position += size
 
     def truncate(self, row: int) -> None:
-        """Forget a row and all behind it."""
+        """Forget a row and all after it."""
         if row < len(self._positions):
             self.end_position = self._positions[row]
             del self._base_offsets[row:], self._positions[row:], self._newest_timestamps[row:]

@@ -203,7 +203,7 @@ class PartitionLog:
         """Make an offset the first that can be read (DeleteRecords); return the first there is.
 
         Raises:
-            OffsetOutOfRangeError: The offset lies behind the high watermark.
+            OffsetOutOfRangeError: The offset lies after the high watermark.
         """
         if offset > self.high_watermark:
             raise OffsetOutOfRangeError(
@@ -236,7 +236,7 @@ class PartitionLog:
             self._run_slowly(segment.delete)
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batch that holds an offset and all behind it, as a follower that diverged does.
+        """Drop the batch that holds an offset and all after it, as a follower that diverged does.
 
         Leader epochs and producers are then as they were there. It is done when this returns:
         views handed out stay valid, a process killed right after has the shorter log.
@@ -353,7 +353,7 @@ class PartitionLog:
             end_offset: Read as if the log ended here, at the start of a batch.
 
         Returns:
-            Read-only bytes of one segment: there may be more behind them, also within
+            Read-only bytes of one segment: there may be more after them, also within
             `max_bytes`. Empty at the end of the log.
 
         Raises:
@@ -374,7 +374,7 @@ class PartitionLog:
         return segment.view(start, max(min(end, segment.index.end_before(log_end)), start))
 
     def bytes_from(self, offset: int, limit: int, end_offset: int | None = None) -> int:
-        """Return how many bytes lie behind an offset, counting no further than `limit`."""
+        """Return how many bytes lie after an offset, counting no further than `limit`."""
         log_end = self._end_offset if end_offset is None else end_offset
         self._require_in_range(offset, log_end)
         if offset == log_end:
@@ -395,7 +395,7 @@ class PartitionLog:
             )
 
     def _locate(self, offset: int) -> tuple[int, int]:
-        """Return segment and row of the batch that holds an offset, or of the next behind it."""
+        """Return segment and row of the batch that holds an offset, or of the next after it."""
         number = self._segment_row(offset)
         row = self._segments[number].index.row_of(offset)
         if offset < self._gaps_end and self._segments[number].header(row).last_offset < offset:

@@ -105,7 +105,7 @@ class ProducerStates:
     def verifying(self, header: BatchHeader, *, has_epochs: bool) -> None:
         """Note that a coordinator is asked about a transaction that has no records here yet.
 
-        Until its first batch is in the log, none may overtake that: a batch sent behind it does
+        Until its first batch is in the log, none may overtake that: a batch sent after it does
         not get in because the question about it was answered first.
 
         Args:
@@ -270,7 +270,7 @@ class ProducerStates:
         return header.is_control and header.producer_epoch == producer.epoch
 
     def truncate(self, end_offset: int) -> set[int]:
-        """Forget producers that have batches at or behind the new end of the log.
+        """Forget producers that have batches at or after the new end of the log.
 
         Returns:
             Their ids: `note` what is left of them in the log, oldest first.

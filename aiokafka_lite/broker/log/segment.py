@@ -86,7 +86,7 @@ class Segment(ABC):
 
     @abstractmethod
     def truncate(self, row: int) -> None:
-        """Drop the batch in a row of the index and all behind it, at once."""
+        """Drop the batch in a row of the index and all after it, at once."""
 
     @abstractmethod
     def seal(self) -> None:
@@ -328,7 +328,7 @@ class FileSegment(Segment):
         return os.fstat(self._fd).st_size
 
     def load_index(self) -> int:
-        """Read the index file and return the file's size; the caller checks what lies behind it.
+        """Read the index file and return the file's size; the caller checks what lies after it.
 
         An index that is damaged, or claims more than there is, is not used at all.
         """

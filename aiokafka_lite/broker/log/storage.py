@@ -9,7 +9,7 @@ or damaged ends the log.
 Loading also finds out what is missing, and warns of it. Segments follow each other without a gap,
 but for what compaction has left out (`gaps_end`); the log begins where the state says, and reaches
 at least to where it ended when the state was saved: at the latest stop, or when a segment was
-rolled. Readers skip a gap as Kafka's do, to the segment behind it. Of what was written after the
+rolled. Readers skip a gap as Kafka's do, to the segment after it. Of what was written after the
 state was saved, nobody can tell that whole batches are missing at the end.
 """
 

@@ -99,7 +99,7 @@ class LogTransactions:
         self._first_unstable = min(self._open.values(), default=None)
 
     def truncate(self, end_offset: int) -> None:
-        """Forget the aborted transactions whose markers lie at or behind the log's new end."""
+        """Forget the aborted transactions whose markers lie at or after the log's new end."""
         keep = bisect_left(self._last_offsets, end_offset)
         del self._aborted[keep:], self._last_offsets[keep:]
         self._known_to = min(self._known_to, end_offset - 1)

@@ -67,7 +67,7 @@ class Dispatcher:
                 slice_ends = 0.0
 
     def _suffer(self, work: RequestWork) -> None:
-        """Handle a request, or let the rule for it do what it does."""
+        """Handle a request, or apply the rule that was chosen for it."""
         try:
             work.rule = rule = self._faults.take(work)
             if rule is not None:

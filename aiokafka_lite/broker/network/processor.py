@@ -255,7 +255,7 @@ class Processor(asyncio.BufferedProtocol):
             self._refuse(header.api_key, header.version, header.correlation_id)
             return
         self._is_muted = True
-        # Bytes behind the request are left alone, as Kafka does: librdkafka sends some.
+        # Bytes after the request are left alone, as Kafka does: librdkafka sends some.
         if len(frame) < DECODED_IN_STEPS_FROM_BYTES:
             request = codec.decoder(entry.request, header.version)(header.body, True)
             self._put(entry, header, request.from_version(header.version), len(frame))
@@ -520,7 +520,7 @@ class Processor(asyncio.BufferedProtocol):
             self._transport.close()
 
     def reset(self) -> None:
-        """Close at once, and have the client told so by a TCP reset."""
+        """Close at once, with a TCP reset."""
         if self._transport is not None:
             sock = self._transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)

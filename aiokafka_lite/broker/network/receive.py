@@ -95,7 +95,7 @@ class FrameReceiver:
                 self._continue_large()
             return
         self._end += count
-        if self._large is not None:  # it is complete: this is behind it
+        if self._large is not None:  # it is complete: this is after it
             return
         if self._end == len(self._scratch):  # there may be more where this came from
             self._grow(GROWTH * len(self._scratch))

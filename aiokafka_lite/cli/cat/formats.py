@@ -41,7 +41,7 @@ def text_formatter(
 
     Args:
         fields: Which are written, ahead of the value.
-        delimiter: What is written behind each record.
+        delimiter: What is written after each record.
         null: What stands for a key or value that is null.
         is_for_terminal: Show control characters instead of having a terminal obey them.
     """
@@ -96,7 +96,7 @@ def _headers(records: Records) -> list[bytes]:
 
 
 def raw_values(records: Records) -> bytes:
-    """Return the values one behind the other, and nothing between them."""
+    """Return the values one after the other, and nothing between them."""
     return b"".join([each.value or b"" for each in records])
 
 

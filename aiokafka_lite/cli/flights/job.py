@@ -167,9 +167,9 @@ def _report(
     reporter.table(carriers, names)
     parts = "the whole process" if options.bootstrap_servers else "embedded broker included"
     reporter.pace(scoreboard.pace(), cpu_scope=parts)
-    shares = ", ".join(f"{worker.name} {worker.counted:,}" for worker in group.workers)
+    counts = ", ".join(f"{worker.name} {worker.counted:,}" for worker in group.workers)
     reporter.say(
-        f"Group {group.group_id}: {shares}; {scoreboard.redelivered:,} records came again after a "
+        f"Group {group.group_id}: {counts}; {scoreboard.redelivered:,} records came again after a "
         "rebalance and were not counted twice"
     )
     wrong = differences(expectation.carriers, carriers)

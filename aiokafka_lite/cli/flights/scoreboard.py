@@ -1,7 +1,7 @@
 """What a group of workers has counted so far, exact across rebalances.
 
 A partition may move from one worker to the other while its records are under way, and the new
-owner starts at the committed offset, which may lie behind what the old one has already counted.
+owner starts at the committed offset, which may lie after what the old one has already counted.
 So what is counted is kept per partition, next to the offset that is due next. A record below that
 offset has been counted already and is passed over; one above it means that records were lost,
 which is an error.

@@ -47,7 +47,7 @@ _LATEST: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class FlightsTopic:
-    """A topic whose partitions all have a leader that answers."""
+    """A topic; each partition has a leader that answers."""
 
     name: str
     topic_id: bytes

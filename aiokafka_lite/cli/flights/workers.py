@@ -23,7 +23,7 @@ _LOOK_EVERY_S = 0.1
 
 @dataclass(slots=True)
 class Worker:
-    """One member of the group; `counted` is its share of the records."""
+    """One member of the group; `counted` is how many records it has counted."""
 
     name: str
     consumer: AIOKafkaConsumer

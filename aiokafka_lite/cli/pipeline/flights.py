@@ -39,7 +39,7 @@ FLIGHTS: Final = FlightsSettings(
     event_time="time_hour",
     keys=("carrier",),
     measures=("dep_delay", "arr_delay"),
-    # The months are ordered 1, 10, 11, 12, 2 … 9: a flight of February comes behind one of
+    # The months are ordered 1, 10, 11, 12, 2 … 9: a flight of February comes after one of
     # December. 8,010 hours are the most that a partition goes back, whatever its number.
     watermark_ms=365 * _DAY_MS,
 )

@@ -48,7 +48,7 @@ def run_job(options: PipelineJobOptions) -> None:
 
     Raises:
         CommandError, KafkaError: It could not be done; each says what to do.
-        Interrupted: A signal ended it, behind a batch.
+        Interrupted: A signal ended it, after a batch.
     """
     assert options.bootstrap_servers is not None  # noqa: S101 - the command line saw to it
     run_pipeline(options, options.pipeline(options.bootstrap_servers), print_line)

@@ -14,7 +14,7 @@ READ_BYTES: Final = 256 << 10
 def lines_of(stream: BinaryIO, delimiter: bytes) -> Iterator[bytes | None]:
     """Yield what stands between delimiters; None whenever nothing more is there for now.
 
-    What is behind the last delimiter is a line, too, unless it is empty.
+    What is after the last delimiter is a line, too, unless it is empty.
     """
     read = getattr(stream, "read1", stream.read)
     rest = b""

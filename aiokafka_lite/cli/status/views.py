@@ -205,7 +205,7 @@ async def group(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) 
 async def _lags(
     broker: Broker, each: _CoordinatedGroup, slices: MeasuredSlices
 ) -> AsyncIterator[tuple[str, int, CommittedOffset, int | None]]:
-    """Yield topic, partition, what is committed, and the records behind it, None if unknown."""
+    """Yield topic, partition, what is committed, and the records after it, None if unknown."""
     committed = each.node.groups.offsets.fetch_all(each.group.group_id)
     for name, offsets in tuple(committed.items()):
         topic = broker.topics.get(name)

@@ -109,7 +109,7 @@ _KEYS: Final[dict[int, type[GroupRecordKey]]] = {
 
 
 def encode_key(key: GroupRecordKey) -> bytes:
-    """Encode the key of a group record behind its record type."""
+    """Encode the key of a group record after its record type."""
     return _INT16.pack(key.record_type) + encode(key, 0)
 
 

@@ -1,4 +1,4 @@
-"""SyncGroup (key 14): the leader hands in the assignment, everyone gets a share.
+"""SyncGroup (key 14): the leader sends the assignment, each member gets its own part.
 
 v3 static members (KIP-345); v4 is flexible; v5 the protocol's type and name (KIP-559).
 """

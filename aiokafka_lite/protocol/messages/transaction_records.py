@@ -51,7 +51,7 @@ class TransactionLogValue(Blob, versions="0-1", flexible="1+"):
 
 
 def encode_key(key: TransactionLogKey) -> bytes:
-    """Encode a key behind its record type."""
+    """Encode a key after its record type."""
     return _INT16.pack(key.record_type) + encode(key, 0)
 
 

@@ -194,7 +194,7 @@ class _Translation:
         return self._once(inside) if opening == "(?>" else f"{opening}{inside})"
 
     def _opening(self) -> str | None:
-        """Read what a group begins with, behind its parenthesis."""
+        """Read what a group begins with, after its parenthesis."""
         if not self._take("?"):
             return self._capturing()
         for kind in (":", "=", "!", ">", "<=", "<!"):
@@ -293,7 +293,7 @@ class _Translation:
         return f"(?i:(?P=g{group}))" if self._ignores_case else f"(?P=g{group})"
 
     def _escaped(self) -> str | frozenset[str]:
-        """Read, behind a backslash, one character or a set of them."""
+        """Read, after a backslash, one character or a set of them."""
         character = self._text[self._pos : self._pos + 1]
         self._pos += 1
         if character.lower() in _PREDEFINED:
@@ -349,7 +349,7 @@ class _Translation:
 
     # --- Classes -----------------------------------------------------------------------------
     def _class(self) -> frozenset[str]:
-        """Read a class behind its bracket; return its characters."""
+        """Read a class after its bracket; return its characters."""
         is_negated = self._take("^")
         found: frozenset[str] | None = None
         while True:
@@ -402,14 +402,14 @@ def _class(characters: frozenset[str]) -> str:
     if not characters:
         return "(?!)"
     codes = sorted(map(ord, characters))
-    runs: list[list[int]] = []
+    ranges: list[list[int]] = []
     for code in codes:
-        if runs and runs[-1][1] == code - 1:
-            runs[-1][1] = code
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
         else:
-            runs.append([code, code])
+            ranges.append([code, code])
     inside = "".join(
         re.escape(chr(low)) if low == high else f"{re.escape(chr(low))}-{re.escape(chr(high))}"
-        for low, high in runs
+        for low, high in ranges
     )
     return f"[{inside}]"

@@ -45,7 +45,7 @@ class Earliest(_Value):
 
 
 class Latest(_Value):
-    """The offset behind each partition's last record."""
+    """The offset after each partition's last record."""
 
     __slots__ = ()
 

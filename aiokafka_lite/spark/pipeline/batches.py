@@ -4,7 +4,7 @@
 
 A batch that fails anywhere before its commit leaves files with its id. Readers pass over them,
 and the next run deletes them before it does the batch again, with the same offsets, which are in
-Spark's checkpoint. A batch that fails behind its commit is done, whether Spark knows it or not.
+Spark's checkpoint. A batch that fails after its commit is done, whether Spark knows it or not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EMPTY_STAGES: Final = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmpt
 
 
 class BatchStep(Enum):
-    """What a batch has just done; tests have it crash there."""
+    """The steps of a batch; tests make it crash after one."""
 
     RAW_WRITTEN = auto()
     QUARANTINE_WRITTEN = auto()

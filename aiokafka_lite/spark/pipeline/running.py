@@ -30,7 +30,7 @@ _POLL_S: Final = 0.5
 class Pipeline:
     """Keeps the tables of a topic: Kafka → raw, quarantine, aggregate.
 
-    It may be stopped and killed at any point. The next run goes on behind the last committed
+    It may be stopped and killed at any point. The next run goes on after the last committed
     batch, so that each record is in exactly one of raw and quarantine, once, and the aggregate is
     that of the raw table without its late rows.
 
@@ -59,7 +59,7 @@ class Pipeline:
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """End the run behind the batch that is under way; may be called by a signal handler."""
+        """End the run after the batch that is under way; may be called by a signal handler."""
         self._stopping.set()
 
     def run_once(self) -> Tables:
@@ -123,7 +123,7 @@ class Pipeline:
         return writer.trigger(processingTime=f"{int(trigger_s * 1000)} milliseconds").start()
 
     def _wait(self, query: StreamingQuery, batches: _Batches) -> None:
-        """Wait until the query ends, or end it behind a batch when that is asked for."""
+        """Wait until the query ends, or end it after a batch when that is asked for."""
         try:
             while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type] # seconds
                 if self._stopping.is_set():
@@ -146,7 +146,7 @@ class Pipeline:
         self._on_batch(commit.metrics)
 
     def _publish_earlier(self, commits: CommitLog) -> None:
-        """Make up for lines of metrics that a crash right behind a commit has kept back."""
+        """Make up for lines of metrics that a crash right after a commit has kept back."""
         if self._metrics is None:
             return
         for batch in commits.batches():

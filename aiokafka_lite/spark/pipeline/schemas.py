@@ -40,7 +40,7 @@ def parse_schema(text: str) -> StructType:
 
 
 def check_columns(schema: StructType, options: PipelineOptions) -> None:
-    """See that the schema has the columns that the options name, with types that will do.
+    """Check that the schema has the columns that the options name, with usable types.
 
     Raises:
         OptionError: It has not.

@@ -1,4 +1,4 @@
-"""The topic's end, to tell how far the tables are behind it, and the group that is told of them.
+"""The topic's end, to tell how far the tables are after it, and the group that is told of them.
 
 The driver asks brokers itself, whichever source reads the records, so that both say the same.
 """
@@ -45,7 +45,7 @@ class TopicEnd:
         self._cluster.close()
 
     def behind(self, offsets: Offsets) -> int | None:
-        """Return how many offsets the topic has behind these; None when Kafka does not say."""
+        """Return how many offsets the topic has after these; None when Kafka does not say."""
         try:
             latest = self._planner.latest(offsets)
         except KafkaError as error:

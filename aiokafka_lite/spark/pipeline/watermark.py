@@ -39,7 +39,7 @@ class Watermark:
         latest_ms: Mapping[TopicPartition, int],
         delay_ms: int,
     ) -> Watermark:
-        """Return the watermark behind a batch; it never goes back.
+        """Return the watermark after a batch; it never goes back.
 
         Args:
             before: Each partition's next offset before the batch.

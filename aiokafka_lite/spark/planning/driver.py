@@ -90,7 +90,7 @@ class StreamPlanning:
 
 
 def _refuse_limit(options: SourceOptions) -> None:
-    """Refuse a limit that PySpark 4.0 and 4.1 would have a query end by.
+    """Refuse a limit at which PySpark 4.0 and 4.1 would end a query.
 
     A trigger availableNow asks such a source once where the data ends. What a limit leaves out
     would not be read, and nobody would know.

@@ -190,7 +190,7 @@ class Planner:
 
         Raises:
             OptionError: An option names other partitions than there are, a partition has no
-                record as late as the timestamp, or its start is behind its end.
+                record as late as the timestamp, or its start is after its end.
             DataLossError: The log does not have offsets that the options name.
             KafkaError: As `partitions`, or leaders did not answer.
         """

@@ -241,7 +241,7 @@ class FetchFailures:
         return found.offset
 
     def _lost(self, progress: RangeProgress, position: int, why: str) -> None:
-        """Raise, or warn and have the range go on at another offset.
+        """Raise, or warn and continue the range at another offset.
 
         Raises:
             DataLossError: The options say so.

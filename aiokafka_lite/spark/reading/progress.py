@@ -110,7 +110,7 @@ class RangeProgress:
         self._spare_bytes *= SPARE_GROWTH
 
     def advance(self, position: int, size_bytes: int) -> None:
-        """Go on behind what an answer brought."""
+        """Go on after what an answer brought."""
         # The latest answer counts: records change their size over time, if at all.
         self._record_bytes[self.topic] = size_bytes / (position - self.position)
         self.position = position

@@ -1,4 +1,4 @@
-"""The requests and timers of one classic group; state.py has the states they act on."""
+"""Handles the requests and timers of one classic group; state.py has the states."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def metadata_record(group: ClassicGroup, assignments: Mapping[str, bytes]) -> Co
 
 
 def created_record(group: ClassicGroup) -> CoordinatorRecord:
-    """Return the record that lets a group exist whose first rebalance has not ended yet."""
+    """Return the record of a group whose first rebalance has not ended yet."""
     value = GroupMetadataValue(
         protocol_type="",
         generation=0,

@@ -60,7 +60,7 @@ class Pattern:
 
     regex: str
     _program: tuple[_Instruction, ...]
-    # (states, the character before, the next one) -> states behind it, None for a match.
+    # (states, the character before, the next one) -> states after it, None for a match.
     _steps: dict[tuple[frozenset[int], str, str], frozenset[int] | None] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -125,7 +125,7 @@ def compile(regex: str) -> Pattern:
 
 
 class _Compiler:
-    """Writes the program of a syntax tree; behind its last instruction the text has matched."""
+    """Writes the program of a syntax tree; after its last instruction the text has matched."""
 
     def __init__(self) -> None:
         self.program: list[_Instruction] = []
