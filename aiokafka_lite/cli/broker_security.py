@@ -27,7 +27,7 @@ OWNER_ONLY: Final = 0o600
 
 
 class BrokerSecurity(NamedTuple):
-    """What the options say about it, checked.
+    """The options about listeners, users and TLS, checked.
 
     Attributes:
         listeners: Where to listen, at least one.

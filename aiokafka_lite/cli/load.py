@@ -43,7 +43,7 @@ class BadLineError(CommandError):
 
 
 class Loaded(NamedTuple):
-    """What became of a file.
+    """The outcome of loading a file.
 
     Attributes:
         counts: How many records each topic got.

@@ -57,7 +57,7 @@ def print_object(row: Row) -> None:
 
 
 def is_rich_wanted() -> bool:
-    """Whether a person looks on, and rich is there."""
+    """Return whether a person looks on, and rich is installed."""
     return sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
 
 

@@ -27,7 +27,7 @@ _TIME_OF_DAY: Final = re.compile(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?")
 
 
 class TopicPosition(NamedTuple):
-    """Where in each partition: at an offset, or by time (ms; or `EARLIEST`, `LATEST`).
+    """A position in each partition: an offset, or a time (ms; or `EARLIEST`, `LATEST`).
 
     Attributes:
         offset: The same in every partition; None where a time says it.

@@ -14,7 +14,7 @@ class UsageError(CommandError):
 
 
 class LineProblem(Exception):
-    """What is wrong with a line of a file."""
+    """A problem with a line of a file."""
 
 
 class MissingExtraError(CommandError):

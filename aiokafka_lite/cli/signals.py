@@ -23,7 +23,7 @@ class Interrupted(Exception):
 
     @property
     def exit_code(self) -> int:
-        """What a shell reports for a program that this signal ended."""
+        """The exit status that a shell reports for a program that this signal ended."""
         return 128 + self.signal_number
 
 

@@ -73,7 +73,7 @@ class PiecewiseDecoder(Protocol[M_co]):
 
 
 class Head(enum.Enum):
-    """What is ahead of a message: a response's header, skipped along with it."""
+    """The header ahead of a message, skipped along with it."""
 
     NONE = enum.auto()
     PLAIN = enum.auto()  # a correlation id

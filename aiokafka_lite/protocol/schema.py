@@ -178,7 +178,7 @@ def _compile_constructor(cls: type[Struct]) -> Callable[..., None]:
 
 # --- Messages --------------------------------------------------------------------------------
 class Route(enum.Enum):
-    """Which node a request must go to."""
+    """The kind of node that a request must go to."""
 
     ANY = "any"
     LEADER = "leader"

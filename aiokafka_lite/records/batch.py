@@ -47,7 +47,7 @@ MAX_OFFSET: Final = 2**63 - 2  # so that the offset after it is one, too
 
 
 class BatchHeader(NamedTuple):
-    """What is told about a batch ahead of its records. Messages of magic 0 and 1 fill it up.
+    """A batch's header. Messages of magic 0 and 1 fill it up.
 
     Those have `base_offset` (for a wrapper its last message's), `max_timestamp` (-1 in magic 0),
     `crc` and `attributes`; what they lack is -1, and `last_offset_delta` is 0.

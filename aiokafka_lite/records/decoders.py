@@ -143,7 +143,7 @@ class _MessageCursor(Protocol):
 
 
 class Decoder(Protocol):
-    """What a decoder module offers; `_decode_py` tells what each does."""
+    """The names that a decoder module offers; `_decode_py` documents them."""
 
     @property
     def BatchCursor(self) -> _BatchCursor: ...  # noqa: N802 -- a class
@@ -200,7 +200,7 @@ PLAIN_DECODER_NOTE: Final = (
     "package, work in another directory; else install a C compiler (Debian: apt install gcc "
     "python3-dev; macOS: xcode-select --install) and reinstall aiokafka-lite"
 )
-"""What to say where COMPILED is False."""
+"""The note to print where COMPILED is False."""
 
 _current: Decoder = DECODERS["compiled" if COMPILED else "python"]
 

@@ -20,7 +20,7 @@ END_MARKER_VALUE: Final = struct.Struct(">hi")
 
 
 class ControlType(enum.IntEnum):
-    """What a control record says. Those with other numbers are passed over."""
+    """The types of control records; others are passed over."""
 
     ABORT = 0
     COMMIT = 1

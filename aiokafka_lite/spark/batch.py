@@ -24,7 +24,7 @@ Reader = TypeVar("Reader", bound="TaskReader")
 
 
 class KafkaInputPartition(InputPartition):
-    """What one task reads: ranges of offsets, of one partition or of several."""
+    """The input of one task: ranges of offsets, of one partition or of several."""
 
     def __init__(self, ranges: Sequence[KafkaOffsetRange]) -> None:
         self.ranges = tuple(ranges)
@@ -38,7 +38,7 @@ class KafkaInputPartition(InputPartition):
 
 
 class TaskReader:
-    """What batch and streaming readers have in common: how a task reads its part."""
+    """The base of batch and streaming readers: how a task reads its input."""
 
     is_streaming = False
 

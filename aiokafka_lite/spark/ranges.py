@@ -30,5 +30,5 @@ class KafkaOffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets it covers, which is at least how many records it has."""
+        """How many offsets it covers; it has as many records at most."""
         return self.end - self.start

@@ -17,7 +17,7 @@ from aiokafka_lite.errors import KafkaConfigurationError
 
 
 class SparkType(Protocol):
-    """What is asked of Spark's types, so that nothing of pyspark is imported here."""
+    """The part of Spark's types that is used here, so that nothing of pyspark is imported."""
 
     def simpleString(self) -> str:  # noqa: N802 -- pyspark's name
         """Return the type as SQL writes it."""

@@ -28,7 +28,7 @@ _REBALANCE_DELAY_MS = 100
 
 @dataclass(frozen=True, slots=True)
 class FlightsJobOptions:
-    """What the user asked for."""
+    """The options of the command, checked."""
 
     bootstrap_servers: str | None = None
     """None starts the embedded broker."""

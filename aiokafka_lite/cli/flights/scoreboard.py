@@ -47,7 +47,7 @@ class PartitionTally:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long counting took, from the first record to the last."""
+    """The time that counting took, from the first record to the last."""
 
     records: int
     wall_s: float

@@ -47,7 +47,7 @@ FLIGHTS: Final = FlightsSettings(
 
 @dataclass(slots=True)
 class Delays:
-    """What the aggregate has of a carrier and an hour; sums are of minutes, and exact."""
+    """A row of the aggregate: a carrier and an hour; sums are of minutes, and exact."""
 
     flights: int = 0
     departed: int = 0

@@ -29,7 +29,7 @@ class FlightsOptions:
 
 @dataclass(frozen=True, slots=True)
 class PipelineJobOptions:
-    """What the user asked for."""
+    """The options of the command, checked."""
 
     pipeline: Callable[[str], PipelineOptions]
     """Takes the bootstrap servers, which may be those of a broker that is still to start."""
@@ -94,7 +94,7 @@ def run_pipeline(
 
 
 class Stopping:
-    """What becomes of the first SIGINT or SIGTERM: nothing is left half done.
+    """Handles the first SIGINT or SIGTERM: nothing is left half done.
 
     PySpark would be left in the middle of what it says to the JVM, and show where, at length.
     """

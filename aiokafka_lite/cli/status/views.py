@@ -37,11 +37,11 @@ T = TypeVar("T")
 
 
 class NotThereError(Exception):
-    """What was asked for is not there, or no more."""
+    """The topic, group or page does not exist, or no more."""
 
 
 class BrokerPageQuery(NamedTuple):
-    """What a request asks for.
+    """The parameters of a request.
 
     Attributes:
         name: Of the topic or the group that it is about.

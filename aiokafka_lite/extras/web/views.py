@@ -39,7 +39,7 @@ OVERVIEW: Final = (
 
 
 class ConsumerPageQuery(NamedTuple):
-    """What a request asks for.
+    """The parameters of a request.
 
     Attributes:
         show: Which partitions: a name of `FILTERS`.

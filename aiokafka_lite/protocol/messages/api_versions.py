@@ -66,7 +66,7 @@ class ApiVersionsResponse(Response, has_plain_header=True):
 class ApiVersionsRequest(
     Request[ApiVersionsResponse], key=18, versions="0-4", flexible="3+", route=Route.ANY
 ):
-    """Which APIs, in which versions, does the broker speak?"""
+    """Asks which APIs the broker has, in which versions."""
 
     client_software_name: str = string("3+", ignorable=True)  # KIP-511
     client_software_version: str = string("3+", ignorable=True)  # KIP-511

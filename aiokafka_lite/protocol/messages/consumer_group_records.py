@@ -23,7 +23,7 @@ from aiokafka_lite.protocol.schema import (
 
 
 class ConsumerGroupMetadataKey(Blob, versions="0"):
-    """Which group."""
+    """The key: a group."""
 
     record_type: ClassVar[int] = 3
 
@@ -38,7 +38,7 @@ class ConsumerGroupMetadataValue(Blob, versions="0", flexible="0+"):
 
 
 class ConsumerGroupPartitionMetadataKey(Blob, versions="0"):
-    """Which group."""
+    """The key: a group."""
 
     record_type: ClassVar[int] = 4
 
@@ -107,7 +107,7 @@ class ConsumerGroupMemberMetadataValue(Blob, versions="0", flexible="0+"):
 
 
 class ConsumerGroupTargetAssignmentMetadataKey(Blob, versions="0"):
-    """Which group."""
+    """The key: a group."""
 
     record_type: ClassVar[int] = 6
 

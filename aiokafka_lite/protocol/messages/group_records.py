@@ -67,7 +67,7 @@ class OffsetCommitValue(Blob, versions="0-4", flexible="4+"):
 
 
 class GroupMetadataKey(Blob, versions="0"):
-    """Which group."""
+    """The key: a group."""
 
     record_type: ClassVar[int] = 2
 
@@ -129,7 +129,7 @@ def decode_key(data: Buffer) -> GroupRecordKey | None:
 
 # --- Control records -------------------------------------------------------------------------
 class ControlRecordType(enum.IntEnum):
-    """What a control record says (Java: ControlRecordType)."""
+    """The type of a control record (Java: ControlRecordType)."""
 
     ABORT = 0
     COMMIT = 1

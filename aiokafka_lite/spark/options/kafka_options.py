@@ -138,7 +138,7 @@ WRITING: Final = frozenset(
 
 
 class KafkaOptions(NamedTuple):
-    """What the options kafka.* come to; the fields are those of `SourceOptions`."""
+    """The options kafka.*, parsed; the fields are those of `SourceOptions`."""
 
     client: ClientConfig
     mechanism: Mechanism | None

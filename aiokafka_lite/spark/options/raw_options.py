@@ -44,7 +44,7 @@ def trimmed(text: str) -> str:
 
 
 class RawOptions:
-    """What a user gave to `.option(...)`, by lower-case names; a name is asked for in any case.
+    """The options of a query as text. Names are looked up in any case.
 
     Attributes:
         warnings: What the user should be told, although it is no error.

@@ -131,7 +131,7 @@ _JAAS: Final = "option kafka.sasl.jaas.config (not shown here)"
 
 
 class Login(NamedTuple):
-    """Who logs in by which mechanism: a name and its password, or who gets tokens."""
+    """A login: the mechanism, with a name and its password, or a provider of tokens."""
 
     mechanism: str
     username: str | None = None
@@ -140,7 +140,7 @@ class Login(NamedTuple):
 
 
 class Security(NamedTuple):
-    """What it comes to: protocol, and context and login where they are used."""
+    """How to connect: the protocol, with a TLS context and a login where they are used."""
 
     protocol: str
     ssl_context: ssl.SSLContext | None

@@ -94,7 +94,7 @@ SPARKS_OWN: Final = frozenset({"path", "serialization.format"})
 
 
 class SourceOptions(Settings):
-    """What a query was asked to read, and how; `parse_options` makes it.
+    """The options of a query, parsed and checked; `parse_options` makes them.
 
     Attributes:
         is_streaming: Whether it is a streaming query: some options are for these only.
@@ -257,7 +257,7 @@ def _refuse_endings(raw: RawOptions) -> None:
 
 
 def names_topics(raw: Mapping[str, str]) -> bool:
-    """Whether options say what to read."""
+    """Return whether options name topics to read."""
     lowered = {name.lower() for name in raw}
     return any(name.lower() in lowered for name in SUBSCRIPTIONS)
 

@@ -36,7 +36,7 @@ _ONE_LINE: Final = re.compile(
 
 
 class _Identity(NamedTuple):
-    """What a client shows of itself, in PEM: the certificates, and the key to the first."""
+    """A client's identity, in PEM: its certificates, and the key to the first."""
 
     certificates: bytes
     key: bytes

@@ -44,7 +44,7 @@ OnBatchStep = Callable[[BatchStep, int], None]
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the good rows of a batch are like."""
+    """Counts and times of the good rows of a batch."""
 
     rows: int
     late: int

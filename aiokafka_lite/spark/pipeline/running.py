@@ -156,7 +156,7 @@ class Pipeline:
 
 
 class _Batches:
-    """What Spark calls with each batch, one after the other, until it is closed.
+    """The callback of Spark for each batch, one after the other, until it is closed.
 
     A batch is never broken off by closing: that waits for it. One that Spark begins later fails,
     for Spark would take it for done if it just returned.
@@ -168,7 +168,7 @@ class _Batches:
         self._turn = threading.Lock()
         self._is_closed = False
         self.failure: Exception | None = None
-        """What a batch failed of, if not of Spark."""
+        """The error of a batch that failed, if it was not Spark's."""
 
     def run(self, records: DataFrame, batch: int) -> None:
         """Do a batch."""

@@ -20,7 +20,7 @@ FILE: Final = "_pipeline/settings.json"
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """What does not change as long as there are tables.
+    """The settings that stay as long as there are tables.
 
     Attributes:
         topic: Where the rows come from.

@@ -21,7 +21,7 @@ from aiokafka_lite.structs import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """What the batches so far have shown.
+    """The watermark after the batches so far.
 
     Attributes:
         time_ms: The watermark (ms since the epoch), None before there is one. Windows that end

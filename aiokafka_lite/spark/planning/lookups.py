@@ -96,7 +96,7 @@ class Lookups:
 
     @property
     def view(self) -> ClusterView:
-        """What is known of the cluster; its topics are those of `topics`."""
+        """The latest view of the cluster; its topics are those of `topics`."""
         return self._cluster.view
 
     def refresh(self) -> ClusterView:

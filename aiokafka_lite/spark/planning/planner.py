@@ -164,7 +164,7 @@ class Planner:
 
     @property
     def view(self) -> ClusterView:
-        """What is known of the cluster: of its topics, those that the query needs."""
+        """The latest view of the cluster, with the topics that the query needs."""
         return self._lookups.view
 
     # --- Where queries begin and end -----------------------------------------------------------

@@ -25,7 +25,7 @@ from aiokafka_lite.structs import TopicPartition
 
 
 class Bounds(NamedTuple):
-    """What partitions have, from the earliest offset up to and without the latest."""
+    """The offsets of partitions: the earliest, and the latest, which is exclusive."""
 
     earliest: Offsets
     latest: Offsets
@@ -135,7 +135,7 @@ class _Edge:
 
 
 class StartingOffsets(_Edge):
-    """Where a query begins."""
+    """Resolves where a query begins."""
 
     name = "starting"
 
@@ -176,6 +176,6 @@ class StartingOffsets(_Edge):
 
 
 class EndingOffsets(_Edge):
-    """Where a batch query ends."""
+    """Resolves where a batch query ends."""
 
     name = "ending"
