@@ -72,7 +72,7 @@ class Join:
 
 
 @dataclass(frozen=True)
-class GroupMember:
+class JoinedMember:
     """One line of the member list that the leader gets."""
 
     member_id: str
@@ -90,7 +90,7 @@ class Joined:
     protocol: str | None = None
     leader: str = NO_LEADER
     member_id: str = NO_MEMBER_ID
-    members: Sequence[GroupMember] = ()
+    members: Sequence[JoinedMember] = ()
     skip_assignment: bool = False
 
 

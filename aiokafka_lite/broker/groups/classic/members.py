@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from aiokafka_lite.broker.groups.values import (
     NO_ASSIGNMENT,
     ErrorType,
-    GroupMember,
+    JoinedMember,
     Protocols,
     Ticket,
 )
@@ -178,9 +178,9 @@ class Members:
         votes = Counter(member.vote(candidates) for member in self)
         return votes.most_common(1)[0][0]
 
-    def listing(self, protocol: str) -> tuple[GroupMember, ...]:
+    def listing(self, protocol: str) -> tuple[JoinedMember, ...]:
         """Return the member list that the leader needs for the assignment."""
         return tuple(
-            GroupMember(member.member_id, member.instance_id, member.metadata(protocol))
+            JoinedMember(member.member_id, member.instance_id, member.metadata(protocol))
             for member in self
         )

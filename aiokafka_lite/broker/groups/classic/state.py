@@ -53,9 +53,9 @@ from aiokafka_lite.broker.groups.values import (
     NO_LEADER,
     Effects,
     ErrorType,
-    GroupMember,
     GroupSettings,
     Joined,
+    JoinedMember,
     Synced,
     Ticket,
     Write,
@@ -238,7 +238,7 @@ class RebalancingGroup:
         member: ClassicGroupMember,
         *,
         leader: str | None = None,
-        members: Sequence[GroupMember] | None = None,
+        members: Sequence[JoinedMember] | None = None,
         skip_assignment: bool = False,
     ) -> Joined:
         """Return the answer that tells a member about the current generation."""

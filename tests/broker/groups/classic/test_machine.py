@@ -10,7 +10,7 @@ import pytest
 
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.state import LEGAL_TRANSITIONS, GroupState
-from aiokafka_lite.broker.groups.values import GroupMember, GroupSettings, Leaver
+from aiokafka_lite.broker.groups.values import GroupSettings, JoinedMember, Leaver
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceIdError,
@@ -97,7 +97,7 @@ def test_sole_member_leads_and_gets_the_member_list(driver: Driver) -> None:
     assert answer.generation == 1
     assert (answer.protocol_type, answer.protocol) == ("consumer", "range")
     assert answer.leader == answer.member_id == member_id
-    assert answer.members == (GroupMember(member_id, None, b"r"),)
+    assert answer.members == (JoinedMember(member_id, None, b"r"),)
     assert driver.state is COMPLETING
 
 
@@ -334,7 +334,7 @@ def test_members_that_do_not_rejoin_in_time_are_out(driver: Driver) -> None:
     for _ in range(10):
         driver.advance(REBALANCE_MS / 10_000)
         driver.heartbeat(late)  # alive, but it does not join
-    assert driver.joins[ticket].members == (GroupMember(leader, None, b"meta"),)
+    assert driver.joins[ticket].members == (JoinedMember(leader, None, b"meta"),)
     assert driver.heartbeat(late) is UnknownMemberIdError
 
 
