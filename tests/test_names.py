@@ -10,7 +10,6 @@ PACKAGE = Path(__file__).parent.parent / "aiokafka_lite"
 
 # Names that stand twice, each with the reason why it may.
 ALLOWED = {
-    "Claim": "both are the consumer's own, in packages that do not know each other",
     "Columns": "an interface, and the plain Python that implements it beside the compiled one",
     "Node": "exported by `aiokafka_lite.broker`; the client's own is not exported",
 }

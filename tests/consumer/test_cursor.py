@@ -237,6 +237,7 @@ T = TypeVar("T")
 class Config:
     retry_backoff_s = 0.1
     request_timeout_s = 1.0
+    fetch_max_wait_s = 0.5
     max_partition_fetch_bytes = 10
     check_crcs = True
     is_read_committed = False

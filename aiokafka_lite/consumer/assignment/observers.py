@@ -49,7 +49,8 @@ class Observers:
         self._assignment: list[Callable[[], None]] = []
         self._partition: list[Callable[[Cursor], None]] = []
         self._discard: list[Callable[[Cursor], None]] = []
-        self._get: list[Callable[[], None]] = []
+        # Called by each get as it begins.
+        self.of_gets: list[Callable[[], None]] = []
         self._departure: list[Callable[[Departure], None]] = []
         self._collecting = Registrations()
 
@@ -60,7 +61,7 @@ class Observers:
     def add_listener(self, observer: Callable[[], None]) -> None:
         """Call `observer` after each change of the subscription, and when a get begins."""
         self._add(self._subscription, observer)
-        self._add(self._get, observer)
+        self._add(self.of_gets, observer)
 
     def on_assignment_change(self, observer: Callable[[], None]) -> None:
         """Call `observer` after partitions were given or taken."""
@@ -107,11 +108,6 @@ class Observers:
         """Tell that what is buffered of a partition must not be handed out."""
         for observer in self._discard:
             observer(partition)
-
-    def get_began(self) -> None:
-        """Tell that the application asks for records."""
-        for observer in self._get:
-            observer()
 
     @property
     def hear_of_departures(self) -> bool:

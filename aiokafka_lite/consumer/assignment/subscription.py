@@ -196,7 +196,8 @@ class SubscriptionState(Assignment):
     def resume_get(self) -> None:
         """Note that a get goes on that was left for the application's own work."""
         self._gets_in_progress += 1
-        self.observers.get_began()
+        for observer in self.observers.of_gets:
+            observer()
 
     @property
     def is_in_get(self) -> bool:

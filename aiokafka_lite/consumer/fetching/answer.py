@@ -243,36 +243,36 @@ class Answers:
         for their sake, again and again.
         """
         awaited = [
-            partition
+            cursor
             for tp in self._buffer.awaited()
-            if (partition := self._sources.assigned(tp)) is not None
-            and self._sources.is_behind(partition)
-            and self._source.can_be_asked(partition)
+            if (cursor := self._sources.assigned(tp)) is not None
+            and self._sources.is_behind(cursor)
+            and self._source.can_be_asked(cursor)
         ]
-        came = [partition for partition in awaited if partition in partitions]
+        came = [cursor for cursor in awaited if cursor in partitions]
         choice = came or awaited or partitions
         last = self._claimed_last
         index = choice.index(last) + 1 if last in choice else 0
         self._claimed_last = choice[index % len(choice)]
         return self._claimed_last
 
-    def _back_off(self, partition: Cursor, error_class: type[KafkaError], now: float) -> None:
+    def _back_off(self, cursor: Cursor, error_class: type[KafkaError], now: float) -> None:
         """Ask nothing of a partition for a while: twice as long with each failure, up to 1 s."""
-        doublings = min(partition.failure_count, 10)
+        doublings = min(cursor.failure_count, 10)
         delay_s = min(self._sources.config.retry_backoff_s * 2.0**doublings, LAST_BACKOFF_S)
-        partition.failed(now + delay_s * self._sources.rng.uniform(1.0, 1.2), error_class.__name__)
+        cursor.failed(now + delay_s * self._sources.rng.uniform(1.0, 1.2), error_class.__name__)
 
     def _settle_partition(
         self, loan: Loan, answer: PartitionData, response: FetchedResponse, now: float
     ) -> Chunk | None:
         """Settle what an answer says of a partition; return the chunk that it brings, if any."""
-        partition = loan.cursor
-        partition.heard_at(now)
+        cursor = loan.cursor
+        cursor.heard_at(now)
         if answer.error_code:
-            self._settle_error(partition, for_code(answer.error_code), answer.error_code, now)
+            self._settle_error(cursor, for_code(answer.error_code), answer.error_code, now)
             return None
         is_stable_known = answer.last_stable_offset >= 0  # not by old brokers
-        partition.answered(
+        cursor.answered(
             answer.high_watermark,
             answer.last_stable_offset if is_stable_known else None,
             answer.log_start_offset,
@@ -281,12 +281,12 @@ class Answers:
             return None
         view = memoryview(answer.records)
         return Chunk(
-            partition,
+            cursor,
             self._buffer.delivery,
             response=response,
             records=RecordSet(
-                partition.tp.topic,
-                partition.tp.partition,
+                cursor.tp.topic,
+                cursor.tp.partition,
                 view,
                 fetch_offset=loan.offset,
                 check_crcs=self._check_crcs,
@@ -296,20 +296,20 @@ class Answers:
         )
 
     def _settle_error(
-        self, partition: Cursor, error_class: type[KafkaError], code: int, now: float
+        self, cursor: Cursor, error_class: type[KafkaError], code: int, now: float
     ) -> None:
-        if partition.failure_count == 0:  # one line per change of state
+        if cursor.failure_count == 0:  # one line per change of state
             log.warning(
                 "fetching %s/%s at offset %s: %s",
-                *partition.tp,
-                partition.fetched,
+                *cursor.tp,
+                cursor.fetched,
                 error_class.__name__,
             )
-        self._back_off(partition, error_class, now)
+        self._back_off(cursor, error_class, now)
         if error_class is OffsetOutOfRangeError:
             # A follower may lag, or have deleted more: only the leader can say it for certain.
-            if partition.preferred_replica is None:
-                self._settle_out_of_range(partition)
+            if cursor.preferred_replica is None:
+                self._settle_out_of_range(cursor)
             return
         if error_class.invalid_metadata or error_class in STALE_METADATA:
             self._is_metadata_stale = True
@@ -320,26 +320,26 @@ class Answers:
             text = f"the broker answered with error code {code}, which this version does not know"
         else:
             text = "the broker cannot serve it"
-        topic, number = partition.tp
-        text = f"partition {number} of topic {topic} at offset {partition.fetched}: {text}"
-        self._buffer.put_error(partition, error_class(text).at(partition.tp, partition.fetched))
+        topic, number = cursor.tp
+        text = f"partition {number} of topic {topic} at offset {cursor.fetched}: {text}"
+        self._buffer.put_error(cursor, error_class(text).at(cursor.tp, cursor.fetched))
 
-    def _settle_out_of_range(self, partition: Cursor) -> None:
-        offset = partition.fetched
-        if offset != partition.position:
+    def _settle_out_of_range(self, cursor: Cursor) -> None:
+        offset = cursor.fetched
+        if offset != cursor.position:
             return  # records ahead of it are still to be handed out: asked again after them
         timestamp = self._sources.config.reset_timestamp
         if timestamp is not None:
             log.warning(
                 "offset %s of %s/%s is out of range: reset to the %s offset",
                 offset,
-                *partition.tp,
+                *cursor.tp,
                 self._sources.config.auto_offset_reset,
             )
-            self._sources.request_reset(partition, timestamp, reason=OUT_OF_RANGE)
+            self._sources.request_reset(cursor, timestamp, reason=OUT_OF_RANGE)
             return
-        error = OffsetOutOfRangeError({partition.tp: offset}).at(partition.tp, offset)
-        self._buffer.put_error(partition, error, is_sticky=True)
+        error = OffsetOutOfRangeError({cursor.tp: offset}).at(cursor.tp, offset)
+        self._buffer.put_error(cursor, error, is_sticky=True)
 
     def _look_elsewhere(
         self, cursor: Cursor, answer: PartitionData, response: FetchResponse, now: float
@@ -357,7 +357,7 @@ class Answers:
             self._follow_hint(cursor, answer.current_leader, response)
 
     def _follow_hint(
-        self, partition: Cursor, leader: LeaderIdAndEpoch, response: FetchResponse
+        self, cursor: Cursor, leader: LeaderIdAndEpoch, response: FetchResponse
     ) -> None:
         """Go to the leader that an error answer names, without waiting for metadata (KIP-951)."""
         endpoints = [
@@ -365,7 +365,7 @@ class Answers:
             for endpoint in response.node_endpoints
         ]
         is_newer = self._sources.cluster.apply_leader_hint(
-            partition.tp, leader.leader_id, leader.leader_epoch, endpoints
+            cursor.tp, leader.leader_id, leader.leader_epoch, endpoints
         )
         if is_newer:
-            partition.end_back_off()
+            cursor.end_back_off()

@@ -28,14 +28,14 @@ class OversizeSearch:
     def is_on(self) -> bool:
         return bool(self._suspects)
 
-    def allows(self, partition: Cursor) -> bool:
+    def allows(self, cursor: Cursor) -> bool:
         """Whether a partition may be asked for now."""
-        return not self._suspects or self._suspects[0] is partition
+        return not self._suspects or self._suspects[0] is cursor
 
     def begin(self, partitions: Iterable[Cursor]) -> None:
         """Ask for these one by one; the one found before comes first, as it may be again."""
         known = None if self._suspicion is None else self._suspicion[0]
-        self._suspects = deque(sorted(partitions, key=lambda partition: partition is not known))
+        self._suspects = deque(sorted(partitions, key=lambda cursor: cursor is not known))
 
     def pass_idle(self, can_be_asked: Callable[[Cursor], bool]) -> None:
         """Pass suspects that cannot be asked for at present."""
@@ -46,9 +46,9 @@ class OversizeSearch:
         """Note that the answer for the first suspect was no larger than others."""
         self._suspects.popleft()
 
-    def is_found(self, partition: Cursor) -> bool:
+    def is_found(self, cursor: Cursor) -> bool:
         """Note that the answer for a partition alone is too large; whether it was before."""
-        suspicion = partition, partition.fetched
+        suspicion = cursor, cursor.fetched
         is_found = self._suspicion == suspicion
         self._suspicion = suspicion
         if is_found:
@@ -56,11 +56,11 @@ class OversizeSearch:
         return is_found
 
 
-def too_large(partition: Cursor, size_bytes: int, limit_bytes: int) -> RecordTooLargeError:
+def too_large(cursor: Cursor, size_bytes: int, limit_bytes: int) -> RecordTooLargeError:
     """Return the error of a partition whose next batch is in an answer of that size."""
-    topic, number = partition.tp
+    topic, number = cursor.tp
     return RecordTooLargeError(
-        f"the batch at offset {partition.fetched} of {topic}/{number} comes in an answer of "
+        f"the batch at offset {cursor.fetched} of {topic}/{number} comes in an answer of "
         f"{size_bytes} bytes, and no more than {limit_bytes} are accepted: to read it, set "
         f"max_partition_fetch_bytes to {size_bytes} or more"
-    ).at(partition.tp, partition.fetched, partition.fetched + 1)
+    ).at(cursor.tp, cursor.fetched, cursor.fetched + 1)

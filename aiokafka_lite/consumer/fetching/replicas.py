@@ -48,9 +48,9 @@ class ReplicaChoice:
         """Return the rack to name in a request; empty while leaders are to serve us themselves."""
         return self._rack_id if now >= self._leaders_only_until else ""
 
-    def source(self, partition: Cursor, leader: PartitionView, view: ClusterView) -> int:
+    def source(self, cursor: Cursor, leader: PartitionView, view: ClusterView) -> int:
         """Return the id of the node to read a partition from; a choice that is void is dropped."""
-        chosen = partition.preferred_replica
+        chosen = cursor.preferred_replica
         if chosen is None:
             return leader.leader
         if (chosen.leader, chosen.leader_epoch) == (
@@ -58,41 +58,41 @@ class ReplicaChoice:
             leader.leader_epoch,
         ) and is_replica(chosen.node_id, leader, view):
             return chosen.node_id
-        partition.preferred_replica = None
+        cursor.preferred_replica = None
         return leader.leader
 
-    def prefer(self, partition: Cursor, node_id: int, view: ClusterView, now: float) -> bool:
+    def prefer(self, cursor: Cursor, node_id: int, view: ClusterView, now: float) -> bool:
         """Choose the follower that the leader named; False when metadata does not know it."""
-        leader = view.leader(partition.tp)
+        leader = view.leader(cursor.tp)
         if leader is None or not is_replica(node_id, leader, view):
             self._leaders_only_until = now + LEADERS_ONLY_S
             return False
         expires_at = now + self._lease_s
-        partition.preferred_replica = PreferredReplica(
+        cursor.preferred_replica = PreferredReplica(
             node_id, leader.leader, leader.leader_epoch, expires_at
         )
         self.lease_ends_at = min(self.lease_ends_at, expires_at)
         return True
 
-    def give_back(self, partition: Cursor, now: float) -> None:
+    def give_back(self, cursor: Cursor, now: float) -> None:
         """Return a partition to its leader, because the follower failed."""
-        partition.preferred_replica = None
+        cursor.preferred_replica = None
         self._leaders_only_until = now + LEADERS_ONLY_S
 
     def end_leases(self, partitions: Iterable[Cursor], now: float) -> list[Cursor]:
         """Drop the choices that have expired, and return the partitions they were for."""
         ended = []
         self.lease_ends_at = math.inf
-        for partition in partitions:
-            chosen = partition.preferred_replica
+        for cursor in partitions:
+            chosen = cursor.preferred_replica
             if chosen is not None and chosen.expires_at <= now:
-                partition.preferred_replica = None
-                ended.append(partition)
+                cursor.preferred_replica = None
+                ended.append(cursor)
             elif chosen is not None:
                 self.lease_ends_at = min(self.lease_ends_at, chosen.expires_at)
         return ended
 
 
-def is_replica(node_id: int, partition: PartitionView, view: ClusterView) -> bool:
+def is_replica(node_id: int, cursor: PartitionView, view: ClusterView) -> bool:
     """Say whether a node that is up has a replica of a partition, as far as metadata knows."""
-    return node_id in view.nodes and node_id in partition.replicas
+    return node_id in view.nodes and node_id in cursor.replicas

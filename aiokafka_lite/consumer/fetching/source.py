@@ -76,7 +76,7 @@ SESSION_ERRORS: Final = (
 UNREACHABLE: Final = (KafkaConnectionError, NodeNotReadyError, RequestTimedOutError)
 
 
-class Claim(NamedTuple):
+class BytesClaim(NamedTuple):
     """What is asked for alone next, because an answer was more than there was room for."""
 
     cursor: Cursor
@@ -115,7 +115,7 @@ class Source:
         # When the next backoff of a cursor ends; None: there is none, or an answer comes first.
         self._retry_at: float | None = None
         # What is asked for alone, until it is answered or cannot be asked for.
-        self._claim: Claim | None = None
+        self._claim: BytesClaim | None = None
         # Made when an answer is too large to be received.
         self._oversize: OversizeSearch | None = None
         # Whether other cursors may be asked for than at the request before.
@@ -124,6 +124,7 @@ class Source:
         self._wake = Event()
         self._backoff = Backoff(sources.config.retry_backoff_s, LAST_BACKOFF_S, sources.rng)
         self._stall_s = min(FETCH_STALL_S, sources.config.request_timeout_s)
+        self._answer_s = sources.config.fetch_max_wait_s + self._stall_s
         self._exchange: Exchange[FetchResponse] | None = None
         self._reservation: Reservation | None = None
         self._asked_epoch = FULL_EPOCH
@@ -360,7 +361,7 @@ class Source:
     # --- Answers that are too large -------------------------------------------------------
     def claim_bytes(self, cursor: Cursor, size_bytes: int) -> None:
         """Ask next for a cursor alone, as soon as there are so many bytes for it."""
-        self._claim = Claim(cursor, size_bytes)
+        self._claim = BytesClaim(cursor, size_bytes)
         self._is_choice_changed = True
 
     def _end_claim(self) -> None:
@@ -456,7 +457,7 @@ class Source:
             max_bytes=max(1, reservation.size_bytes),
             topics=asked.topics,
             forgotten=asked.forgotten,
-            rack_id=self._sources.replicas.rack_id(now),
+            rack_id=self._sources.replicas.rack_id(now) if config.client_rack else "",
             max_wait_ms=max_wait_ms,
         )
         self._sent_at = now
@@ -465,7 +466,7 @@ class Source:
         try:
             self._exchange = connection.send(
                 request,
-                timeout_s=config.fetch_max_wait_s + self._stall_s,
+                timeout_s=self._answer_s,
                 max_version=asked.max_version,
                 on_done=self._answered,
             )

@@ -148,9 +148,9 @@ class Sources:
         """Return why fetching from a node is being tried again, None if it is not."""
         return self._scope.degraded.get(task_name(node_id))
 
-    def is_behind(self, partition: Cursor) -> bool:
+    def is_behind(self, cursor: Cursor) -> bool:
         """Whether a broker is known to have records of a partition that are not fetched."""
-        return partition.is_behind(is_read_committed=self.config.is_read_committed)
+        return cursor.is_behind(is_read_committed=self.config.is_read_committed)
 
     def assigned(self, tp: TopicPartition) -> Cursor | None:
         """Return an assigned partition; None: it is not."""
@@ -165,19 +165,19 @@ class Sources:
         self._state.request_reset(cursor, timestamp, reason=reason)
 
     # --- Closest replica ------------------------------------------------------------------
-    def prefer(self, partition: Cursor, node_id: int, now: float) -> bool:
+    def prefer(self, cursor: Cursor, node_id: int, now: float) -> bool:
         """Read a partition from the follower that its leader names; False if it is not known."""
         view = self.cluster.view
-        if not self.replicas.prefer(partition, node_id, view, now):
+        if not self.replicas.prefer(cursor, node_id, view, now):
             self.cluster.invalidate()
             return False
-        self._place(partition, view)
+        self._place(cursor, view)
         return True
 
-    def give_back(self, partition: Cursor, now: float) -> None:
+    def give_back(self, cursor: Cursor, now: float) -> None:
         """Read a partition from its leader again, because the follower failed."""
-        self.replicas.give_back(partition, now)
-        self._place(partition, self.cluster.view)
+        self.replicas.give_back(cursor, now)
+        self._place(cursor, self.cluster.view)
 
     def end_leases(self, now: float) -> None:
         """Ask the leaders anew about the partitions whose choice has expired."""
