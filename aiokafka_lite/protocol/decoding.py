@@ -310,11 +310,15 @@ class _DecoderSource(SourceWriter):
         if self.is_flexible:
             self.read_fixed("B", "n")
             self.flush()
-            with self.block("if n > 127:"):  # two bytes are common enough to be read in place
+            # Up to three bytes, the size of most record sets, are read in place.
+            with self.block("if n > 127:"):
                 self.line("n += (view[pos] << 7) - 128")
                 self.line("pos += 1")
                 with self.block("if n >= 1 << 14:"):
-                    self.line("n, pos = read_uvarint(view, pos - 2)")
+                    self.line("n += (view[pos] << 14) - (1 << 14)")
+                    self.line("pos += 1")
+                    with self.block("if n >= 1 << 21:"):
+                        self.line("n, pos = read_uvarint(view, pos - 3)")
                 with self.block(f"if n - 1 > {limit}:"):
                     self.line(too_long)
             with self.block("if not n:"):
