@@ -50,13 +50,18 @@ _ONE_PARTITION: Final[Counts] = {"topics": 1, "topics.partitions": 1, "forgotten
 
 
 class FetchTemplate:
-    """Makes the Fetch requests of one consumer; their common fields are encoded once."""
+    """Makes the Fetch requests of one consumer; their common fields are encoded once.
+
+    Attributes:
+        max_wait_ms: How long brokers wait for records.
+        templates: The encoders that were needed so far.
+    """
 
     def __init__(self, *, max_wait_ms: int, min_bytes: int, isolation_level: int) -> None:
         self.max_wait_ms = max_wait_ms
         self._min_bytes = min_bytes
         self._isolation_level = isolation_level
-        self._templates: dict[TemplateKey, Template] = {}
+        self.templates: dict[TemplateKey, Template] = {}
 
     def request(
         self,
@@ -84,12 +89,10 @@ class FetchTemplate:
             self.max_wait_ms if max_wait_ms is None else max_wait_ms,
         )
 
-    def compiled(self, key: TemplateKey) -> Template:
-        """Return what encodes requests, compiled on first use."""
-        template = self._templates.get(key)
-        if template is None:
-            template = _compile(self._min_bytes, self._isolation_level, *key)
-            self._templates[key] = template
+    def compile(self, key: TemplateKey) -> Template:
+        """Return what encodes requests that differ by this, from now on in `templates`."""
+        template = _compile(self._min_bytes, self._isolation_level, *key)
+        self.templates[key] = template
         return template
 
 
@@ -159,7 +162,8 @@ class PreparedFetch(PreparedRequest[FetchResponse]):
     def encode(self, version: int, correlation_id: int, client_id: str | None) -> bytes:
         topics, forgotten = self.topics, self.forgotten
         is_one = len(topics) == 1 and not forgotten and len(topics[0][2]) == 1
-        encode = self._template.compiled((version, client_id, self.rack_id, is_one))
+        key = version, client_id, self.rack_id, is_one
+        encode = self._template.templates.get(key) or self._template.compile(key)
         return encode(
             correlation_id,
             self.max_wait_ms,

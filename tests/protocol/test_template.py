@@ -199,5 +199,5 @@ def test_templates_of_consumers_with_the_same_settings_are_compiled_once() -> No
         return FetchTemplate(max_wait_ms=500, min_bytes=min_bytes, isolation_level=0)
 
     key = (FETCH_VERSIONS[-1], "tests", "", True)
-    assert template(1).compiled(key) is template(1).compiled(key)
-    assert template(1).compiled(key) is not template(2).compiled(key)
+    assert template(1).compile(key) is template(1).compile(key)
+    assert template(1).compile(key) is not template(2).compile(key)
