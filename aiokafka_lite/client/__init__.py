@@ -12,21 +12,20 @@ from aiokafka_lite._aiokafka import lend
 if TYPE_CHECKING:
     from aiokafka.client import AIOKafkaClient as AIOKafkaClient
 
-    from aiokafka_lite.client.blocking import BlockingConnection, BlockingExchange
+    from aiokafka_lite.client.blocking import BlockingConnection
     from aiokafka_lite.client.blocking_cluster import BlockingCluster
     from aiokafka_lite.client.cluster import Cluster
     from aiokafka_lite.client.config import Address, ClientConfig
-    from aiokafka_lite.client.connection import Connection
-    from aiokafka_lite.client.exchange import Exchange
+    from aiokafka_lite.client.connection import Connection, Exchange
     from aiokafka_lite.client.lanes import Lane
     from aiokafka_lite.client.pool import Pool
     from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
+    from aiokafka_lite.client.wire import Pending
 
 __all__ = [
     "Address",
     "BlockingCluster",
     "BlockingConnection",
-    "BlockingExchange",
     "ClientConfig",
     "Cluster",
     "ClusterView",
@@ -35,6 +34,7 @@ __all__ = [
     "Lane",
     "Node",
     "PartitionView",
+    "Pending",
     "Pool",
     "TopicView",
 ]
@@ -43,15 +43,15 @@ _HOMES = {
     "Address": "config",
     "BlockingCluster": "blocking_cluster",
     "BlockingConnection": "blocking",
-    "BlockingExchange": "blocking",
     "ClientConfig": "config",
     "Cluster": "cluster",
     "ClusterView": "view",
     "Connection": "connection",
-    "Exchange": "exchange",
+    "Exchange": "connection",
     "Lane": "lanes",
     "Node": "view",
     "PartitionView": "view",
+    "Pending": "wire",
     "Pool": "pool",
     "TopicView": "view",
 }

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.blocking import BlockingConnection
 from aiokafka_lite.client.config import Address, ClientConfig
-from aiokafka_lite.client.losses import UnansweredCredentialsError
 from aiokafka_lite.client.questions import (
     MAX_METADATA_WAIT_S,
     coordinator_of,
@@ -35,6 +34,7 @@ from aiokafka_lite.client.questions import (
     raise_for_rebootstrap,
 )
 from aiokafka_lite.client.view import ClusterView, Node
+from aiokafka_lite.client.wire import UnansweredCredentialsError
 from aiokafka_lite.errors import (
     ClientClosedError,
     KafkaConnectionError,

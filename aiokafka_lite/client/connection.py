@@ -1,28 +1,30 @@
-"""One connection to one broker: requests in flight, matched with answers by correlation id.
+"""One connection to one broker on an event loop: the shell around a `Wire`.
 
-Theory of operation. A connection is open or poisoned. While it is open, every request on the
-wire is an ``Exchange`` in ``_in_flight``, in the order sent; its answer completes it (exchange.py
-says who learns of that when). The first thing that goes wrong (the peer closes, a frame is
-broken, an answer matches no request, the broker stalls) poisons the connection: the socket is
-closed and every exchange gets the error. Nothing brings a poisoned connection back; the pool
-opens another.
+What it adds to the wire is a transport, a timer, and tasks that wait. The first thing that goes
+wrong (see wire.py) poisons it: the socket is closed and every exchange gets the error. Nothing
+brings a poisoned connection back; the pool opens another.
 
-An exchange leaves ``_in_flight`` only by its answer. When its waiter was cancelled or timed out
-it stays, so that the late answer is recognised and dropped, and is never taken for another's.
+One timer serves the whole connection; it is set when nothing is set or for an earlier deadline, and
+otherwise only moves when it fires, so a request costs no timer. A frame that stalls half-way, or
+trickles, is caught by it as well: the deadline is the request's, bytes do not prolong it.
 
-Deadlines. Brokers answer one connection's requests in order, so what a deadline means depends on
-the place in the queue. The oldest request's deadline says that the broker is silent: poison. A
-younger one's says that it waited too long behind others (a JoinGroup waits for other members):
-only that request fails, the connection goes on. A frame that stalls half-way, or trickles, is
-caught the same way: the deadline is the request's, bytes do not prolong it. One timer serves the
-whole connection; it is set when nothing is set or for an earlier deadline, and otherwise only
-moves when it fires, so a request costs no timer.
+How whoever sent a request learns of the outcome. Two ways, each exchange goes one of them:
 
-The read callback decodes nothing: it matches raw frames with exchanges. An answer that cannot be
-decoded is its requester's affair; the connection stays in step, since frames carry their size.
+- ``await exchange``: the task that waits wakes up in the loop's next iteration, and decodes the
+  answer there. A large answer then holds up nobody's callbacks, a cancelled waiter costs no
+  decoding, and a decode error surfaces where the request was made.
+- ``on_done``, given when the request is sent: called with the exchange, which has ``result``. An
+  answer calls it out of the read callback that received its last byte, without a switch of tasks,
+  which costs more than handling a small answer does.
 
-References: https://kafka.apache.org/protocol (requests, in order on one connection), KIP-219
-(throttle_time_ms: the broker mutes us, we hold back), KIP-511.
+The rules of ``on_done``. It is called in the thread of the loop, at most once, and exactly once
+unless the exchange is abandoned first. Answers come in the order in which the broker sent them,
+each before anything behind it is looked at. An error (the connection was lost, closed or given
+up, the deadline passed) comes in the loop's next iteration. So it is never called from within
+``send``, ``close`` or any other call of one's own, and may itself send on the connection, close
+it, or abandon exchanges. It must be short, as it holds up everybody's callbacks, and must raise
+nothing: what it raises gives the connection up and goes to the connection's ``on_bug``, or to the
+loop's exception handler where there is none.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ import math
 import socket
 import ssl
 from asyncio.trsock import TransportSocket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TypeVar, cast
 
@@ -41,49 +43,97 @@ from aiokafka_lite._event import Event
 from aiokafka_lite.client.causes import caused
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, Address
 from aiokafka_lite.client.dial import StepLimit, dial
-from aiokafka_lite.client.exchange import Exchange, own_copy
 from aiokafka_lite.client.forking import ForkAware
-from aiokafka_lite.client.frames import UNCHECKED_BYTES, FrameReader
-from aiokafka_lite.client.limits import MAX_CORRELATION_ID, MAX_THROTTLE_S, answer_limit_bytes
-from aiokafka_lite.client.losses import lost, out_of_step
 from aiokafka_lite.client.low_water import LowWaterMark
-from aiokafka_lite.client.versions import ApiVersions, Choice, ask_api_versions
+from aiokafka_lite.client.versions import ApiVersions, ask_api_versions
+from aiokafka_lite.client.wire import Pending, Wire, Wired, WireState
 from aiokafka_lite.errors import (
-    IllegalArgumentError,
     KafkaConnectionError,
     KafkaError,
     KafkaProtocolError,
     RequestTimedOutError,
     TLSError,
 )
-from aiokafka_lite.protocol import framing
-from aiokafka_lite.protocol.framing import read_correlation_id
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from aiokafka_lite.protocol.prepared import AnyRequest, PreparedRequest, prepared
+from aiokafka_lite.protocol.prepared import AnyRequest, prepared
 from aiokafka_lite.protocol.schema import Request, Response
 
 R = TypeVar("R", bound=Response)
+R_co = TypeVar("R_co", bound=Response, covariant=True)
 
 # Returns after how many seconds the session ends, 0 if it does not.
 Authenticate = Callable[["Connection"], Awaitable[float]]
 OnBug = Callable[[BaseException], None]
 
 
-class Connection(ForkAware, asyncio.BufferedProtocol):
+class Exchange(Pending[R_co]):
+    """A request on the wire and the answer that an event loop waits for."""
+
+    __slots__ = ("_connection", "_on_done", "_waiter")
+
+    def __init__(
+        self, connection: Connection, on_done: Callable[[Exchange[R_co]], None] | None
+    ) -> None:
+        # All of it here, without a call: there is one for each request.
+        self._wire = connection.wire
+        self._connection = connection
+        self._on_done = on_done
+        self._waiter: asyncio.Future[None] | None = None
+        self.frame = None
+        self.error = None
+
+    def __await__(self) -> Generator[object, None, R_co]:
+        if not self.is_done:
+            if self._waiter is None:
+                self._waiter = self._connection.loop.create_future()
+            yield from self._waiter.__await__()
+        return self.result()
+
+    def abandon(self) -> None:
+        """Do not call ``on_done`` any more; a late answer is dropped undecoded."""
+        self._on_done = None
+
+    # --- What the connection tells ---------------------------------------------------------
+    def answered(self) -> None:
+        """Tell of the answer; one that came after the deadline is dropped."""
+        if self.frame is None:
+            return
+        if self._on_done is not None:
+            self._on_done(self)
+        if self._waiter is not None:
+            self._wake()
+
+    @override
+    def fail(self, error: KafkaError) -> None:
+        """Take an error as the outcome, unless there is one already."""
+        if self.is_done:
+            return
+        self.error = error
+        if self._on_done is not None:
+            self._connection.loop.call_soon(self._tell)
+        self._wake()
+
+    def _tell(self) -> None:
+        if self._on_done is not None:
+            try:
+                self._on_done(self)
+            except Exception as error:  # noqa: BLE001 -- the connection tells whoever has to know
+                self._connection.callback_failed(error)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():  # else it was cancelled
+            self._waiter.set_result(None)
+
+
+class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
     """A connection, open from ``open`` until it is poisoned or closed.
 
     Used from one event loop. All fields are written here only.
 
     Attributes:
         loop: The event loop it belongs to.
-        peer: Host, port and node id, for messages.
-        error: Why the connection was poisoned or closed, None while it is open.
-        closed: Completed with that reason.
-        api_versions: What the broker offers.
-        last_used: Loop time of the latest request.
-        muted_until: Loop time until which the broker asks us to hold back (KIP-219).
-        session_lifetime_s: How long the broker accepts requests after authentication, 0 for as
-            long as the connection lives (KIP-368).
+        wire: The requests in flight, and what may be sent.
+        closed: Completed with the reason once it is poisoned or closed.
     """
 
     def __init__(
@@ -96,34 +146,25 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
         on_bug: OnBug | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self.peer = f"{address}" if node_id is None else f"{address} (node {node_id})"
-        self.node_id = node_id
-        self.api_versions = ApiVersions({}, self.peer)
+        self.wire = Wire(
+            address,
+            client_id=client_id,
+            max_frame_bytes=max_frame_bytes,
+            node_id=node_id,
+            clock=self.loop.time,
+        )
         self.closed: asyncio.Future[KafkaError] = self.loop.create_future()
-        self.last_used = self.loop.time()
-        self.muted_until = 0.0
-        self._client_id = client_id
+        self._reader = self.wire.reader
         self._on_bug = on_bug or self._tell_the_loop
-        self._max_frame_bytes = max_frame_bytes
-        self._is_trusted = False
-        self._is_retired = False
-        self.session_lifetime_s = 0.0
         # Set while the session is renewed: completed when requests may be sent again.
         self._renewed: asyncio.Future[None] | None = None
         # Retired, or about to be renewed: the last answer in flight makes a difference.
         self._is_draining = False
         self._drained: asyncio.Future[None] | None = None
-        self.error: KafkaError | None = None
         self._transport: asyncio.Transport | None = None
         self._transport_closed = Event()
         self._can_write = Event()
         self._can_write.set()
-        self._reader = FrameReader(self.peer, self._frame_limit_bytes)
-        # By request and the newest version that it may use.
-        self._choices: dict[tuple[type[Request[Response]], int], Choice[Response]] = {}
-        self._in_flight: dict[int, Exchange[Response]] = {}
-        self._last_correlation_id = 0
-        self._opened_id = -1  # the last one of opening
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
 
@@ -184,31 +225,20 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
         except BaseException:
             connection.close()
             raise
-        connection._is_trusted = True
-        if connection._last_correlation_id:
-            connection._opened_id = connection._last_correlation_id
+        connection.wire.trust()
         return connection
-
-    def name_node(self, node_id: int) -> None:
-        """Take note of which node a bootstrap server is, for messages."""
-        self.node_id = node_id
-        self.peer = self._reader.peer = f"{self.peer} (node {node_id})"
-        self.api_versions = self.api_versions.of_peer(self.peer)
 
     async def _negotiate(self, timeout_s: float, known: ApiVersions | None) -> None:
         if known is not None:
-            self.api_versions = known
+            self.wire.offer(known)
             return
 
         async def ask(request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
-            # Nothing can be negotiated yet.
-            decode = framing.response_decoder(ApiVersionsRequest, version)
-            self._choices[ApiVersionsRequest, request.usable_max_version] = version, decode
+            self.wire.speak(request, version)
             return await self.send(request, timeout_s=timeout_s)
 
         try:
-            self.api_versions = await ask_api_versions(ask, self.peer)
-            self._choices.clear()
+            self.wire.offer(await ask_api_versions(ask, self.peer))
         except TLSError:
             raise  # it says what is missing
         except (KafkaConnectionError, RequestTimedOutError) as error:
@@ -220,7 +250,7 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
     async def _authenticate(self, authenticate: Authenticate, timeout_s: float) -> None:
         try:
             async with timeout(timeout_s):
-                self.session_lifetime_s = await authenticate(self)
+                self.wire.begin_session(await authenticate(self))
         except asyncio.TimeoutError as error:
             text = f"{self.peer} did not finish authentication within {timeout_s:g} s"
             raise KafkaConnectionError(text) from error
@@ -233,6 +263,7 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
         with the reason.
         """
         self._renewed = renewed = self.loop.create_future()
+        self.wire.begin_renewal()
         try:
             await self._drain()
             if self.error is None:
@@ -243,13 +274,9 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
             self.close()  # half-way through a conversation nothing else can be said
             raise
         finally:
+            self.wire.end_renewal()
             self._renewed = None
             renewed.set_result(None)
-
-    @property
-    def is_renewing(self) -> bool:
-        """Requests have to wait while the session is renewed."""
-        return self._renewed is not None
 
     async def until_renewed(self) -> None:
         """Wait until requests may be sent, or the connection is lost."""
@@ -258,36 +285,28 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
 
     async def _drain(self) -> None:
         """Wait until every answer has arrived, or the connection is lost."""
-        if self._in_flight:
+        if self.wire.in_flight:
             self._drained = self.loop.create_future()
             self._is_draining = True
             try:
                 await self._drained
             finally:
                 self._drained = None
-                self._is_draining = self._is_retired
+                self._is_draining = self.wire.state is WireState.RETIRED
 
     def _last_answer_arrived(self) -> None:
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
-        if self._is_retired:
+        if self.wire.state is WireState.RETIRED:
             self.close()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether requests are refused because the connection is poisoned or closed."""
-        return self.error is not None
-
-    @property
-    def in_flight_count(self) -> int:
-        """Requests whose answer has not arrived, given-up ones included."""
-        return len(self._in_flight)
 
     def retire(self) -> None:
         """Close as soon as every answer has arrived; further requests are refused."""
-        self._is_retired = self._is_draining = True
-        if not self._in_flight:
-            self._last_answer_arrived()
+        if self.wire.error is None:
+            self.wire.retire()
+            self._is_draining = True
+            if not self.wire.in_flight:
+                self._last_answer_arrived()
 
     def close(self) -> None:
         """Close now; waiters get KafkaConnectionError. Idempotent."""
@@ -315,15 +334,11 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
 
     def _fail(self, error: KafkaError) -> None:
         """Poison: the first error stays, every waiter gets it, the socket goes."""
-        if self.error is not None:
+        if not self.wire.poison(error):
             return
-        self.error = error
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        exchanges, self._in_flight = self._in_flight, {}
-        for exchange in exchanges.values():
-            exchange.fail(error)
         if self._is_draining:
             self._last_answer_arrived()
         self._can_write.set()
@@ -336,7 +351,8 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
             self.closed.set_result(error)
 
     @override
-    def _give_up_socket(self) -> tuple[int, object] | None:
+    def _give_up_socket(self, error: KafkaError) -> tuple[int, object] | None:
+        self.wire.orphan(error)
         transport, self._transport = self._transport, None
         if transport is None:
             return None
@@ -374,66 +390,19 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
     ) -> Exchange[R]:
         """Send a request at once, whatever is still buffered, and return its exchange.
 
-        What is raised here is not told to ``on_done``; for its rules see exchange.py.
+        What is raised here is not told to ``on_done``; for its rules see the module's text.
 
         Raises: as ``request``, except for what becomes of the exchange.
         """
-        if not isinstance(request, PreparedRequest):
-            request = prepared(request)
-        if not request.expects_response:
-            raise IllegalArgumentError(f"{request!r} gets no answer: ask for one (acks)")
-        newest = request.usable_max_version  # what it says may need an older one than we know
-        if max_version is not None and max_version < newest:
-            newest = max_version
-        choice: Choice[R] | None = self._choices.get(  # type: ignore[assignment] # R is the class's
-            (request.request_class, newest)
-        )
-        if choice is None:
-            choice = self._choose(request.request_class, newest)
-        version, decode = choice
-        transport = self._transport
-        if self.error is not None:
-            raise own_copy(self.error)
-        if transport is None or self._is_retired:
-            raise KafkaConnectionError(f"the connection to {self.peer} is being closed: try again")
-        correlation_id = self._last_correlation_id + 1
-        if correlation_id > MAX_CORRELATION_ID or correlation_id in self._in_flight:
-            correlation_id = self._free_correlation_id()
-        self._last_correlation_id = correlation_id
-        encoded = request.encode(version, correlation_id, self._client_id)
-        self.last_used = now = self.loop.time()
-        # A broker that mutes us does not read the request before it unmutes us (KIP-219).
-        deadline = (now if now > self.muted_until else self.muted_until) + timeout_s
-        exchange = Exchange(
-            self, request.request_class, version, decode, timeout_s, deadline, on_done
-        )
-        self._in_flight[correlation_id] = exchange
-        if deadline < self._timer_at:
-            self._set_timer(deadline)
+        exchange = Exchange(self, on_done)
+        encoded = self.wire.ask(exchange, request, timeout_s, max_version)
+        if exchange.deadline < self._timer_at:
+            self._set_timer(exchange.deadline)
         try:
-            transport.write(encoded)
+            self._transport.write(encoded)  # type: ignore[union-attr] # None: nothing can be asked
         except (OSError, RuntimeError) as error:  # uvloop: RuntimeError once the transport closed
-            self._fail(lost(self.peer, error))
+            self._fail(self.wire.lost(error, is_sending=True))
         return exchange
-
-    def _choose(self, request_class: type[Request[R]], newest: int) -> Choice[R]:
-        """Choose the version to use, once for each of these."""
-        choice = self.api_versions.choice(request_class, newest)
-        self._choices[request_class, newest] = choice
-        return choice
-
-    def throttle(self, duration_s: float) -> None:
-        """Note that the broker asks us to hold back; a broker is believed up to a minute."""
-        until = self.loop.time() + min(duration_s, MAX_THROTTLE_S)
-        self.muted_until = max(self.muted_until, until)
-
-    def _free_correlation_id(self) -> int:
-        """Return the next one after the largest, or after those that are in flight since then."""
-        correlation_id = self._last_correlation_id
-        while True:
-            correlation_id = correlation_id + 1 if correlation_id < MAX_CORRELATION_ID else 1
-            if correlation_id not in self._in_flight:
-                return correlation_id
 
     async def _wait_writable(self, request_class: type[Request[R]], timeout_s: float) -> None:
         try:
@@ -460,25 +429,13 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
             self.callback_failed(error)
 
     def _check_deadlines(self) -> None:
-        now = self.loop.time()
-        oldest = next(iter(self._in_flight.values()), None)
-        for exchange in self._in_flight.values():
-            if exchange.deadline > now:
-                continue
-            error = RequestTimedOutError(f"no answer from {exchange} in {exchange.timeout_s:g} s")
-            exchange.fail(error)
-            if exchange is oldest:
-                self._fail(
-                    KafkaConnectionError(
-                        f"{self.peer} stopped answering: {error.args[0]}; "
-                        "the connection was given up"
-                    )
-                )
-                return
-            # Its turn comes later: from now on its deadline only tells whether the broker lives.
-            exchange.deadline = now + exchange.timeout_s
-        if self._in_flight:
-            self._set_timer(min(exchange.deadline for exchange in self._in_flight.values()))
+        try:
+            next_deadline = self.wire.expire()
+        except KafkaConnectionError as error:
+            self._fail(error)
+            return
+        if next_deadline < math.inf:
+            self._set_timer(next_deadline)
 
     # --- asyncio.BufferedProtocol ----------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -487,29 +444,29 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> Buffer:
         try:
-            return self._reader.missing
+            reader = self._reader
+            return reader.missing if reader.rest is None else reader.rest
         except Exception as error:  # noqa: BLE001 -- told, see callback_failed
             self.callback_failed(error)
             return bytearray(1)
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self.error is not None:
+        wire = self.wire
+        if wire.error is not None:
             return
         try:
             while True:
                 try:
-                    if (frame := self._reader.next_frame(nbytes)) is None:
-                        if self._reader.wanted_bytes != self._low_water.wanted_bytes:
-                            self._low_water.want(self._reader.wanted_bytes)
-                        return
-                    exchange = self._in_flight.pop(read_correlation_id(frame)[0], None)
-                    if exchange is None:
-                        raise out_of_step(self.peer, frame)
+                    exchange = cast("Exchange[Response] | None", wire.receive(nbytes))
                 except KafkaProtocolError as error:
                     self._fail(error)
                     return
-                exchange.answered(frame)
-                if self._is_draining and not self._in_flight:
+                if exchange is None:
+                    if self._reader.wanted_bytes != self._low_water.wanted_bytes:
+                        self._low_water.want(self._reader.wanted_bytes)
+                    return
+                exchange.answered()
+                if self._is_draining and not wire.in_flight:
                     self._last_answer_arrived()
                 nbytes = 0  # what is behind it came along
         except Exception as error:  # noqa: BLE001 -- told, see callback_failed
@@ -529,16 +486,10 @@ class Connection(ForkAware, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport_closed.set()
-        is_unanswered = self._last_correlation_id - self._opened_id == len(self._in_flight) == 1
-        self._fail(lost(self.peer, exc, is_unanswered=is_unanswered))
+        self._fail(self.wire.lost(exc))
 
     def pause_writing(self) -> None:
         self._can_write.clear()
 
     def resume_writing(self) -> None:
         self._can_write.set()
-
-    def _frame_limit_bytes(self) -> int:
-        if not self._is_trusted:
-            return UNCHECKED_BYTES
-        return answer_limit_bytes(self._in_flight.values(), self._max_frame_bytes)

@@ -19,8 +19,10 @@ from aiokafka_lite.errors import ForkedError, KafkaError
 class ForkAware:
     """A base of what owns a socket, which a forked child must leave alone."""
 
-    peer: str
-    error: KafkaError | None
+    @property
+    def peer(self) -> str:
+        """Who it is connected to, for messages."""
+        raise NotImplementedError
 
     def __new__(cls, *_: object, **__: object) -> Self:
         self = super().__new__(cls)
@@ -32,11 +34,15 @@ class ForkAware:
 
         Returns the socket's descriptor, negative without one, and what owns it.
         """
-        self.error = ForkedError(f"the connection to {self.peer} belongs to the parent process")
-        return self._give_up_socket()
+        return self._give_up_socket(
+            ForkedError(f"the connection to {self.peer} belongs to the parent process")
+        )
 
-    def _give_up_socket(self) -> tuple[int, object] | None:
-        """Forget the socket; return its descriptor and what owns it, None when there is none."""
+    def _give_up_socket(self, error: KafkaError) -> tuple[int, object] | None:
+        """Refuse all use with an error, and forget the socket.
+
+        Returns its descriptor and what owns it, None when there is none.
+        """
         raise NotImplementedError
 
 

@@ -112,6 +112,7 @@ class FrameReader:
         "_missing",
         "_start",
         "peer",
+        "rest",
         "wanted_bytes",
     )
 
@@ -124,6 +125,8 @@ class FrameReader:
         self._start = 0  # of what came and was not handed out, in _head
         self._end = 0
         self._large: memoryview | None = None  # the frame that is being received in place
+        #: Where the rest of that frame belongs, None where a frame may begin.
+        self.rest: memoryview | None = None
         self._missing: memoryview | None = None  # where a head is taken as soon as one is needed
         #: How many bytes are worth being read: of a large frame a good piece or the rest, else 1.
         self.wanted_bytes = 1
@@ -131,6 +134,8 @@ class FrameReader:
     @property
     def missing(self) -> memoryview:
         """Where the next bytes belong; never empty once ``next_frame`` has returned None."""
+        if self.rest is not None:
+            return self.rest
         missing = self._missing
         if missing is None:
             try:
@@ -150,8 +155,15 @@ class FrameReader:
             FrameTooLargeError: The frame claims more than the owner's limit.
             KafkaProtocolError: The size is impossible.
         """
-        if self._large is not None:
-            return self._next_of_large(count)
+        rest = self.rest
+        if rest is not None:
+            if count < len(rest):
+                self.rest = rest = rest[count:]
+                self.wanted_bytes = min(self.wanted_bytes, len(rest))
+                return None
+            frame, self._large, self.rest = self._large, None, None
+            self.wanted_bytes = 1
+            return frame
         head, start = self._head, self._start
         if head is None:
             return None
@@ -187,38 +199,20 @@ class FrameReader:
         if head is not None and len(_spare_heads) < MOST_SPARE_HEADS:
             _spare_heads.append(head)
 
-    @property
-    def is_in_place(self) -> bool:
-        """Whether ``missing`` is all that a frame lacks, so that waiting for all of it is right."""
-        return self._large is not None
-
-    def _next_of_large(self, count: int) -> memoryview | None:
-        """Return the frame that is received in place if that was the last of it."""
-        missing = self.missing
-        if count < len(missing):
-            self._missing = missing = missing[count:]
-            self.wanted_bytes = min(self.wanted_bytes, len(missing))
-            return None
-        frame, self._large = self._large, None
-        self._missing = None
-        self.wanted_bytes = 1
-        return frame
-
     def _receive_in_place(self, size: int, head: memoryview) -> None:
         """Get memory for a frame that does not fit the head, and move there what came of it."""
         came = head[self._start + SIZE_BYTES : self._end]
         frame = self._large = self._buffers.take(size)
         frame[: len(came)] = came
-        missing = frame[len(came) :]
-        if len(missing) >= PIECES_FROM_BYTES:
-            self.wanted_bytes = min(len(missing), PIECE_BYTES)
+        self.rest = rest = frame[len(came) :]
+        if len(rest) >= PIECES_FROM_BYTES:
+            self.wanted_bytes = min(len(rest), PIECE_BYTES)
         self._give_head_back()
-        self._missing = missing
 
     def clear(self) -> None:
         """Drop what came, and large memory; what comes next is the start of a frame."""
         self._give_head_back()
-        self._large = None
+        self._large = self.rest = None
         self.wanted_bytes = 1
         self._buffers.clear()
 

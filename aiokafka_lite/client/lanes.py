@@ -78,7 +78,7 @@ class NodeState:
         self.node = node
         for slot in self.slots.values():
             if slot.connection is not None:
-                slot.connection.name_node(node.id)
+                slot.connection.wire.name_node(node.id)
 
     @property
     def in_flight_count(self) -> int:

@@ -24,13 +24,12 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.connection import Authenticate, Connection
-from aiokafka_lite.client.exchange import own_copy
 from aiokafka_lite.client.idle import IdleTimer
 from aiokafka_lite.client.lanes import Lane, NodeState, Slot
-from aiokafka_lite.client.losses import UnansweredCredentialsError
 from aiokafka_lite.client.renewal import Renewals
 from aiokafka_lite.client.turns import Turns
 from aiokafka_lite.client.view import Node
+from aiokafka_lite.client.wire import UnansweredCredentialsError, WireState, own_copy
 from aiokafka_lite.errors import (
     ClientClosedError,
     KafkaConnectionError,
@@ -211,10 +210,16 @@ class Pool:
         state = self._nodes.get(node_id)
         if state is None:
             return None
-        connection = self._usable(state, state.slots[lane])
-        if connection is None or connection.is_renewing:
+        # Asked before every Fetch: what is the rule takes no further calls.
+        connection = state.slots[lane].connection
+        if connection is None:
             return None
-        if connection.muted_until and self._mute_s(connection.muted_until, lane) > 0:
+        wire = connection.wire
+        if wire.error is not None:
+            return self._usable(state, state.slots[lane])
+        if wire.state is WireState.RENEWING:
+            return None
+        if wire.muted_until and self._mute_s(wire.muted_until, lane) > 0:
             return None
         return connection
 
@@ -256,7 +261,7 @@ class Pool:
             connection = self.usable(node_id, lane)
             if (
                 connection is not None
-                and not connection.is_renewing
+                and connection.wire.state is not WireState.RENEWING
                 and connection.muted_until <= self._loop.time()
                 and (lane is Lane.GENERAL or connection.in_flight_count == 0)
             ):
@@ -285,7 +290,7 @@ class Pool:
             connection = self._usable(state, slot)
             if connection is None:
                 await self._attempt(state, slot)
-            elif connection.is_renewing:
+            elif connection.wire.state is WireState.RENEWING:
                 await connection.until_renewed()
             elif mute_s := self._mute_s(connection.muted_until, lane):
                 await asyncio.sleep(mute_s)
@@ -364,7 +369,7 @@ class Pool:
         self.reconnect_count += slot.opened_at > 0.0
         slot.opened_at = self._loop.time()
         if (mute_s := self._mute_s(slot.muted_until, slot.lane)) > 0:
-            connection.throttle(mute_s)
+            connection.wire.throttle(mute_s)
         connection.closed.add_done_callback(
             self._guard(lambda: self._usable(state, slot), name="noticing a lost connection")
         )
@@ -515,7 +520,7 @@ class Pool:
         Whoever waits there gets the error. For a node that hangs: a connection sees that only when
         its oldest request is overdue, and metadata may have dropped the node by then.
         """
-        hanging = [connection for connection in self._leaving if connection.node_id == node_id]
+        hanging = [connection for connection in self._leaving if connection.wire.node_id == node_id]
         state = self._nodes.get(node_id)
         if state is not None and (connection := state.slots[lane].connection) is not None:
             hanging.append(connection)

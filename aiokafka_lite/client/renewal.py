@@ -7,7 +7,6 @@ import random
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.connection import Authenticate, Connection
-from aiokafka_lite.client.sessions import renewal_delay_s
 
 
 class Renewals:
@@ -28,12 +27,11 @@ class Renewals:
 
     def plan(self, connection: Connection) -> None:
         """Renew the session of a connection in time, and each that comes after it."""
-        if connection.session_lifetime_s:
-            delay_s = renewal_delay_s(connection.session_lifetime_s, self._rng)
+        if connection.wire.session_lifetime_s:
             renew = self._scope.guard(
                 lambda: self._renew_soon(connection), name="renewing a session"
             )
-            timer = self._loop.call_later(delay_s, renew)
+            timer = self._loop.call_at(connection.wire.renewal_at(self._rng), renew)
             connection.closed.add_done_callback(lambda _: timer.cancel())
 
     def _renew_soon(self, connection: Connection) -> None:

@@ -27,7 +27,7 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 
 from aiokafka_lite._compat import override
 from aiokafka_lite.abc import AbstractTokenProvider
-from aiokafka_lite.client.losses import UnansweredCredentialsError
+from aiokafka_lite.client.wire import UnansweredCredentialsError
 from aiokafka_lite.errors import (
     AuthenticationFailedError,
     AuthenticationMethodNotSupported,
@@ -75,7 +75,9 @@ async def off_the_loop(work: Callable[[], bytes]) -> bytes:
 class Peer(Protocol):
     """Who is to believe us: a connection."""
 
-    peer: str
+    @property
+    def peer(self) -> str:
+        """Who it is, for messages."""
 
     async def request(self, request: Request[R], *, timeout_s: float) -> R:
         """Send a request and return its answer."""

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from aiokafka_lite.client.exchange import own_copy
 from aiokafka_lite.client.pool import Pool
+from aiokafka_lite.client.wire import own_copy
 from aiokafka_lite.errors import (
     KafkaConnectionError,
     KafkaError,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
-from aiokafka_lite.client.exchange import own_copy
+from aiokafka_lite.client.wire import own_copy
 from aiokafka_lite.errors import KafkaError
 
 

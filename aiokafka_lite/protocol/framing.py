@@ -11,12 +11,13 @@ read the newest layout whatever the version on the wire.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol import codec, varint
-from aiokafka_lite.protocol.decoding import Head
+from aiokafka_lite.protocol.decoding import Head, PiecewiseDecoder
 from aiokafka_lite.protocol.encoding import Part
 from aiokafka_lite.protocol.registry import REQUESTS, request_class
 from aiokafka_lite.protocol.schema import Message, Request, Response, Struct
@@ -227,20 +228,20 @@ def response_decoder(request_cls: type[Request[R]], version: int) -> ResponseDec
     return decode_whichever
 
 
-def decode_piecewise(
-    request_cls: type[Request[R]], version: int, frame: memoryview, element: type[Struct]
-) -> tuple[R, Iterator[Struct]]:
-    """Decode the head of a response, and return what decodes the rest; see PiecewiseDecoder.
+@cache
+def piecewise_decoder(
+    request_cls: type[Request[R]], version: int, element: type[Struct]
+) -> PiecewiseDecoder[R]:
+    """Return what decodes responses to such requests up to their elements, and then these.
 
     For responses in which nothing is rearranged by version.
 
-    Raises: as `decode_response`, and the iterator as well.
+    Raises:
+        UnsupportedVersionError: The class has no such version.
     """
     cls = cast("type[R]", request_cls.response)
     head = Head.TAGGED if _has_tagged_header(cls, version) else Head.PLAIN
-    pieces = codec.piecewise_decoder(cls, version, element, head)(frame)
-    response = cast("R", next(pieces))
-    return response, cast("Iterator[Struct]", pieces)
+    return codec.piecewise_decoder(cls, version, element, head)
 
 
 def _frame_decoder(cls: type[R], version: int) -> ResponseDecoder[R]:

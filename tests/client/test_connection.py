@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from aiokafka_lite.client import Connection, Exchange
-from aiokafka_lite.client.limits import MAX_THROTTLE_S
+from aiokafka_lite.client.wire import MAX_THROTTLE_S
 from aiokafka_lite.errors import (
     CorrelationIdError,
     FrameTooLargeError,

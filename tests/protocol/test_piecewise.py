@@ -58,7 +58,9 @@ def response_of(counts: list[int], version: int) -> FetchResponse:
 
 def gathered(frame: memoryview, version: int) -> FetchResponse:
     """Decode a piece at a time, and put the pieces together again."""
-    response, pieces = framing.decode_piecewise(FetchRequest, version, frame, PartitionData)
+    pieces = framing.piecewise_decoder(FetchRequest, version, PartitionData)(frame)
+    response = next(pieces)
+    assert isinstance(response, FetchResponse)
     topics: list[FetchableTopicResponse] = []
     for topic in _topics(pieces):
         assert len(topic.partitions) <= PIECE

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite.cli.asking import ask_for_topics, why
 from aiokafka_lite.cli.problems import CommandError, LineProblem
-from aiokafka_lite.client.blocking import BlockingConnection, BlockingExchange
+from aiokafka_lite.client.blocking import BlockingConnection
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.wire import Pending
 from aiokafka_lite.errors import (
     DuplicateSequenceNumber,
     KafkaError,
@@ -159,7 +160,7 @@ class Sender:
                 failure = LeaderNotAvailableError(f"partition {partition} has no leader")
             else:
                 by_leader.setdefault(view.leader, {})[partition] = batch
-        sent: list[tuple[BlockingConnection, BlockingExchange[ProduceResponse]]] = []
+        sent: list[tuple[BlockingConnection, Pending[ProduceResponse]]] = []
         timeout_s = self._cluster.config.request_timeout_s
         for node, batches in by_leader.items():
             try:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.client.blocking import BlockingConnection, BlockingExchange
+from aiokafka_lite.client.blocking import BlockingConnection
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.questions import (
     metadata_request,
@@ -22,6 +22,7 @@ from aiokafka_lite.client.questions import (
     raise_for_rebootstrap,
 )
 from aiokafka_lite.client.view import ClusterView, PartitionView
+from aiokafka_lite.client.wire import Pending
 from aiokafka_lite.errors import (
     KafkaError,
     KafkaTimeoutError,
@@ -63,7 +64,7 @@ class _Sent(NamedTuple):
     number: int
     tps: Sequence[TopicPartition]
     connection: BlockingConnection
-    exchange: BlockingExchange[ListOffsetsResponse]
+    exchange: Pending[ListOffsetsResponse]
 
 
 class Lookups:
@@ -246,7 +247,7 @@ class Lookups:
 
     def _send_metadata(
         self, connections: Iterable[BlockingConnection | KafkaError]
-    ) -> tuple[BlockingConnection, BlockingExchange[MetadataResponse]] | None:
+    ) -> tuple[BlockingConnection, Pending[MetadataResponse]] | None:
         """Ask the first leader that can be asked; None when there is none."""
         for connection in connections:
             if isinstance(connection, BlockingConnection):
@@ -258,7 +259,7 @@ class Lookups:
         return None
 
     def _receive_metadata(
-        self, metadata: tuple[BlockingConnection, BlockingExchange[MetadataResponse]] | None
+        self, metadata: tuple[BlockingConnection, Pending[MetadataResponse]] | None
     ) -> None:
         """Update the view, asking others where this answer is of no use."""
         if metadata is not None:

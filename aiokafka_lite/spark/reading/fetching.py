@@ -27,8 +27,9 @@ from aiokafka_lite.spark.reading.progress import FetchedChunk, RangeProgress
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.client.blocking import BlockingConnection, BlockingExchange
+    from aiokafka_lite.client.blocking import BlockingConnection
     from aiokafka_lite.client.blocking_cluster import BlockingCluster
+    from aiokafka_lite.client.wire import Pending
     from aiokafka_lite.protocol.fetch_template import FetchTemplate, TopicToFetch
     from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
     from aiokafka_lite.spark.options import SourceOptions
@@ -46,7 +47,7 @@ class _Asked(NamedTuple):
 
     node: Node
     connection: BlockingConnection
-    exchange: BlockingExchange[FetchResponse]
+    exchange: Pending[FetchResponse]
     partitions: dict[tuple[str | bytes, int], RangeProgress]
 
 

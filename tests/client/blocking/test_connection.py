@@ -16,8 +16,8 @@ from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client.blocking import BlockingConnection
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import Address, parse_address
-from aiokafka_lite.client.limits import MAX_CORRELATION_ID, MAX_THROTTLE_S
 from aiokafka_lite.client.versions import ApiVersions
+from aiokafka_lite.client.wire import MAX_CORRELATION_ID, MAX_THROTTLE_S
 from aiokafka_lite.errors import (
     CorrelationIdError,
     FrameTooLargeError,
@@ -81,20 +81,20 @@ def test_correlation_ids_start_over_and_pass_those_in_flight(
 ) -> None:
     with broker.on("ListOffsets").hold() as rule:
         first = connection.send(ListOffsetsRequest(), timeout_s=TIMEOUT_S)
-        connection._last_correlation_id = MAX_CORRELATION_ID - 1
+        connection.wire.last_correlation_id = MAX_CORRELATION_ID - 1
         exchanges = [
             connection.send(topic_request(name), timeout_s=TIMEOUT_S) for name in ("a", "b", "c")
         ]
         rule.release()
     connection.receive(first)
     assert [connection.receive(each).topics[0].name for each in exchanges] == ["a", "b", "c"]
-    assert connection._last_correlation_id < 10
+    assert connection.wire.last_correlation_id < 10
 
 
 def test_what_gets_no_answer_is_refused_before_it_is_sent(connection: BlockingConnection) -> None:
     with pytest.raises(IllegalArgumentError, match="acks"):
         connection.send(ProduceRequest(acks=0), timeout_s=TIMEOUT_S)
-    connection.api_versions = ApiVersions({MetadataRequest.api_key: (4, 9)}, connection.peer)
+    connection.wire.offer(ApiVersions({MetadataRequest.api_key: (4, 9)}, connection.peer))
     with pytest.raises(IncompatibleBrokerVersion, match="does not offer HeartbeatRequest"):
         connection.send(HeartbeatRequest(), timeout_s=TIMEOUT_S)
     assert ask_for(connection, "a") == "a"
