@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout, timeout_at
 from aiokafka_lite._event import Event
+from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
@@ -62,6 +63,7 @@ log = logging.getLogger(__name__)
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 FIRST_TOPIC_RETRY_S: Final = 0.1
+LAST_TOPIC_RETRY_S: Final = 1.0
 
 
 class Stage(enum.Enum):
@@ -362,7 +364,7 @@ class Engine:
             KafkaError: One cannot be read at all: it may not be, or its name is not allowed.
         """
         deadline = self._loop.time() + self.config.request_timeout_s
-        delay_s = FIRST_TOPIC_RETRY_S
+        backoff = Backoff(FIRST_TOPIC_RETRY_S, LAST_TOPIC_RETRY_S, self._rng)
         missing = sorted(self.state.subscription or ())
         view = cluster.view
         try:
@@ -376,8 +378,7 @@ class Engine:
                     missing = [t for t in missing if not view.partitions_for_topic(t)]
                     if not missing:
                         return
-                    await asyncio.sleep(delay_s)
-                    delay_s = min(delay_s * 2, 1.0)
+                    await asyncio.sleep(backoff.next_delay_s())
                     view = await cluster.refresh()
         except asyncio.TimeoutError:
             names = ", ".join(repr(topic) for topic in missing)
