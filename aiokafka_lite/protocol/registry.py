@@ -1,4 +1,4 @@
-"""The requests that are spoken, by Kafka's API key, and which version to use with a broker.
+"""The requests that are spoken, by Kafka's API key.
 
 A message's module is imported when its key is first looked up: a consumer needs half of them.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, cast
 
-from aiokafka_lite.errors import IncompatibleBrokerVersion, UnsupportedVersionError
+from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.schema import Request, Response
 
 API_NAMES: Final[Mapping[int, str]] = MappingProxyType(
@@ -98,29 +98,3 @@ class _Requests(Mapping[int, type[Request[Response]]]):
 
 
 REQUESTS: Final = _Requests()
-
-
-def negotiate(cls: type[Request[Response]], broker_min: int, broker_max: int) -> int:
-    """Return the newest stable version that both sides speak.
-
-    Raises:
-        IncompatibleBrokerVersion: There is none.
-    """
-    version = min(cls.max_version, broker_max)
-    if version < max(cls.min_version, broker_min):
-        raise IncompatibleBrokerVersion(
-            f"{API_NAMES[cls.api_key]}: the broker speaks versions {broker_min} to {broker_max}, "
-            f"this client {cls.min_version} to {cls.max_version}: use a broker that shares one"
-        )
-    return version
-
-
-def negotiate_for(request: Request[Response], broker_min: int, broker_max: int) -> int:
-    """Return the newest stable version that both sides speak and that can carry this content.
-
-    A Fetch without topic ids, for example, must stay below version 13.
-
-    Raises:
-        IncompatibleBrokerVersion: There is none.
-    """
-    return negotiate(type(request), broker_min, min(broker_max, request.usable_max_version))

@@ -8,7 +8,7 @@
         high_watermark: int = int64("18+", default=2**63 - 1, tag=1, ignorable=True)  # KIP-1166
 
     class FetchRequest(
-        Request[FetchResponse], key=1, versions="4-18", flexible="12+", route=Route.LEADER
+        Request[FetchResponse], key=1, versions="4-18", flexible="12+"
     ):
         topics: list[FetchTopic] = array(FetchTopic, "0+")
 
@@ -23,7 +23,6 @@ default. Importing one compiles nothing: constructors and codecs are generated o
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeAlias, TypeVar
 
@@ -61,7 +60,6 @@ __all__ = [
     "Records",
     "Request",
     "Response",
-    "Route",
     "Struct",
     "VersionRange",
     "array",
@@ -177,15 +175,6 @@ def _compile_constructor(cls: type[Struct]) -> Callable[..., None]:
 
 
 # --- Messages --------------------------------------------------------------------------------
-class Route(enum.Enum):
-    """The kind of node that a request must go to."""
-
-    ANY = "any"
-    LEADER = "leader"
-    COORDINATOR = "coordinator"
-    CONTROLLER = "controller"
-
-
 class Message(Struct):
     """A struct with versions of its own.
 
@@ -269,7 +258,6 @@ class Request(Message, Generic[R_co]):
         min_version: The oldest version.
         max_version: The newest stable version: newer ones are encoded, but never negotiated.
         flexible_from: The first flexible version, None where there is none.
-        route: Which node it must go to.
         response: The class of its answer.
     """
 
@@ -277,7 +265,6 @@ class Request(Message, Generic[R_co]):
     min_version: ClassVar[int] = 0
     max_version: ClassVar[int] = -1
     flexible_from: ClassVar[int | None] = None
-    route: ClassVar[Route] = Route.ANY
     response: ClassVar[type[Response]] = Response
 
     def __init_subclass__(
@@ -286,7 +273,6 @@ class Request(Message, Generic[R_co]):
         key: int,
         versions: str,
         flexible: str = "none",
-        route: Route = Route.ANY,
         is_newest_unstable: bool = False,
     ) -> None:
         super().__init_subclass__()
@@ -297,7 +283,6 @@ class Request(Message, Generic[R_co]):
         cls.min_version = cls.versions.first
         cls.max_version = cls.versions.last - is_newest_unstable
         cls.flexible_from = None if cls.flexible == NO_VERSIONS else cls.flexible.first
-        cls.route = route
 
     @property
     def expects_response(self) -> bool:

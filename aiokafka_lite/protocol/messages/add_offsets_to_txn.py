@@ -5,7 +5,7 @@ v3 is flexible; v4 abortable errors (KIP-890).
 
 from __future__ import annotations
 
-from aiokafka_lite.protocol.schema import Request, Response, Route, int16, int32, int64, string
+from aiokafka_lite.protocol.schema import Request, Response, int16, int32, int64, string
 
 
 class AddOffsetsToTxnResponse(Response):
@@ -16,7 +16,7 @@ class AddOffsetsToTxnResponse(Response):
 
 
 class AddOffsetsToTxnRequest(
-    Request[AddOffsetsToTxnResponse], key=25, versions="0-4", flexible="3+", route=Route.COORDINATOR
+    Request[AddOffsetsToTxnResponse], key=25, versions="0-4", flexible="3+"
 ):
     """Add a group's partition of the offsets topic to a transaction."""
 

@@ -13,7 +13,6 @@ from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     boolean,
@@ -103,7 +102,6 @@ class AddPartitionsToTxnRequest(
     key=24,
     versions="0-5",
     flexible="3+",
-    route=Route.COORDINATOR,
 ):
     """Add partitions to a transaction."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     boolean,
@@ -50,9 +49,7 @@ class AlterConfigsResource(Struct):
     configs: list[AlterableConfig] = array(AlterableConfig, "0+")
 
 
-class AlterConfigsRequest(
-    Request[AlterConfigsResponse], key=33, versions="0-2", flexible="2+", route=Route.CONTROLLER
-):
+class AlterConfigsRequest(Request[AlterConfigsResponse], key=33, versions="0-2", flexible="2+"):
     """Replace the settings of these resources."""
 
     resources: list[AlterConfigsResource] = array(AlterConfigsResource, "0+")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     blob,
@@ -53,7 +52,6 @@ class AlterUserScramCredentialsRequest(
     key=51,
     versions="0",
     flexible="0+",
-    route=Route.CONTROLLER,
 ):
     """Set and delete credentials."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     boolean,
@@ -63,9 +62,7 @@ class ApiVersionsResponse(Response, has_plain_header=True):
     zk_migration_ready: bool = boolean("3+", tag=3, ignorable=True)  # KIP-866
 
 
-class ApiVersionsRequest(
-    Request[ApiVersionsResponse], key=18, versions="0-4", flexible="3+", route=Route.ANY
-):
+class ApiVersionsRequest(Request[ApiVersionsResponse], key=18, versions="0-4", flexible="3+"):
     """Asks which APIs the broker has, in which versions."""
 
     client_software_name: str = string("3+", ignorable=True)  # KIP-511

@@ -8,7 +8,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     boolean,
@@ -77,7 +76,6 @@ class ConsumerGroupDescribeRequest(
     key=69,
     versions="0-1",
     flexible="0+",
-    route=Route.COORDINATOR,
 ):
     """Describe some groups."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     int16,
@@ -50,7 +49,6 @@ class ConsumerGroupHeartbeatRequest(
     key=68,
     versions="0-1",
     flexible="0+",
-    route=Route.COORDINATOR,
 ):
     """Join (epoch 0), stay, or leave (epoch -1, static members -2). Null means unchanged."""
 

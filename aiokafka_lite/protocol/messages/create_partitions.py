@@ -8,7 +8,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     boolean,
@@ -50,7 +49,7 @@ class CreatePartitionsTopic(Struct):
 
 
 class CreatePartitionsRequest(
-    Request[CreatePartitionsResponse], key=37, versions="0-3", flexible="2+", route=Route.CONTROLLER
+    Request[CreatePartitionsResponse], key=37, versions="0-3", flexible="2+"
 ):
     """Raise the number of partitions of topics."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     boolean,
@@ -78,9 +77,7 @@ class CreatableTopic(Struct):
     configs: list[CreatableTopicConfig] = array(CreatableTopicConfig, "0+")
 
 
-class CreateTopicsRequest(
-    Request[CreateTopicsResponse], key=19, versions="2-7", flexible="5+", route=Route.CONTROLLER
-):
+class CreateTopicsRequest(Request[CreateTopicsResponse], key=19, versions="2-7", flexible="5+"):
     """Create topics."""
 
     topics: list[CreatableTopic] = array(CreatableTopic, "0+")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     int16,
@@ -31,9 +30,7 @@ class DeleteGroupsResponse(Response):
     results: list[DeletableGroupResult] = array(DeletableGroupResult, "0+")
 
 
-class DeleteGroupsRequest(
-    Request[DeleteGroupsResponse], key=42, versions="0-2", flexible="2+", route=Route.COORDINATOR
-):
+class DeleteGroupsRequest(Request[DeleteGroupsResponse], key=42, versions="0-2", flexible="2+"):
     """Delete empty groups."""
 
     groups_names: list[str] = array(string, "0+")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     int16,
@@ -54,9 +53,7 @@ class DeleteRecordsTopic(Struct):
     partitions: list[DeleteRecordsPartition] = array(DeleteRecordsPartition, "0+")
 
 
-class DeleteRecordsRequest(
-    Request[DeleteRecordsResponse], key=21, versions="0-2", flexible="2+", route=Route.LEADER
-):
+class DeleteRecordsRequest(Request[DeleteRecordsResponse], key=21, versions="0-2", flexible="2+"):
     """Delete what is before an offset; -1 is the high watermark."""
 
     topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic, "0+")

@@ -13,7 +13,6 @@ from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     int16,
@@ -49,9 +48,7 @@ class DeleteTopicState(Struct):
     topic_id: bytes = uuid("6+")  # KIP-516
 
 
-class DeleteTopicsRequest(
-    Request[DeleteTopicsResponse], key=20, versions="1-6", flexible="4+", route=Route.CONTROLLER
-):
+class DeleteTopicsRequest(Request[DeleteTopicsResponse], key=20, versions="1-6", flexible="4+"):
     """Delete topics."""
 
     topics: list[DeleteTopicState] = array(DeleteTopicState, "6+")  # KIP-516

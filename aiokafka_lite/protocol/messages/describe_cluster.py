@@ -8,7 +8,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     boolean,
@@ -43,7 +42,7 @@ class DescribeClusterResponse(Response):
 
 
 class DescribeClusterRequest(
-    Request[DescribeClusterResponse], key=60, versions="0-2", flexible="0+", route=Route.ANY
+    Request[DescribeClusterResponse], key=60, versions="0-2", flexible="0+"
 ):
     """Describe the cluster; endpoint type 1 asks for brokers, 2 for controllers."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     boolean,
@@ -67,7 +66,7 @@ class DescribeConfigsResource(Struct):
 
 
 class DescribeConfigsRequest(
-    Request[DescribeConfigsResponse], key=32, versions="1-4", flexible="4+", route=Route.ANY
+    Request[DescribeConfigsResponse], key=32, versions="1-4", flexible="4+"
 ):
     """What are the settings of these resources?"""
 

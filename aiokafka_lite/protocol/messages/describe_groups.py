@@ -9,7 +9,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     blob,
@@ -52,9 +51,7 @@ class DescribeGroupsResponse(Response):
     groups: list[DescribedGroup] = array(DescribedGroup, "0+")
 
 
-class DescribeGroupsRequest(
-    Request[DescribeGroupsResponse], key=15, versions="0-6", flexible="5+", route=Route.COORDINATOR
-):
+class DescribeGroupsRequest(Request[DescribeGroupsResponse], key=15, versions="0-6", flexible="5+"):
     """Describe some groups."""
 
     groups: list[str] = array(string, "0+")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     boolean,
@@ -63,7 +62,7 @@ class DescribableLogDirTopic(Struct):
 
 
 class DescribeLogDirsRequest(
-    Request[DescribeLogDirsResponse], key=35, versions="1-5", flexible="2+", route=Route.ANY
+    Request[DescribeLogDirsResponse], key=35, versions="1-5", flexible="2+"
 ):
     """Where are these partitions? Null asks for all."""
 

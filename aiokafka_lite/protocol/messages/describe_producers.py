@@ -5,7 +5,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     int16,
@@ -57,7 +56,7 @@ class TopicRequest(Struct):
 
 
 class DescribeProducersRequest(
-    Request[DescribeProducersResponse], key=61, versions="0", flexible="0+", route=Route.LEADER
+    Request[DescribeProducersResponse], key=61, versions="0", flexible="0+"
 ):
     """Ask the leaders of partitions who writes to them."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     boolean,
@@ -68,7 +67,7 @@ class TopicRequest(Struct):
 
 
 class DescribeTopicPartitionsRequest(
-    Request[DescribeTopicPartitionsResponse], key=75, versions="0", flexible="0+", route=Route.ANY
+    Request[DescribeTopicPartitionsResponse], key=75, versions="0", flexible="0+"
 ):
     """Describe topics from the cursor on; an empty list means all."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     int16,
@@ -47,7 +46,6 @@ class DescribeTransactionsRequest(
     key=65,
     versions="0",
     flexible="0+",
-    route=Route.COORDINATOR,
 ):
     """Ask the coordinator of transactional ids what they are doing."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     int8,
@@ -53,7 +52,6 @@ class DescribeUserScramCredentialsRequest(
     key=50,
     versions="0",
     flexible="0+",
-    route=Route.ANY,
 ):
     """Ask about users; null or none asks about all."""
 

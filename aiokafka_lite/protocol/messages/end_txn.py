@@ -11,7 +11,6 @@ from aiokafka_lite._compat import override
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     boolean,
     int16,
     int32,
@@ -31,9 +30,7 @@ class EndTxnResponse(Response):
     producer_epoch: int = int16("5+", default=-1, ignorable=True)  # KIP-890
 
 
-class EndTxnRequest(
-    Request[EndTxnResponse], key=26, versions="0-5", flexible="3+", route=Route.COORDINATOR
-):
+class EndTxnRequest(Request[EndTxnResponse], key=26, versions="0-5", flexible="3+"):
     """Commit or abort."""
 
     transactional_id: str = string("0+")

@@ -17,7 +17,6 @@ from aiokafka_lite.protocol.schema import (
     Records,
     Request,
     Response,
-    Route,
     Struct,
     array,
     int8,
@@ -144,9 +143,7 @@ class ForgottenTopic(Struct):
     partitions: list[int] = array(int32, "7+")
 
 
-class FetchRequest(
-    Request[FetchResponse], key=1, versions="4-18", flexible="12+", route=Route.LEADER
-):
+class FetchRequest(Request[FetchResponse], key=1, versions="4-18", flexible="12+"):
     """Read from partitions, waiting until there is enough."""
 
     # KIP-595

@@ -13,7 +13,6 @@ from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     int8,
@@ -79,7 +78,7 @@ class FindCoordinatorResponse(Response):
 
 
 class FindCoordinatorRequest(
-    Request[FindCoordinatorResponse], key=10, versions="0-6", flexible="3+", route=Route.ANY
+    Request[FindCoordinatorResponse], key=10, versions="0-6", flexible="3+"
 ):
     """Who coordinates these keys? Key types: 0 groups, 1 transactions, 2 share groups."""
 

@@ -5,7 +5,7 @@ v3 static members (KIP-345); v4 is flexible.
 
 from __future__ import annotations
 
-from aiokafka_lite.protocol.schema import Request, Response, Route, int16, int32, string
+from aiokafka_lite.protocol.schema import Request, Response, int16, int32, string
 
 
 class HeartbeatResponse(Response):
@@ -15,9 +15,7 @@ class HeartbeatResponse(Response):
     error_code: int = int16("0+")
 
 
-class HeartbeatRequest(
-    Request[HeartbeatResponse], key=12, versions="0-4", flexible="4+", route=Route.COORDINATOR
-):
+class HeartbeatRequest(Request[HeartbeatResponse], key=12, versions="0-4", flexible="4+"):
     """A sign of life."""
 
     group_id: str = string("0+")

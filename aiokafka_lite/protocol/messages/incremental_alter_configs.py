@@ -8,7 +8,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     boolean,
@@ -56,7 +55,6 @@ class IncrementalAlterConfigsRequest(
     key=44,
     versions="0-1",
     flexible="1+",
-    route=Route.CONTROLLER,
 ):
     """Change settings of these resources; all changes of a resource are made, or none."""
 

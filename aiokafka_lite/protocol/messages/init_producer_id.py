@@ -8,7 +8,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     boolean,
     int16,
     int32,
@@ -33,7 +32,6 @@ class InitProducerIdRequest(
     key=22,
     versions="0-6",
     flexible="2+",
-    route=Route.COORDINATOR,
     is_newest_unstable=True,
 ):
     """Ask for a producer id; with a null transactional id only for idempotence."""

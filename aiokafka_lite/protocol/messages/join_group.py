@@ -13,7 +13,6 @@ from aiokafka_lite._compat import Self, override
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     blob,
@@ -56,9 +55,7 @@ class JoinGroupRequestProtocol(Struct):
     metadata: bytes = blob("0+")
 
 
-class JoinGroupRequest(
-    Request[JoinGroupResponse], key=11, versions="0-9", flexible="6+", route=Route.COORDINATOR
-):
+class JoinGroupRequest(Request[JoinGroupResponse], key=11, versions="0-9", flexible="6+"):
     """Join, or join again, with the assignors that the member knows."""
 
     group_id: str = string("0+")

@@ -13,7 +13,6 @@ from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     int16,
@@ -60,9 +59,7 @@ class MemberIdentity(Struct):
     reason: str | None = string("5+", nullable="5+", default=None, ignorable=True)  # KIP-800
 
 
-class LeaveGroupRequest(
-    Request[LeaveGroupResponse], key=13, versions="0-5", flexible="4+", route=Route.COORDINATOR
-):
+class LeaveGroupRequest(Request[LeaveGroupResponse], key=13, versions="0-5", flexible="4+"):
     """Leave, for one or several members."""
 
     group_id: str = string("0+")

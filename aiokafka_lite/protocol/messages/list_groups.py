@@ -8,7 +8,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     int16,
@@ -34,9 +33,7 @@ class ListGroupsResponse(Response):
     groups: list[ListedGroup] = array(ListedGroup, "0+")
 
 
-class ListGroupsRequest(
-    Request[ListGroupsResponse], key=16, versions="0-5", flexible="3+", route=Route.ANY
-):
+class ListGroupsRequest(Request[ListGroupsResponse], key=16, versions="0-5", flexible="3+"):
     """List groups; an empty filter lets all pass."""
 
     states_filter: list[str] = array(string, "4+")  # KIP-518

@@ -10,7 +10,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     int8,
@@ -60,9 +59,7 @@ class ListOffsetsTopic(Struct):
     partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition, "0+")
 
 
-class ListOffsetsRequest(
-    Request[ListOffsetsResponse], key=2, versions="1-11", flexible="6+", route=Route.LEADER
-):
+class ListOffsetsRequest(Request[ListOffsetsResponse], key=2, versions="1-11", flexible="6+"):
     """Which offset belongs to a timestamp? -1 is the end, -2 the start."""
 
     replica_id: int = int32("0+")  # -1 for consumers

@@ -8,7 +8,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     int16,
@@ -36,7 +35,7 @@ class ListTransactionsResponse(Response):
 
 
 class ListTransactionsRequest(
-    Request[ListTransactionsResponse], key=66, versions="0-2", flexible="0+", route=Route.ANY
+    Request[ListTransactionsResponse], key=66, versions="0-2", flexible="0+"
 ):
     """List transactional ids; an empty filter lets all pass."""
 

@@ -14,7 +14,6 @@ from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     boolean,
@@ -78,9 +77,7 @@ class MetadataRequestTopic(Struct):
     name: str | None = string("0+", nullable="10+")
 
 
-class MetadataRequest(
-    Request[MetadataResponse], key=3, versions="0-13", flexible="9+", route=Route.ANY
-):
+class MetadataRequest(Request[MetadataResponse], key=3, versions="0-13", flexible="9+"):
     """Describe some topics, or with null all of them."""
 
     # null: all; in v0 empty: all

@@ -13,7 +13,6 @@ from aiokafka_lite.protocol.schema import (
     ZERO_UUID,
     Request,
     Response,
-    Route,
     Struct,
     array,
     int16,
@@ -65,9 +64,7 @@ class OffsetCommitRequestTopic(Struct):
     partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition, "0+")
 
 
-class OffsetCommitRequest(
-    Request[OffsetCommitResponse], key=8, versions="2-10", flexible="8+", route=Route.COORDINATOR
-):
+class OffsetCommitRequest(Request[OffsetCommitResponse], key=8, versions="2-10", flexible="8+"):
     """Store positions, if the member is of this generation."""
 
     group_id: str = string("0+")

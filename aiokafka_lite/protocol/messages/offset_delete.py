@@ -5,7 +5,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     int16,
@@ -49,9 +48,7 @@ class OffsetDeleteRequestTopic(Struct):
     partitions: list[OffsetDeleteRequestPartition] = array(OffsetDeleteRequestPartition, "0+")
 
 
-class OffsetDeleteRequest(
-    Request[OffsetDeleteResponse], key=47, versions="0", route=Route.COORDINATOR
-):
+class OffsetDeleteRequest(Request[OffsetDeleteResponse], key=47, versions="0"):
     """Delete offsets of topics that nobody in the group subscribes to."""
 
     group_id: str = string("0+")

@@ -15,7 +15,6 @@ from aiokafka_lite.protocol.schema import (
     ZERO_UUID,
     Request,
     Response,
-    Route,
     Struct,
     array,
     boolean,
@@ -176,9 +175,7 @@ class OffsetFetchRequestGroup(Struct):
     )
 
 
-class OffsetFetchRequest(
-    Request[OffsetFetchResponse], key=9, versions="1-10", flexible="6+", route=Route.COORDINATOR
-):
+class OffsetFetchRequest(Request[OffsetFetchResponse], key=9, versions="1-10", flexible="6+"):
     """Read positions of groups; with null topics all that are stored."""
 
     group_id: str = string("0-7")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     int16,
@@ -57,7 +56,7 @@ class OffsetForLeaderTopic(Struct):
 
 
 class OffsetForLeaderEpochRequest(
-    Request[OffsetForLeaderEpochResponse], key=23, versions="2-4", flexible="4+", route=Route.LEADER
+    Request[OffsetForLeaderEpochResponse], key=23, versions="2-4", flexible="4+"
 ):
     """Where do these leader epochs end?"""
 

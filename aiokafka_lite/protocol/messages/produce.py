@@ -14,7 +14,6 @@ from aiokafka_lite.protocol.schema import (
     Records,
     Request,
     Response,
-    Route,
     Struct,
     array,
     int16,
@@ -100,9 +99,7 @@ class TopicProduceData(Struct):
     partition_data: list[PartitionProduceData] = array(PartitionProduceData, "0+")
 
 
-class ProduceRequest(
-    Request[ProduceResponse], key=0, versions="3-13", flexible="9+", route=Route.LEADER
-):
+class ProduceRequest(Request[ProduceResponse], key=0, versions="3-13", flexible="9+"):
     """Append record batches; with acks=0 no answer comes."""
 
     transactional_id: str | None = string("3+", nullable="3+", default=None)  # KIP-98

@@ -5,7 +5,7 @@ v1 the lifetime of the session (KIP-368); v2 is flexible.
 
 from __future__ import annotations
 
-from aiokafka_lite.protocol.schema import Request, Response, Route, blob, int16, int64, string
+from aiokafka_lite.protocol.schema import Request, Response, blob, int16, int64, string
 
 
 class SaslAuthenticateResponse(Response):
@@ -18,7 +18,7 @@ class SaslAuthenticateResponse(Response):
 
 
 class SaslAuthenticateRequest(
-    Request[SaslAuthenticateResponse], key=36, versions="0-2", flexible="2+", route=Route.ANY
+    Request[SaslAuthenticateResponse], key=36, versions="0-2", flexible="2+"
 ):
     """A token from the client."""
 

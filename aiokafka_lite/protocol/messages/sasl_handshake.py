@@ -5,7 +5,7 @@ v1 is followed by SaslAuthenticate requests (KIP-152), v0 by bare tokens.
 
 from __future__ import annotations
 
-from aiokafka_lite.protocol.schema import Request, Response, Route, array, int16, string
+from aiokafka_lite.protocol.schema import Request, Response, array, int16, string
 
 
 class SaslHandshakeResponse(Response):
@@ -15,7 +15,7 @@ class SaslHandshakeResponse(Response):
     mechanisms: list[str] = array(string, "0+")
 
 
-class SaslHandshakeRequest(Request[SaslHandshakeResponse], key=17, versions="0-1", route=Route.ANY):
+class SaslHandshakeRequest(Request[SaslHandshakeResponse], key=17, versions="0-1"):
     """Ask for a mechanism."""
 
     mechanism: str = string("0+")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     blob,
@@ -35,9 +34,7 @@ class SyncGroupRequestAssignment(Struct):
     assignment: bytes = blob("0+")
 
 
-class SyncGroupRequest(
-    Request[SyncGroupResponse], key=14, versions="0-5", flexible="4+", route=Route.COORDINATOR
-):
+class SyncGroupRequest(Request[SyncGroupResponse], key=14, versions="0-5", flexible="4+"):
     """Ask for one's assignment; from the leader with those of all."""
 
     group_id: str = string("0+")

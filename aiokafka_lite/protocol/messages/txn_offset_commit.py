@@ -12,7 +12,6 @@ from aiokafka_lite._compat import override
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     int16,
@@ -64,7 +63,7 @@ class TxnOffsetCommitRequestTopic(Struct):
 
 
 class TxnOffsetCommitRequest(
-    Request[TxnOffsetCommitResponse], key=28, versions="0-5", flexible="3+", route=Route.COORDINATOR
+    Request[TxnOffsetCommitResponse], key=28, versions="0-5", flexible="3+"
 ):
     """Store positions that count once the transaction commits."""
 

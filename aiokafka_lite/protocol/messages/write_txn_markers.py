@@ -8,7 +8,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     boolean,
@@ -68,7 +67,7 @@ class WritableTxnMarker(Struct):
 
 
 class WriteTxnMarkersRequest(
-    Request[WriteTxnMarkersResponse], key=27, versions="1-2", flexible="1+", route=Route.LEADER
+    Request[WriteTxnMarkersResponse], key=27, versions="1-2", flexible="1+"
 ):
     """Write markers to partitions that the broker leads."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     int16,
@@ -74,9 +73,7 @@ class DescribeQuorumResponse(Response):
     nodes: list[Node] = array(Node, "2+")
 
 
-class DescribeQuorumRequest(
-    Request[DescribeQuorumResponse], key=55, versions="0-2", flexible="0+", route=Route.CONTROLLER
-):
+class DescribeQuorumRequest(Request[DescribeQuorumResponse], key=55, versions="0-2", flexible="0+"):
     """Describe the quorum of __cluster_metadata-0."""
 
     # Kafka gives these the names that structs of the answer have.

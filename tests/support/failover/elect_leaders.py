@@ -8,7 +8,6 @@ from __future__ import annotations
 from aiokafka_lite.protocol.schema import (
     Request,
     Response,
-    Route,
     Struct,
     array,
     int8,
@@ -48,9 +47,7 @@ class TopicPartitions(Struct):
     partitions: list[int] = array(int32, "0+")
 
 
-class ElectLeadersRequest(
-    Request[ElectLeadersResponse], key=43, versions="0-2", flexible="2+", route=Route.CONTROLLER
-):
+class ElectLeadersRequest(Request[ElectLeadersResponse], key=43, versions="0-2", flexible="2+"):
     """Elect leaders; types: 0 the preferred replica, 1 any that is alive.
 
     No topics (null) ask for all partitions.
