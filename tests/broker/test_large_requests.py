@@ -45,9 +45,9 @@ from aiokafka_lite.protocol.messages.produce import (
 from aiokafka_lite.protocol.schema import Request, Response, Struct
 from aiokafka_lite.protocol.wire import STRING, UUID, Array, Field, Fixed, Nested, Wire
 from aiokafka_lite.records import build_batch
-from tests.broker.groups.requests import await_coordinator
 from tests.broker.wire import fetch_partition
 from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import await_coordinator
 from tests.support.holds import Holds
 from tests.support.wire import RawClient
 

@@ -24,9 +24,9 @@ from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tests.broker.groups.requests import await_coordinator
 from tests.broker.wire import fetch, fetch_partition, list_offset, once_settled
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.group_requests import await_coordinator
 from tests.support.wire import RawClient
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3

@@ -12,8 +12,8 @@ from aiokafka_lite.cli.broker_security import read_users, user_option
 from aiokafka_lite.cli.problems import CommandError
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.sasl import Secret
-from tests.broker.security.sasl_client import log_in, scram_log_in
 from tests.broker.test_command import address_in, running
+from tests.support.sasl_client import log_in, scram_log_in
 from tests.support.wire import RawClient
 
 LISTEN = ("--listen", "127.0.0.1:0")

@@ -8,7 +8,7 @@ import pytest
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import ClientConfig, Connection, Pool
-from tests.client.scripted import ScriptedBroker
+from tests.support.scripted_broker import ScriptedBroker
 
 #: Everything that waits in these tests waits this long at most.
 TIMEOUT_S = 5.0

@@ -18,7 +18,7 @@ from aiokafka_lite.errors import AuthenticationFailedError, KafkaConnectionError
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from tests.client.conftest import closed_port, quick_config
-from tests.client.scripted import Do, ScriptedBroker
+from tests.support.scripted_broker import Do, ScriptedBroker, silence
 
 T = TypeVar("T")
 NewCluster = Callable[..., Cluster]
@@ -52,11 +52,6 @@ async def new_cluster(scope: TaskScope) -> AsyncIterator[NewCluster]:
     yield build
     for cluster in clusters:
         await cluster.close()
-
-
-def silence(*brokers: ScriptedBroker) -> None:
-    for broker in brokers:
-        broker.scripts[ApiVersionsRequest] = lambda _: Do.NOTHING
 
 
 @pytest.mark.every_loop

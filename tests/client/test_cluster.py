@@ -31,7 +31,7 @@ from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, Heartbea
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from aiokafka_lite.structs import TopicPartition
 from tests.client.conftest import TIMEOUT_S, closed_port, quick_config
-from tests.client.scripted import Answer, Asked, Do, ScriptedBroker, offered, topic
+from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, offered, topic
 
 NewCluster = Callable[[ClientConfig], Cluster]
 

@@ -26,7 +26,7 @@ from aiokafka_lite.protocol.messages.metadata import (
 )
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from tests.client.conftest import TIMEOUT_S
-from tests.client.scripted import Answer, Asked, Do, ScriptedBroker, always, topic
+from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, always, topic
 
 pytestmark = pytest.mark.every_loop
 

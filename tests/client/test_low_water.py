@@ -23,7 +23,7 @@ from aiokafka_lite.protocol.messages.fetch import (
 )
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tests.client.conftest import TIMEOUT_S
-from tests.client.scripted import Answer, Asked, Do, ScriptedBroker, always
+from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, always
 
 pytestmark = [
     pytest.mark.every_loop,

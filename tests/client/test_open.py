@@ -22,7 +22,7 @@ from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from tests.client.conftest import TIMEOUT_S, closed_port
-from tests.client.scripted import Answer, Asked, Do, ScriptedBroker, all_versions, offered
+from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, all_versions, offered
 
 KEY = ApiVersionsRequest.api_key
 

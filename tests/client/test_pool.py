@@ -16,7 +16,7 @@ from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tests.client.conftest import FIRST_BACKOFF_S, TIMEOUT_S, closed_port, quick_config
-from tests.client.scripted import Answer, Asked, Do, ScriptedBroker, offered
+from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, offered
 
 NewPool = Callable[[ClientConfig], Pool]
 

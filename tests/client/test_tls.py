@@ -19,7 +19,7 @@ from aiokafka_lite.protocol.messages.fetch import (
     PartitionData,
 )
 from tests.client.conftest import TIMEOUT_S
-from tests.client.scripted import ScriptedBroker, always
+from tests.support.scripted_broker import ScriptedBroker, always
 
 pytestmark = pytest.mark.every_loop
 

@@ -14,7 +14,7 @@ from aiokafka_lite.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from aiokafka_lite.structs import TopicPartition
-from tests.client.scripted import topic
+from tests.support.scripted_broker import topic
 
 ID_1, ID_2 = b"1" * 16, b"2" * 16
 TP = TopicPartition("t", 0)

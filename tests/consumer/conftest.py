@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite.consumer.delivery import ready
-from tests.consumer.iterations import ITERATIONS, Iteration
+from tests.support.iterations import ITERATIONS, Iteration
 
 
 @pytest.fixture(params=["compiled", "python"])

@@ -13,8 +13,9 @@ from aiokafka_lite.errors import IllegalOperation, UnknownTopicOrPartitionError
 from aiokafka_lite.protocol.messages.list_offsets import ListOffsetsRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import LATEST, KafkaHandle, unique
+from tests.support.reading import reading
+from tests.support.rows import rows
 
 
 # --- committed -----------------------------------------------------------------------------

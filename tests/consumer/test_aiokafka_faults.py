@@ -38,8 +38,9 @@ from aiokafka_lite.consumer.assignors import (
 from aiokafka_lite.errors import DeserializationError, GroupAuthorizationFailedError
 from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.reading import reading
+from tests.support.rows import rows
 
 
 @pytest.fixture

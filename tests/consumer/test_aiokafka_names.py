@@ -9,8 +9,9 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.buffer.chunk import Record
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaError, RecordTooLargeError
 from aiokafka_lite.structs import BrokerMetadata, TopicPartition
-from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.reading import reading
+from tests.support.rows import rows
 
 
 async def test_names_answer_in_a_group(kafka: KafkaHandle) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import Final
@@ -16,8 +16,9 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.rows import rows
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.one_loop_each
 
@@ -35,13 +36,6 @@ def consumer_of(
         auto_offset_reset="earliest",
         **arguments,
     )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so, which no event tells of both libraries."""
-    async with timeout(30):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

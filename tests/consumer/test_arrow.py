@@ -11,10 +11,11 @@ import pytest
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import reading, rows
-from tests.consumer.test_delivery import committed, eventually
-from tests.consumer.test_transactions import write_transactions
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.reading import committed, reading
+from tests.support.rows import rows
+from tests.support.transactions import write_transactions
+from tests.support.waiting import eventually
 
 pytest.importorskip("pyarrow", reason="rows are for pyarrow: pip install pyarrow")
 

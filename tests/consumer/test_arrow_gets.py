@@ -18,8 +18,8 @@ from aiokafka_lite.errors import (
     OffsetOutOfRangeError,
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.consumer.buffers import A, B, Buffers, batch
-from tests.records.crafted import message
+from tests.support.buffers import A, B, Buffers, batch
+from tests.support.crafted import message
 
 pytest.importorskip("pyarrow", reason="rows are for pyarrow: pip install pyarrow")
 

@@ -15,8 +15,8 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
 from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.consumer.test_consumer import reading
 from tests.support.cluster import KafkaHandle
+from tests.support.reading import reading
 
 pytestmark = pytest.mark.one_loop_each
 

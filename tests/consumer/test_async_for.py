@@ -16,10 +16,11 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.delivery import _iteration_py
 from aiokafka_lite.errors import RecordTooLargeError
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
-from tests.consumer.iterations import ITERATIONS, Iteration
-from tests.consumer.test_consumer import reading, rows
-from tests.records.test_decoders import BROKEN, NOT_BUILT
 from tests.support.cluster import KafkaHandle
+from tests.support.extensions import BROKEN, NOT_BUILT
+from tests.support.iterations import ITERATIONS, Iteration
+from tests.support.reading import reading
+from tests.support.rows import rows
 
 Record: TypeAlias = ConsumerRecord
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from aiokafka_lite.consumer.buffer.chunk import Record
-from tests.consumer.buffers import A, Buffers, batch
-from tests.consumer.iterations import (
+from tests.support.buffers import A, Buffers, batch
+from tests.support.iterations import (
     Iteration,
     PlainReader,
     Reader,

@@ -23,9 +23,9 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.events import ConsumerEvent, RecordSkipped
 from aiokafka_lite.records.batch import reseal
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
-from tests.consumer.buffers import A, B, Buffers, batch
-from tests.consumer.test_consumer import reading
+from tests.support.buffers import A, B, Buffers, batch
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.reading import reading
 
 
 def number(value: bytes | None) -> object:

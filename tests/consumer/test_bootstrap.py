@@ -10,9 +10,8 @@ import pytest
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import KafkaConnectionError
-from tests.client.scripted import ScriptedBroker
-from tests.client.test_bootstrap import silence
 from tests.support.cluster import KafkaHandle
+from tests.support.scripted_broker import ScriptedBroker, silence
 
 
 @pytest.fixture

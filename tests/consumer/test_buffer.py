@@ -16,7 +16,7 @@ from aiokafka_lite.errors import (
     OffsetOutOfRangeError,
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.consumer.buffers import A, B, Buffers, batch
+from tests.support.buffers import A, B, Buffers, batch
 
 
 async def test_poll_returns_records_in_order_and_moves_the_position() -> None:

@@ -18,11 +18,12 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.structs import OffsetAndTimestamp, TopicPartition
 from tests.conftest import LONG
-from tests.consumer.iterations import ITERATIONS
-from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.interruptions import How, Interrupted, Stepped, interrupted
+from tests.support.iterations import ITERATIONS
 from tests.support.leftovers import nothing_left
+from tests.support.reading import reading
+from tests.support.rows import rows
 
 PATIENCE_S = 30.0
 COUNT = 60

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import pytest
 
@@ -24,43 +23,8 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.structs import OffsetAndTimestamp, TopicPartition
 from tests.support.cluster import KafkaHandle
-
-Rows = list[tuple[bytes | None, bytes | None]]
-
-
-def rows(first: int, count: int) -> Rows:
-    return [(b"%d" % i, b"value %d" % i) for i in range(first, first + count)]
-
-
-@asynccontextmanager
-async def reading(
-    kafka: KafkaHandle,
-    *topics: str,
-    consumer_class: type[AIOKafkaConsumer] = AIOKafkaConsumer,
-    **arguments: object,
-) -> AsyncIterator[AIOKafkaConsumer]:
-    """A started consumer that reads from the beginning, unless told otherwise."""
-    settings: dict[str, object] = {
-        "bootstrap_servers": kafka.bootstrap_servers,
-        "auto_offset_reset": "earliest",
-        **arguments,
-    }
-    consumer = consumer_class(*topics, **settings)  # type: ignore[arg-type]
-    async with consumer:
-        yield consumer
-
-
-async def offsets_read(consumer: AIOKafkaConsumer, count: int) -> dict[int, list[int]]:
-    """The offsets of the next `count` records, by partition."""
-    found: dict[int, list[int]] = {}
-    total = 0
-    while total < count:
-        batches = await consumer.poll(timeout_ms=10_000)
-        assert batches, f"only {total} of {count} records came"
-        for tp, batch in batches.items():
-            found.setdefault(tp.partition, []).extend(record.offset for record in batch)
-            total += len(batch)
-    return found
+from tests.support.reading import offsets_read, reading
+from tests.support.rows import rows
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
 import pytest
@@ -12,27 +11,11 @@ from aiokafka_lite.client.config import parse_address
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.proxy import Proxy, send_through
-
-
-async def committed(kafka: KafkaHandle, group: str, tp: TopicPartition) -> int | None:
-    """The group's committed offset, asked by a consumer that commits nothing."""
-    async with reading(kafka, group_id=group, enable_auto_commit=False) as observer:
-        observer.assign([tp])
-        return await observer.committed(tp)
-
-
-async def eventually(read: Callable[[], Awaitable[object]], expected: object) -> None:
-    """Wait until an answer is as expected, for some seconds at most."""
-    found: object = None
-    for _ in range(100):
-        found = await read()
-        if found == expected:
-            return
-        await asyncio.sleep(0.05)
-    assert found == expected
+from tests.support.reading import committed, reading
+from tests.support.rows import rows
+from tests.support.waiting import eventually
 
 
 async def test_a_clean_exit_commits_all_that_was_handed_out(kafka: KafkaHandle) -> None:

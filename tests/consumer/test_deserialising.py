@@ -24,9 +24,9 @@ from aiokafka_lite.errors import (
     KafkaTimeoutError,
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.consumer.buffers import A, B, Buffers
-from tests.consumer.test_consumer import reading
+from tests.support.buffers import A, B, Buffers
 from tests.support.cluster import KafkaHandle
+from tests.support.reading import reading
 
 
 def understand(item: Serialized) -> object:

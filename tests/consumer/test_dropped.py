@@ -20,9 +20,10 @@ from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import ConsumerStoppedError
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.leftovers import nothing_left
+from tests.support.reading import reading
+from tests.support.rows import rows
 
 PATIENCE_S = 20.0
 TEN = [NewRecord(b"%d" % number) for number in range(10)]

@@ -23,9 +23,10 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.records.batch import reseal
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import reading, rows
-from tests.records.crafted import raw_batch
 from tests.support.cluster import KafkaHandle
+from tests.support.crafted import raw_batch
+from tests.support.reading import reading
+from tests.support.rows import rows
 
 MIB: Final = 2**20
 TP: Final = TopicPartition("orders", 1)

@@ -31,8 +31,10 @@ from aiokafka_lite.events import (
     TopicDeleted,
 )
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import offsets_read, reading, rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.events import next_of
+from tests.support.reading import offsets_read, reading
+from tests.support.rows import rows
 
 A = TopicPartition("t", 0)
 
@@ -172,18 +174,6 @@ def test_every_event_has_a_name_of_its_own() -> None:
 
 
 # --- What is published, and when ----------------------------------------------------------------
-async def next_of(
-    subscription: EventSubscription, event_class: type[ConsumerEvent]
-) -> ConsumerEvent:
-    """The next event of a class; others are passed over."""
-
-    async def wait() -> ConsumerEvent:
-        async for event in subscription:
-            if isinstance(event, event_class):
-                return event
-        raise AssertionError(f"no {event_class.__name__} came")
-
-    return await asyncio.wait_for(wait(), 20)
 
 
 async def test_without_a_group_the_assignment_is_told(kafka: KafkaHandle) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -23,8 +23,10 @@ from aiokafka_lite.errors import (
     OffsetOutOfRangeError,
 )
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import offsets_read, reading, rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.reading import consumer_of, offsets_read, reading
+from tests.support.rows import rows
+from tests.support.waiting import until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -33,7 +35,7 @@ def cause_of(consumer: AIOKafkaConsumer, tp: TopicPartition) -> Cause:
     return diagnose(consumer._engine, tp, asyncio.get_running_loop().time()).cause
 
 
-async def until(consumer: AIOKafkaConsumer, tp: TopicPartition, cause: Cause) -> str:
+async def until_cause(consumer: AIOKafkaConsumer, tp: TopicPartition, cause: Cause) -> str:
     """Wait until a partition has this cause; return the sentence."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + 15
@@ -41,15 +43,6 @@ async def until(consumer: AIOKafkaConsumer, tp: TopicPartition, cause: Cause) ->
         assert loop.time() < deadline, f"not {cause} but: {consumer.explain(tp)}"
         await asyncio.sleep(0.002)
     return consumer.explain(tp)
-
-
-async def eventually(condition: Callable[[], object]) -> None:
-    """Wait until something is so."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + 15
-    while not condition():
-        assert loop.time() < deadline
-        await asyncio.sleep(0.002)
 
 
 def is_in_request(consumer: AIOKafkaConsumer, tp: TopicPartition) -> bool:
@@ -65,16 +58,6 @@ async def broker() -> AsyncIterator[Broker]:
     async with Broker() as broker:
         broker.create_topic("t", 2)
         yield broker
-
-
-def consumer_of(broker: Broker, *topics: str, **settings: object) -> AIOKafkaConsumer:
-    return AIOKafkaConsumer(
-        *topics,
-        bootstrap_servers=broker.bootstrap_servers,
-        auto_offset_reset="earliest",
-        retry_backoff_ms=10,
-        **settings,  # type: ignore[arg-type]
-    )
 
 
 # --- The consumer -----------------------------------------------------------------------------
@@ -94,8 +77,8 @@ async def test_while_it_joins_its_group(broker: Broker) -> None:
     consumer = consumer_of(broker, "t", group_id="g")
     with broker.on("JoinGroup").hold() as rule:
         starting = asyncio.ensure_future(consumer.start())
-        await eventually(lambda: rule.hits)
-        assert await until(consumer, T0, Cause.STARTING) == (
+        await until(lambda: rule.hits)
+        assert await until_cause(consumer, T0, Cause.STARTING) == (
             "the consumer is starting: it joins group g (JOINING)"
         )
         rule.release()
@@ -107,8 +90,8 @@ async def test_while_it_waits_for_a_topic_or_a_broker(broker: Broker) -> None:
     consumer = consumer_of(broker, "not-there", allow_auto_create_topics=False)
     starting = asyncio.ensure_future(consumer.start())
     await asyncio.sleep(0)
-    assert "looks for a broker" in await until(consumer, T0, Cause.STARTING)
-    await eventually(lambda: "waits for metadata of not-there" in consumer.explain(T0))
+    assert "looks for a broker" in await until_cause(consumer, T0, Cause.STARTING)
+    await until(lambda: "waits for metadata of not-there" in consumer.explain(T0))
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
@@ -123,7 +106,7 @@ async def test_a_task_that_died(kafka: KafkaHandle) -> None:
             raise ZeroDivisionError("a bug")
 
         consumer._engine.running.scopes[0].spawn(die(), name="bug")
-        text = await until(consumer, TopicPartition(topic, 0), Cause.TASK_DIED)
+        text = await until_cause(consumer, TopicPartition(topic, 0), Cause.TASK_DIED)
         assert "ZeroDivisionError('a bug')" in text
 
 
@@ -139,7 +122,7 @@ async def test_what_is_not_assigned(kafka: KafkaHandle) -> None:
         assert "not among the partitions given to assign()" in consumer.explain(other)
         consumer.unsubscribe()
         consumer.subscribe([topic])
-        await eventually(lambda: tp in consumer.assignment())
+        await until(lambda: tp in consumer.assignment())
         assert "topic 'u' is not subscribed" in consumer.explain(TopicPartition("u", 0))
         assert "know no partition 7" in consumer.explain(TopicPartition(topic, 7))
 
@@ -151,11 +134,11 @@ async def test_what_another_member_has(kafka: KafkaHandle) -> None:
         reading(kafka, topic, group_id=group, heartbeat_interval_ms=100) as first,
         reading(kafka, topic, group_id=group, heartbeat_interval_ms=100) as second,
     ):
-        await eventually(
+        await until(
             lambda: first._engine.running.membership.is_settled and len(first.assignment()) < 2
         )
         without = first if not first.assignment() else second
-        assert f"another member of group {group} has it" in await until(
+        assert f"another member of group {group} has it" in await until_cause(
             without, tp, Cause.NOT_ASSIGNED
         )
 
@@ -176,9 +159,9 @@ async def test_a_partition_that_a_rebalance_holds(kafka: KafkaHandle) -> None:
     group = unique("group")
     async with reading(kafka, group_id=group, heartbeat_interval_ms=100) as consumer:
         consumer.subscribe([topic], listener=Listener())
-        await eventually(lambda: told)
+        await until(lambda: told)
         consumer.subscribe([topic], listener=Listener())
-        await eventually(lambda: len(told) >= 3)
+        await until(lambda: len(told) >= 3)
     assert {cause for cause, _ in told} == {Cause.REBALANCING}
     assert "waits for the listener" in told[0][1]
     assert "is given back" in told[1][1]
@@ -190,7 +173,7 @@ async def test_a_consumer_that_has_left_its_group(kafka: KafkaHandle) -> None:
     async with reading(
         kafka, topic, group_id=unique("group"), max_poll_interval_ms=100
     ) as consumer:
-        text = await until(consumer, tp, Cause.OUT_OF_GROUP)
+        text = await until_cause(consumer, tp, Cause.OUT_OF_GROUP)
         assert "within max_poll_interval_ms: the next get joins again" in text
         assert consumer.health().verdict == "degraded"
 
@@ -202,12 +185,12 @@ async def test_an_error_that_waits_for_the_next_get(kafka: KafkaHandle) -> None:
     tp = TopicPartition(topic, 0)
     async with reading(kafka, topic, auto_offset_reset="none") as consumer:
         consumer.seek(tp, 99)
-        text = await until(consumer, tp, Cause.ERROR_WAITS)
+        text = await until_cause(consumer, tp, Cause.ERROR_WAITS)
         assert re.search("the next get raises .*OffsetOutOfRangeError.*; seek to go on", text)
         with pytest.raises(OffsetOutOfRangeError):
             await consumer.getone()
         consumer.seek(tp, 0)
-        await until(consumer, tp, Cause.BUFFERED)
+        await until_cause(consumer, tp, Cause.BUFFERED)
 
 
 async def test_a_record_that_no_get_comes_past(kafka: KafkaHandle) -> None:
@@ -225,7 +208,7 @@ async def test_a_record_that_no_get_comes_past(kafka: KafkaHandle) -> None:
             assert "at offset 0 cannot be deserialised" in consumer.explain(tp)
             assert consumer.health().verdict == "degraded"
         consumer.seek(tp, 1)
-        await until(consumer, tp, Cause.BUFFERED)
+        await until_cause(consumer, tp, Cause.BUFFERED)
 
 
 async def test_an_error_of_the_consumer_as_a_whole(broker: Broker) -> None:
@@ -257,10 +240,10 @@ async def test_paused_and_buffered(kafka: KafkaHandle) -> None:
     await kafka.produce(topic, 0, rows(0, 5))
     tp = TopicPartition(topic, 0)
     async with reading(kafka, topic) as consumer:
-        text = await until(consumer, tp, Cause.BUFFERED)
+        text = await until_cause(consumer, tp, Cause.BUFFERED)
         assert "records from offset 0 on are buffered: the application has not asked" in text
         assert (await consumer.getone()).offset == 0
-        assert "from offset 1 on" in await until(consumer, tp, Cause.BUFFERED)
+        assert "from offset 1 on" in await until_cause(consumer, tp, Cause.BUFFERED)
         consumer.pause(tp)
         assert cause_of(consumer, tp) is Cause.PAUSED
         assert consumer.explain(tp) == "it is paused: call resume(); what was fetched is kept"
@@ -272,7 +255,7 @@ async def test_buffered_while_a_get_waits_for_others(kafka: KafkaHandle) -> None
     tp, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
     async with reading(kafka, topic) as consumer:
         getting = asyncio.ensure_future(consumer.getone(other))
-        assert "waits for other partitions" in await until(consumer, tp, Cause.BUFFERED)
+        assert "waits for other partitions" in await until_cause(consumer, tp, Cause.BUFFERED)
         getting.cancel()
 
 
@@ -280,19 +263,19 @@ async def test_buffered_while_a_get_waits_for_others(kafka: KafkaHandle) -> None
 async def test_a_committed_offset_that_is_asked_for(broker: Broker) -> None:
     with broker.on("OffsetFetch").hold() as rule:
         async with consumer_of(broker, "t", group_id="g") as consumer:
-            text = await until(consumer, T0, Cause.AWAITING_COMMITTED)
+            text = await until_cause(consumer, T0, Cause.AWAITING_COMMITTED)
             assert re.search(r"asked of node \d+, the coordinator of group g", text)
             rule.release()
-            await until(consumer, T0, Cause.AT_END)
+            await until_cause(consumer, T0, Cause.AT_END)
 
 
 async def test_a_position_that_is_reset(broker: Broker) -> None:
     with broker.on("ListOffsets").hold() as rule:
         async with consumer_of(broker, "t") as consumer:
-            text = await until(consumer, T0, Cause.AWAITING_RESET)
+            text = await until_cause(consumer, T0, Cause.AWAITING_RESET)
             assert "is being reset to the earliest offset, no committed offset" in text
             rule.release()
-            await until(consumer, T0, Cause.AT_END)
+            await until_cause(consumer, T0, Cause.AT_END)
 
 
 async def test_a_position_that_is_compared_with_a_new_leader() -> None:
@@ -303,10 +286,10 @@ async def test_a_position_that_is_compared_with_a_new_leader() -> None:
             await consumer.getone()
             with broker.on("OffsetForLeaderEpoch").hold() as rule:
                 await broker.stop_node(broker.leader_of(T0))
-                text = await until(consumer, T0, Cause.AWAITING_VALIDATION)
+                text = await until_cause(consumer, T0, Cause.AWAITING_VALIDATION)
                 assert "whether its log has what was read before offset 1" in text
                 rule.release()
-            await until(consumer, T0, Cause.AT_END)
+            await until_cause(consumer, T0, Cause.AT_END)
 
 
 # --- The broker -------------------------------------------------------------------------------
@@ -314,11 +297,11 @@ async def test_a_partition_without_a_leader() -> None:
     async with Broker(nodes=2) as broker:
         broker.create_topic("t", 2, replication_factor=1)
         async with consumer_of(broker, "t") as consumer:
-            await until(consumer, T0, Cause.AT_END)
-            await until(consumer, T1, Cause.AT_END)
+            await until_cause(consumer, T0, Cause.AT_END)
+            await until_cause(consumer, T1, Cause.AT_END)
             lost = T0 if broker.leader_of(T0) != broker.live_nodes[0].id else T1
             await broker.stop_node(broker.leader_of(lost))
-            assert "has no leader at present" in await until(consumer, lost, Cause.NO_LEADER)
+            assert "has no leader at present" in await until_cause(consumer, lost, Cause.NO_LEADER)
             health = consumer.health()
             assert health.verdict == "degraded"
             assert any(f"t/{lost.partition}: the partition has no leader" in reason
@@ -330,8 +313,8 @@ async def test_a_topic_that_nothing_is_known_of(broker: Broker) -> None:
         tp = TopicPartition("not-there", 0)
         consumer.assign([tp])
         consumer.seek(tp, 0)
-        assert "metadata of topic 'not-there'" in await until(consumer, tp, Cause.NO_LEADER)
-        await eventually(lambda: "may have been deleted" in consumer.explain(tp))
+        assert "metadata of topic 'not-there'" in await until_cause(consumer, tp, Cause.NO_LEADER)
+        await until(lambda: "may have been deleted" in consumer.explain(tp))
 
 
 async def test_a_broker_that_is_gone() -> None:
@@ -339,8 +322,8 @@ async def test_a_broker_that_is_gone() -> None:
         broker.create_topic("t")
         consumer = consumer_of(broker, "t")
         await consumer.start()
-        await until(consumer, T0, Cause.AT_END)
-    text = await until(consumer, T0, Cause.BROKER_DOWN)
+        await until_cause(consumer, T0, Cause.AT_END)
+    text = await until_cause(consumer, T0, Cause.BROKER_DOWN)
     assert re.search(r"node 1 at 127.0.0.1:\d+ has not been reachable for", text)
     await consumer.stop()
 
@@ -348,16 +331,16 @@ async def test_a_broker_that_is_gone() -> None:
 async def test_a_backoff(broker: Broker) -> None:
     with broker.on("Fetch").fail(KafkaStorageError, times=None):
         async with consumer_of(broker, "t") as consumer:
-            text = await until(consumer, T0, Cause.BACKING_OFF)
+            text = await until_cause(consumer, T0, Cause.BACKING_OFF)
             assert re.search("in a backoff for .* because of KafkaStorageError", text)
 
 
 async def test_a_throttle(broker: Broker) -> None:
     broker.on("Fetch").throttle(0.5, times=1)
     async with consumer_of(broker, "t", fetch_max_wait_ms=10) as consumer:
-        text = await until(consumer, T0, Cause.THROTTLED)
+        text = await until_cause(consumer, T0, Cause.THROTTLED)
         assert re.search("node 1 throttles this client for another [0-9]+ ms", text)
-        await until(consumer, T0, Cause.AT_END)
+        await until_cause(consumer, T0, Cause.AT_END)
 
 
 async def test_a_connection_that_is_being_opened(broker: Broker) -> None:
@@ -367,14 +350,14 @@ async def test_a_connection_that_is_being_opened(broker: Broker) -> None:
         with broker.on_connect().silence(times=None):
             consumer.assign([T0])
             consumer.seek(T0, 0)
-            assert "is being opened" in await until(consumer, T0, Cause.CONNECTING)
+            assert "is being opened" in await until_cause(consumer, T0, Cause.CONNECTING)
 
 
 # --- The fetch --------------------------------------------------------------------------------
 async def test_a_fetch_in_flight(broker: Broker) -> None:
     with broker.on("Fetch").hold() as rule:
         async with consumer_of(broker, "t") as consumer:
-            text = await until(consumer, T0, Cause.FETCHING)
+            text = await until_cause(consumer, T0, Cause.FETCHING)
             assert re.fullmatch(r"a fetch is in flight to node 1 for \d+ ms, from offset 0", text)
             rule.release()
 
@@ -385,7 +368,7 @@ async def test_the_end_of_the_log(kafka: KafkaHandle) -> None:
     tp = TopicPartition(topic, 0)
     async with reading(kafka, topic) as consumer:
         await offsets_read(consumer, 5)
-        text = await until(consumer, tp, Cause.AT_END)
+        text = await until_cause(consumer, tp, Cause.AT_END)
         assert text.startswith("it is at the end of the log, offset 5: nothing new; a fetch is")
 
 
@@ -407,7 +390,7 @@ async def test_an_open_transaction(kafka: KafkaHandle) -> None:
     tp = TopicPartition(topic, 0)
     async with reading(kafka, topic, isolation_level="read_committed") as consumer:
         await offsets_read(consumer, 2)
-        text = await until(consumer, tp, Cause.OPEN_TRANSACTION)
+        text = await until_cause(consumer, tp, Cause.OPEN_TRANSACTION)
         assert (
             "a transaction is open at offset 2 (the last stable offset; the log ends at 3)" in text
         )
@@ -419,13 +402,13 @@ async def test_a_partition_that_the_request_in_flight_does_not_have(kafka: Kafka
     topic = await kafka.create_topic(partitions=2)
     tp, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
     async with reading(kafka, topic, fetch_max_wait_ms=200) as consumer:
-        await until(consumer, tp, Cause.AT_END)
+        await until_cause(consumer, tp, Cause.AT_END)
         consumer.pause(tp)
-        await eventually(lambda: not is_in_request(consumer, tp))
-        await until(consumer, other, Cause.AT_END)
+        await until(lambda: not is_in_request(consumer, tp))
+        await until_cause(consumer, other, Cause.AT_END)
         consumer.resume(tp)
-        assert "was sent before" in await until(consumer, tp, Cause.AWAITING_ANSWER)
-        await until(consumer, tp, Cause.AT_END)
+        assert "was sent before" in await until_cause(consumer, tp, Cause.AWAITING_ANSWER)
+        await until_cause(consumer, tp, Cause.AT_END)
 
 
 async def test_a_partition_behind_an_answer_that_was_not_taken(kafka: KafkaHandle) -> None:
@@ -433,11 +416,11 @@ async def test_a_partition_behind_an_answer_that_was_not_taken(kafka: KafkaHandl
     await kafka.produce(topic, 0, rows(0, 5))
     tp, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
     async with reading(kafka, topic) as consumer:
-        await until(consumer, tp, Cause.BUFFERED)
-        text = await until(consumer, other, Cause.ANSWER_NOT_TAKEN)
+        await until_cause(consumer, tp, Cause.BUFFERED)
+        text = await until_cause(consumer, other, Cause.ANSWER_NOT_TAKEN)
         assert "the next fetch is sent when the application comes for it" in text
         await offsets_read(consumer, 5)
-        await until(consumer, other, Cause.AT_END)
+        await until_cause(consumer, other, Cause.AT_END)
 
 
 async def test_a_buffer_that_is_full(kafka: KafkaHandle) -> None:
@@ -445,28 +428,28 @@ async def test_a_buffer_that_is_full(kafka: KafkaHandle) -> None:
     await kafka.produce(topic, 0, [(None, b"x" * 60_000)] * 2)
     tp, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
     async with reading(kafka, topic, max_buffered_bytes=100_000) as consumer:
-        await until(consumer, tp, Cause.BUFFERED)
+        await until_cause(consumer, tp, Cause.BUFFERED)
         assert await consumer.poll(max_records=1)
-        text = await until(consumer, other, Cause.NO_BUDGET)
+        text = await until_cause(consumer, other, Cause.NO_BUDGET)
         assert re.match(r"1\d{5} of max_buffered_bytes=100000 are in use", text)
         assert await consumer.poll(max_records=1)
-        await until(consumer, other, Cause.AT_END)
+        await until_cause(consumer, other, Cause.AT_END)
 
 
 async def test_a_fetch_that_is_about_to_be_sent(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     tp = TopicPartition(topic, 0)
     async with reading(kafka, topic, fetch_max_wait_ms=50) as consumer:
-        await until(consumer, tp, Cause.AT_END)
+        await until_cause(consumer, tp, Cause.AT_END)
         consumer.unsubscribe()
         running = consumer._engine.running
-        await eventually(lambda: not running.sources._sources)
+        await until(lambda: not running.sources._sources)
         consumer.assign([tp])
         consumer.seek(tp, 0)
-        assert "from offset 0 is about to be sent" in await until(
+        assert "from offset 0 is about to be sent" in await until_cause(
             consumer, tp, Cause.ABOUT_TO_FETCH
         )
-        await until(consumer, tp, Cause.AT_END)
+        await until_cause(consumer, tp, Cause.AT_END)
 
 
 def test_every_cause_is_driven_by_a_test() -> None:

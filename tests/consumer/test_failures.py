@@ -12,8 +12,9 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import ConsumerStoppedError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.consumer.test_consumer import offsets_read, reading, rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.reading import offsets_read, reading
+from tests.support.rows import rows
 
 
 async def test_stop_returns_in_time_without_a_broker_and_says_what_is_lost() -> None:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.buffers import A, B, Buffers, batch
-from tests.consumer.test_consumer import reading, rows
+from tests.support.buffers import A, B, Buffers, batch
 from tests.support.cluster import KafkaHandle
+from tests.support.reading import reading
+from tests.support.rows import rows
 
 pytestmark = pytest.mark.one_loop_each
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -14,23 +14,16 @@ from aiokafka_lite.consumer.fetching.session import FINAL_EPOCH, FetchSession
 from aiokafka_lite.errors import FetchSessionIdNotFound
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import offsets_read, reading, rows
 from tests.support.cluster import KafkaHandle
+from tests.support.reading import offsets_read, reading
+from tests.support.rows import rows
+from tests.support.waiting import until
 
 
 def session_of(consumer: AIOKafkaConsumer) -> FetchSession:
     """The session with the only broker that is read from."""
     (node,) = consumer._engine.running.sources._sources.values()
     return node._session
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what will come by itself: the answer to a long poll."""
-    for _ in range(2_000):
-        if is_so():
-            return
-        await asyncio.sleep(0.005)
-    raise TimeoutError
 
 
 async def fetch_code(kafka: KafkaHandle, session_id: int, epoch: int) -> int:

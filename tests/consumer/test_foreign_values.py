@@ -12,8 +12,9 @@ import pytest
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.reading import reading
+from tests.support.rows import rows
 
 Theirs: Final = aiokafka.structs.TopicPartition
 

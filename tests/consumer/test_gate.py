@@ -10,7 +10,7 @@ import pytest
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.gate import Gate, Hold
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaConnectionError, KafkaStorageError
-from tests.consumer.buffers import Buffers, batch
+from tests.support.buffers import Buffers, batch
 
 
 def stopped() -> ConsumerStoppedError:

@@ -20,15 +20,18 @@ from aiokafka_lite.errors import (
     KafkaStorageError,
 )
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import offsets_read, reading, rows
-from tests.consumer.test_explain import consumer_of, eventually
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.reading import consumer_of, offsets_read, reading
+from tests.support.rows import rows
+from tests.support.waiting import until
 
 T0 = TopicPartition("t", 0)
 V = TypeVar("V")
 
 
-async def until(consumer: AIOKafkaConsumer, is_reached: Callable[[Health], object]) -> Health:
+async def until_health(
+    consumer: AIOKafkaConsumer, is_reached: Callable[[Health], object]
+) -> Health:
     """Wait until the health is as wanted."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + 20
@@ -66,8 +69,8 @@ async def test_before_the_start_while_it_runs_and_after_the_stop(kafka: KafkaHan
         0.0,
     )
     await consumer.start()
-    health = await until(consumer, lambda health: health.last_fetch_s is not None)
-    health = await until(consumer, is_ok)
+    health = await until_health(consumer, lambda health: health.last_fetch_s is not None)
+    health = await until_health(consumer, is_ok)
     assert health.is_ok
     assert health.last_heartbeat_s is None
     assert health.lag == 0
@@ -83,11 +86,11 @@ async def test_while_it_starts(broker: Broker) -> None:
     consumer = consumer_of(broker, "t", group_id="g")
     with broker.on("JoinGroup").hold() as rule:
         starting = asyncio.ensure_future(consumer.start())
-        health = await until(consumer, says("it joins group g"))
+        health = await until_health(consumer, says("it joins group g"))
         assert health.verdict == "degraded"
         rule.release()
         await starting
-    await until(consumer, is_ok)
+    await until_health(consumer, is_ok)
     await consumer.stop()
 
 
@@ -96,7 +99,7 @@ async def test_a_join_that_takes_long_says_whom_it_waits_for(broker: Broker) -> 
     consumer = consumer_of(broker, "t", group_id="g", **settings)
     with broker.on("JoinGroup").hold() as rule:
         starting = asyncio.ensure_future(consumer.start())
-        await until(consumer, says("it joins group g (JOINING)"))
+        await until_health(consumer, says("it joins group g (JOINING)"))
         later = asyncio.get_running_loop().time() + 12.0
         (reason, *_) = examine(consumer._engine, later).reasons
         assert "JOINING, for 12" in reason
@@ -105,7 +108,7 @@ async def test_a_join_that_takes_long_says_whom_it_waits_for(broker: Broker) -> 
         assert "rebalance timeout is, here 60 s" in reason
         rule.release()
         await starting
-    await until(consumer, is_ok)
+    await until_health(consumer, is_ok)
     await consumer.stop()
 
 
@@ -125,7 +128,7 @@ async def test_a_start_that_failed_says_why_and_that_it_may_be_called_again(
     assert consumer.explain(T0) == reason
     await broker.start_node(1)
     await consumer.start()
-    await until(consumer, is_ok)
+    await until_health(consumer, is_ok)
     await consumer.stop()
 
 
@@ -133,22 +136,22 @@ async def test_where_no_broker_can_be_reached_one_line_says_why_and_what_comes_o
     async with Broker() as broker:
         broker.create_topic("t", 6)
         async with consumer_of(broker, "t", group_id="g", heartbeat_interval_ms=20) as consumer:
-            await until(consumer, is_ok)
+            await until_health(consumer, is_ok)
             await broker.stop_node(1, clean=False)
-            health = await until(consumer, says("connection refused"))
+            health = await until_health(consumer, says("connection refused"))
             (reason,) = health.reasons
             assert reason.startswith("no broker can be reached, for")
             assert reason.count("refused") == 1
             assert "6 partitions are not read" in reason
             assert "group g hears nothing of this member" in reason
             await broker.start_node(1)
-            await until(consumer, is_ok)
+            await until_health(consumer, is_ok)
 
 
 async def test_a_task_that_died_is_death_at_once(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with reading(kafka, topic) as consumer:
-        await until(consumer, is_ok)
+        await until_health(consumer, is_ok)
 
         async def die() -> None:
             raise ZeroDivisionError("a bug")
@@ -166,7 +169,7 @@ async def test_a_task_that_is_restarted_degrades_until_it_has_recovered(
 ) -> None:
     topic = await kafka.create_topic()
     async with reading(kafka, topic) as consumer:
-        await until(consumer, is_ok)
+        await until_health(consumer, is_ok)
         attempts = 0
 
         async def fail_once() -> None:
@@ -176,10 +179,10 @@ async def test_a_task_that_is_restarted_degrades_until_it_has_recovered(
                 raise KafkaConnectionError("it passes")
 
         consumer._engine.running.scopes[1].supervise(fail_once, name="flaky", first_delay_s=0.05)
-        health = await until(consumer, says("flaky (positions) failed and is tried again"))
+        health = await until_health(consumer, says("flaky (positions) failed and is tried again"))
         assert health.verdict == "degraded"
         assert "KafkaConnectionError: it passes" in health.reasons[0]
-        await until(consumer, is_ok)
+        await until_health(consumer, is_ok)
 
 
 async def test_no_broker_is_told_from_no_data() -> None:
@@ -187,9 +190,9 @@ async def test_no_broker_is_told_from_no_data() -> None:
         broker.create_topic("t")
         consumer = consumer_of(broker, "t")
         await consumer.start()
-        assert (await until(consumer, is_ok)).reasons == ()
+        assert (await until_health(consumer, is_ok)).reasons == ()
         assert await consumer.poll(timeout_ms=10) == {}
-    health = await until(consumer, says("no broker can be reached, for"))
+    health = await until_health(consumer, says("no broker can be reached, for"))
     assert await consumer.poll(timeout_ms=10) == {}
     assert health.verdict == "degraded"
     assert "until then 1 partitions are not read" in health.reasons[0]
@@ -200,28 +203,28 @@ async def test_one_broker_of_two_is_named() -> None:
     async with Broker(nodes=2) as broker:
         broker.create_topic("t")
         async with consumer_of(broker, "t") as consumer:
-            await until(consumer, lambda health: health.last_fetch_s is not None)
+            await until_health(consumer, lambda health: health.last_fetch_s is not None)
             leader = broker.leader_of(T0)
             # Metadata says nothing new, as for some seconds after a real broker was killed.
             with broker.on("Metadata").hold() as rule:
                 await broker.stop_node(leader, clean=False)
-                health = await until(consumer, says(f"node {leader} at 127.0.0.1:"))
+                health = await until_health(consumer, says(f"node {leader} at 127.0.0.1:"))
                 assert health.verdict == "degraded"
                 rule.release()
-            await until(consumer, is_ok)
+            await until_health(consumer, is_ok)
 
 
 async def test_a_coordinator_that_is_away(broker: Broker) -> None:
     async with consumer_of(broker, "t", group_id="g", heartbeat_interval_ms=20) as consumer:
-        health = await until(consumer, is_ok)
+        health = await until_health(consumer, is_ok)
         assert health.last_heartbeat_s is not None
         with (
             broker.on("Heartbeat").fail(CoordinatorNotAvailableError, times=None),
             broker.on("FindCoordinator").fail(CoordinatorNotAvailableError, times=None),
         ):
             words = "the coordinator of group g is not known, and is being looked for"
-            assert (await until(consumer, says(words))).verdict == "degraded"
-        await until(consumer, is_ok)
+            assert (await until_health(consumer, says(words))).verdict == "degraded"
+        await until_health(consumer, is_ok)
 
 
 async def test_heartbeats_that_nobody_answers(broker: Broker) -> None:
@@ -233,7 +236,7 @@ async def test_heartbeats_that_nobody_answers(broker: Broker) -> None:
         session_timeout_ms=6_000,
         request_timeout_ms=60_000,
     ) as consumer:
-        await until(consumer, is_ok)
+        await until_health(consumer, is_ok)
         standing = consumer._engine.running.membership.standing
         assert standing is not None
         assert standing.last_contact_at is not None
@@ -247,10 +250,10 @@ async def test_a_member_that_left_for_want_of_gets_comes_back(kafka: KafkaHandle
     topic = await kafka.create_topic()
     group = unique("group")
     async with reading(kafka, topic, group_id=group, max_poll_interval_ms=200) as consumer:
-        health = await until(consumer, says(f"the consumer left group {group}"))
+        health = await until_health(consumer, says(f"the consumer left group {group}"))
         assert health.verdict == "degraded"
         getting = asyncio.ensure_future(consumer.getone())
-        await until(consumer, is_ok)
+        await until_health(consumer, is_ok)
         getting.cancel()
 
 
@@ -261,9 +264,9 @@ async def test_no_partitions_are_ok_and_said(kafka: KafkaHandle) -> None:
         reading(kafka, topic, group_id=group, heartbeat_interval_ms=100) as first,
         reading(kafka, topic, group_id=group, heartbeat_interval_ms=100) as second,
     ):
-        await eventually(lambda: len(first.assignment()) + len(second.assignment()) == 1)
+        await until(lambda: len(first.assignment()) + len(second.assignment()) == 1)
         idle = second if first.assignment() else first
-        health = await until(idle, is_ok)
+        health = await until_health(idle, is_ok)
         assert health.reasons == (
             f"no partition is assigned: group {group} has as many members as partitions "
             "without this one",
@@ -275,24 +278,24 @@ async def test_a_subscribed_topic_that_is_gone_is_said_until_it_is_back(
     broker: Broker, group_id: str | None
 ) -> None:
     async with consumer_of(broker, "t", group_id=group_id, metadata_max_age_ms=50) as consumer:
-        await until(consumer, lambda health: is_ok(health) and consumer.assignment())
+        await until_health(consumer, lambda health: is_ok(health) and consumer.assignment())
         broker.delete_topic("t")
-        health = await until(consumer, lambda _: not consumer.assignment())
-        health = await until(consumer, says("topic 't' is subscribed and gone"))
+        health = await until_health(consumer, lambda _: not consumer.assignment())
+        health = await until_health(consumer, says("topic 't' is subscribed and gone"))
         assert health.verdict == "degraded"
         assert not says("as many members")(health)
         broker.create_topic("t")
-        await until(consumer, lambda health: is_ok(health) and consumer.assignment())
+        await until_health(consumer, lambda health: is_ok(health) and consumer.assignment())
 
 
 async def test_nothing_subscribed_and_paused_partitions_are_said(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     async with reading(kafka) as consumer:
-        health = await until(consumer, is_ok)
+        health = await until_health(consumer, is_ok)
         assert "nothing is subscribed" in health.reasons[0]
         consumer.assign([TopicPartition(topic, 0), TopicPartition(topic, 1)])
         consumer.pause(TopicPartition(topic, 0))
-        health = await until(consumer, lambda h: is_ok(h) and h.last_fetch_s is not None)
+        health = await until_health(consumer, lambda h: is_ok(h) and h.last_fetch_s is not None)
         assert health.reasons == ("1 of 2 partitions are paused",)
 
 
@@ -301,7 +304,7 @@ async def test_lag_is_how_far_the_positions_are_behind(kafka: KafkaHandle) -> No
     await kafka.produce(topic, 0, rows(0, 5))
     await kafka.produce(topic, 1, rows(0, 3))
     async with reading(kafka, topic) as consumer:
-        await until(consumer, lambda health: health.lag == 8)
+        await until_health(consumer, lambda health: health.lag == 8)
         await offsets_read(consumer, 8)
         assert consumer.health().lag == 0
 
@@ -310,7 +313,7 @@ async def test_only_some_of_many_failing_partitions_are_named(broker: Broker) ->
     broker.create_topic("many", MAX_NAMED + 3)
     with broker.on("Fetch").fail(KafkaStorageError, times=None):
         async with consumer_of(broker, "many") as consumer:
-            health = await until(consumer, says("and 3 more partitions"))
+            health = await until_health(consumer, says("and 3 more partitions"))
             assert len(health.reasons) == MAX_NAMED + 1
             assert says(f"{MAX_NAMED + 3} backing_off in all")(health)
             assert health.verdict == "degraded"
@@ -318,7 +321,7 @@ async def test_only_some_of_many_failing_partitions_are_named(broker: Broker) ->
 
 async def test_an_error_that_waits_is_said(broker: Broker) -> None:
     async with consumer_of(broker, "t") as consumer:
-        await until(consumer, is_ok)
+        await until_health(consumer, is_ok)
         consumer._state.gate.post(KafkaStorageError("something"))
         health = consumer.health()
         assert health.verdict == "degraded"
@@ -326,14 +329,14 @@ async def test_an_error_that_waits_is_said(broker: Broker) -> None:
         assert says("the next get raises")(health)
         with pytest.raises(KafkaStorageError):
             await consumer.getone()
-        await until(consumer, is_ok)
+        await until_health(consumer, is_ok)
 
 
 async def test_a_commit_that_failed_degrades_until_one_succeeds(broker: Broker) -> None:
     broker.produce("t", "v")
     async with consumer_of(broker, "t", group_id="g", enable_auto_commit=False) as consumer:
         await consumer.getone()
-        await until(consumer, is_ok)
+        await until_health(consumer, is_ok)
         broker.on("OffsetCommit").fail(InvalidCommitOffsetSizeError)
         with pytest.raises(InvalidCommitOffsetSizeError):
             await consumer.commit()
@@ -344,7 +347,7 @@ async def test_a_commit_that_failed_degrades_until_one_succeeds(broker: Broker) 
 
 async def test_a_loop_that_was_blocked_for_long_is_said_for_a_while(broker: Broker) -> None:
     async with consumer_of(broker, "t") as consumer:
-        await until(consumer, is_ok)
+        await until_health(consumer, is_ok)
         probe = consumer._engine.probe
         probe.blocked_s, probe.blocked_at = 2.0, asyncio.get_running_loop().time()
         assert says("the event loop was blocked for 2.0 s")(consumer.health())
@@ -441,7 +444,7 @@ async def test_stopped_in_order_it_tells_of_no_error_that_was_got_over(broker: B
 async def test_cancelled_it_tells_of_no_error(broker: Broker) -> None:
     consumer = consumer_of(broker, "t")
     reader = asyncio.create_task(read_and_stop(consumer, "async with"))
-    await until(consumer, is_ok)
+    await until_health(consumer, is_ok)
     reader.cancel()
     await asyncio.wait([reader])
     assert consumer.health().reasons == ("the consumer is stopped: make another one",)

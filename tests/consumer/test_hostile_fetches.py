@@ -21,10 +21,10 @@ from aiokafka_lite.errors import (
     UnknownError,
 )
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.buffers import Buffers, batch
-from tests.consumer.test_consumer import reading
-from tests.records.crafted import raw_batch
+from tests.support.buffers import Buffers, batch
 from tests.support.cluster import KafkaHandle
+from tests.support.crafted import raw_batch
+from tests.support.reading import reading
 
 MIB = 1 << 20
 

@@ -15,8 +15,8 @@ import pytest
 from aiokafka_lite import records
 from aiokafka_lite.consumer.buffer import decode
 from aiokafka_lite.errors import KafkaError
-from tests.consumer.buffers import A, B, Buffers, batch
-from tests.consumer.iterations import (
+from tests.support.buffers import A, B, Buffers, batch
+from tests.support.iterations import (
     Iteration,
     PlainReader,
     Reader,

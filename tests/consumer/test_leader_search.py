@@ -14,8 +14,8 @@ from aiokafka_lite.client import Cluster
 from aiokafka_lite.consumer.fetching import leader_search
 from aiokafka_lite.consumer.fetching.leader_search import SEARCH_S, LeaderSearch
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import offsets_read, reading
 from tests.support.cluster import KafkaHandle
+from tests.support.reading import offsets_read, reading
 
 TP = TopicPartition("t", 0)
 

@@ -13,9 +13,10 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.monitoring.loop_probe import BLOCKED_S, INTERVAL_S, LoopProbe
 from aiokafka_lite.events import ConsumerEvent, LoopBlocked
-from tests.consumer.buffers import A, Buffers, batch
-from tests.consumer.test_consumer import reading, rows
+from tests.support.buffers import A, Buffers, batch
 from tests.support.cluster import KafkaHandle
+from tests.support.reading import reading
+from tests.support.rows import rows
 from tests.support.virtual_time import VirtualTimeLoop
 
 

@@ -16,9 +16,9 @@ from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.errors import NotLeaderForPartitionError
 from aiokafka_lite.records import scratch
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.buffers import A, B, Buffers, batch
-from tests.consumer.test_consumer import reading
+from tests.support.buffers import A, B, Buffers, batch
 from tests.support.cluster import KafkaHandle
+from tests.support.reading import reading
 
 pytestmark = pytest.mark.one_loop_each
 

@@ -14,9 +14,9 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.monitoring.diagnosis import Cause
 from aiokafka_lite.events import EVENT_CLASSES
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import offsets_read, reading, rows
-from tests.consumer.test_explain import consumer_of
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.reading import consumer_of, offsets_read, reading
+from tests.support.rows import rows
 
 DOCS = Path(__file__).parents[2] / "docs" / "monitoring.md"
 Row = dict[str, object]
@@ -34,7 +34,7 @@ def rows_of(metrics: Row, name: str) -> list[Row]:
     return found
 
 
-async def until(consumer: AIOKafkaConsumer, is_reached: Callable[[Row], object]) -> Row:
+async def until_metrics(consumer: AIOKafkaConsumer, is_reached: Callable[[Row], object]) -> Row:
     """Wait until the metrics are as wanted."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + 20
@@ -98,7 +98,7 @@ async def test_a_partition_is_told_by_its_offsets(kafka: KafkaHandle) -> None:
         assert [row[name] for name in offsets] == [7, 7, 10, 5, 3]
         assert (row["topic"], row["partition"], row["is_paused"]) == (topic, 0, False)
         await offsets_read(consumer, 3)
-        metrics = await until(
+        metrics = await until_metrics(
             consumer, lambda metrics: rows_of(metrics, "partitions")[0]["state"] == "at_end"
         )
         (row,) = rows_of(metrics, "partitions")
@@ -109,7 +109,9 @@ async def test_a_partition_is_told_by_its_offsets(kafka: KafkaHandle) -> None:
 async def test_heartbeats_and_assignments_are_counted(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with reading(kafka, topic, group_id=unique("g"), heartbeat_interval_ms=50) as consumer:
-        metrics = await until(consumer, lambda metrics: number(metrics, "heartbeats_total") >= 2)
+        metrics = await until_metrics(
+            consumer, lambda metrics: number(metrics, "heartbeats_total") >= 2
+        )
         assert metrics["heartbeat_failures_total"] == 0
         assert metrics["assignments_total"] == 1
         assert number(metrics, "last_heartbeat_age_seconds") < 20
@@ -119,17 +121,21 @@ async def test_fetches_their_latency_and_failures_are_counted_per_node() -> None
     async with Broker() as broker:
         broker.create_topic("t")
         async with consumer_of(broker, "t", fetch_max_wait_ms=20) as consumer:
-            metrics = await until(consumer, lambda metrics: number(metrics, "fetches_total") >= 3)
+            metrics = await until_metrics(
+                consumer, lambda metrics: number(metrics, "fetches_total") >= 3
+            )
             assert number(metrics, "fetch_latency_seconds") > 0.0
             assert number(metrics, "fetch_latency_seconds") <= number(
                 metrics, "fetch_latency_max_seconds"
             )
             assert metrics["fetch_failures_total"] == metrics["reconnects_total"] == 0
             broker.on("Fetch").disconnect()
-            metrics = await until(consumer, lambda metrics: metrics["reconnects_total"] == 1)
+            metrics = await until_metrics(
+                consumer, lambda metrics: metrics["reconnects_total"] == 1
+            )
             assert metrics["fetch_failures_total"] == 1
             fetches = number(metrics, "fetches_total")
-            metrics = await until(consumer, lambda m: number(m, "fetches_total") > fetches)
+            metrics = await until_metrics(consumer, lambda m: number(m, "fetches_total") > fetches)
             (node,) = rows_of(metrics, "nodes")
             assert node["node"] == 1
             assert node["is_reachable"] is True
@@ -141,11 +147,13 @@ async def test_a_broker_that_left_the_cluster_is_not_reachable() -> None:
     async with Broker(nodes=2) as broker:
         broker.create_topic("t", 2)
         async with consumer_of(broker, "t", fetch_max_wait_ms=20) as consumer:
-            await until(consumer, lambda m: len(rows_of(m, "nodes")) == 2)
-            await until(consumer, lambda m: all(n["fetches_total"] for n in rows_of(m, "nodes")))
+            await until_metrics(consumer, lambda m: len(rows_of(m, "nodes")) == 2)
+            await until_metrics(
+                consumer, lambda m: all(n["fetches_total"] for n in rows_of(m, "nodes"))
+            )
             gone = broker.live_nodes[-1].id
             await broker.stop_node(gone)
-            metrics = await until(
+            metrics = await until_metrics(
                 consumer, lambda m: None in [node["address"] for node in rows_of(m, "nodes")]
             )
             reachable = {n["node"]: n["is_reachable"] for n in rows_of(metrics, "nodes")}
@@ -156,7 +164,9 @@ async def test_buffered_bytes_are_those_of_the_budget(kafka: KafkaHandle) -> Non
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, [(None, b"x" * 10_000)] * 10)
     async with reading(kafka, topic, max_buffered_bytes=1_000_000) as consumer:
-        metrics = await until(consumer, lambda m: number(m, "fetched_bytes_total") > 100_000)
+        metrics = await until_metrics(
+            consumer, lambda m: number(m, "fetched_bytes_total") > 100_000
+        )
         assert number(metrics, "buffered_bytes") >= 100_000
         assert metrics["buffered_limit_bytes"] == 1_000_000
 
@@ -168,7 +178,7 @@ async def test_lost_offsets_are_counted(kafka: KafkaHandle) -> None:
     await kafka.delete_records(topic, 0, 6)
     async with reading(kafka, topic, auto_offset_reset="latest") as consumer:
         consumer.seek(TopicPartition(topic, 0), 3)
-        metrics = await until(consumer, lambda metrics: metrics["lost_offsets_total"])
+        metrics = await until_metrics(consumer, lambda metrics: metrics["lost_offsets_total"])
         assert (metrics["lost_offsets_total"], metrics["skipped_offsets_total"]) == (7, 4)
 
 
@@ -185,7 +195,7 @@ async def test_every_metric_is_documented_and_there_is_every_one_that_is() -> No
     async with Broker() as broker:
         broker.create_topic("t")
         async with consumer_of(broker, "t") as consumer:
-            metrics = await until(consumer, lambda metrics: metrics["fetches_total"])
+            metrics = await until_metrics(consumer, lambda metrics: metrics["fetches_total"])
     assert documented("Of the consumer") == metrics.keys()
     assert documented("Of each partition") == rows_of(metrics, "partitions")[0].keys()
     assert documented("Of each node") == rows_of(metrics, "nodes")[0].keys()

@@ -25,8 +25,9 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import WrongLoopError
 from aiokafka_lite.structs import TopicPartition
 from tests.conftest import EVERY_LOOP
-from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.reading import reading
+from tests.support.rows import rows
 
 TP = TopicPartition("t", 0)
 PROGRAMS = Path(__file__).parent / "programs"

@@ -20,10 +20,11 @@ from aiokafka_lite.client.dial import dial
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import NotLeaderForPartitionError
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import reading, rows
-from tests.consumer.test_security import consumer_of, sasl_broker
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.proxy import Proxy, send_through
+from tests.support.reading import reading
+from tests.support.rows import rows
+from tests.support.sasl_consumer import consumer_of, sasl_broker
 
 TIMEOUT_S = 30.0
 WATCHED_S = 2.0

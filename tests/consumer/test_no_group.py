@@ -15,8 +15,9 @@ from aiokafka_lite.consumer.assignment.topics import watch_topics
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.none import NoGroup
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.group.scripted import ScriptedBroker
-from tests.consumer.group.worker import tps, until
+from tests.support.rows import tps
+from tests.support.scripted_group import ScriptedBroker
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ Only in the long form: it starts a cluster of its own, and stops one of its node
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,11 +14,13 @@ from aiokafka_lite.client import Lane
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import offsets_read, reading, rows
 from tests.support.cluster import KafkaHandle
 from tests.support.java import JavaTools
+from tests.support.reading import offsets_read, reading
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 from tests.support.required import unavailable
+from tests.support.rows import rows
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_kafka]
 
@@ -34,14 +36,6 @@ def racks() -> Iterator[RealKafka]:
         unavailable(error)
     with cluster:
         yield cluster
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if is_so():
-            return
-        await asyncio.sleep(0.1)
-    raise TimeoutError
 
 
 def sources_of(consumer: AIOKafkaConsumer) -> Sources:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from aiokafka_lite import records
 from aiokafka_lite.consumer.buffer.chunk import Record
 from aiokafka_lite.consumer.delivery._iteration_py import LONGEST_STRIDE, RecordCursor
-from tests.consumer.buffers import batch
-from tests.consumer.iterations import ITERATIONS, Iteration
+from tests.support.buffers import batch
+from tests.support.iterations import ITERATIONS, Iteration
 
 SLICE_S = 0.001
 RECORDS = records.decode_all(memoryview(batch(0, 2_000)))

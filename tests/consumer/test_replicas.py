@@ -24,8 +24,8 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.buffers import batch
-from tests.consumer.scripted import Fetching, ScriptedCluster, Sent, answer, view
+from tests.support.buffers import batch
+from tests.support.scripted_sources import Fetching, ScriptedCluster, Sent, answer, view
 
 pytestmark = pytest.mark.virtual_time
 

@@ -22,62 +22,17 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.helpers import create_ssl_context
 from aiokafka_lite.records import build_batch
 from aiokafka_lite.structs import TopicPartition
+from tests.support.reading import values
+from tests.support.sasl_consumer import ALL_MECHANISMS, CANARY, Tokens, consumer_of, sasl_broker
 
 TP = TopicPartition("t", 0)
-CANARY = "canary-9b1f"  # a password that nothing may show
-ALL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 pytestmark = pytest.mark.every_loop
-
-
-class Tokens(AbstractTokenProvider):
-    """Hands out a broker's own tokens; counts them."""
-
-    def __init__(self, broker: Broker, lifetime_s: float = 60.0) -> None:
-        self._broker = broker
-        self._lifetime_s = lifetime_s
-        self.count = 0
-
-    async def token(self) -> str:
-        self.count += 1
-        return self._broker.oauth_token("alice", lifetime_s=self._lifetime_s)
 
 
 def append(broker: Broker, *values: bytes) -> None:
     for value in values:
         broker.partition(*TP).append(build_batch([(1_000, None, value, ())]))
-
-
-def sasl_broker(protocol: str = "SASL_PLAINTEXT", **settings: object) -> Broker:
-    return Broker(
-        security_protocol=protocol,
-        sasl_mechanisms=ALL_MECHANISMS,
-        users={"alice": CANARY},
-        **settings,  # type: ignore[arg-type]
-    )
-
-
-def consumer_of(broker: Broker, mechanism: str, **settings: object) -> AIOKafkaConsumer:
-    arguments: dict[str, object] = {
-        "bootstrap_servers": broker.bootstrap_servers,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": mechanism,
-        "sasl_plain_username": "alice",
-        "sasl_plain_password": CANARY,
-        "auto_offset_reset": "earliest",
-        "retry_backoff_ms": 10,
-        **settings,
-    }
-    if mechanism == "OAUTHBEARER" and "sasl_oauth_token_provider" not in settings:
-        arguments["sasl_oauth_token_provider"] = Tokens(broker)
-    return AIOKafkaConsumer("t", **arguments)  # type: ignore[arg-type]
-
-
-async def values(consumer: AIOKafkaConsumer, count: int) -> list[bytes | None]:
-    async def read() -> list[bytes | None]:
-        return [(await consumer.getone()).value for _ in range(count)]
-
-    return await asyncio.wait_for(read(), 10)
 
 
 @pytest.mark.parametrize("mechanism", ALL_MECHANISMS)

@@ -27,8 +27,8 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.buffers import batch
-from tests.consumer.scripted import Fetching, ScriptedCluster, answer, view
+from tests.support.buffers import batch
+from tests.support.scripted_sources import Fetching, ScriptedCluster, answer, view
 
 Start = Callable[..., Fetching]
 

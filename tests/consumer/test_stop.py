@@ -20,11 +20,12 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.conftest import LONG
-from tests.consumer.group.worker import Calls
-from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.interruptions import How, Interrupted, Stepped, interrupted
 from tests.support.leftovers import nothing_left
+from tests.support.listeners import Calls
+from tests.support.reading import reading
+from tests.support.rows import rows
 
 TP = TopicPartition("t", 0)
 FIVE = {TP: OffsetAndMetadata(5, "")}

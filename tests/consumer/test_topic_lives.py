@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -29,11 +29,13 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.consumer.buffers import Buffers
-from tests.consumer.scripted import view
-from tests.consumer.test_consumer import offsets_read, reading, rows
-from tests.consumer.test_events import next_of
+from tests.support.buffers import Buffers
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.events import next_of
+from tests.support.reading import offsets_read, reading
+from tests.support.rows import rows
+from tests.support.scripted_sources import view
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.one_loop_each
 
@@ -63,14 +65,6 @@ async def reading_by(
                 for number in range(count)
             )
         yield consumer
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    for _ in range(2_000):
-        if is_so():
-            return
-        await asyncio.sleep(0.01)
-    raise TimeoutError
 
 
 async def keys_read(consumer: AIOKafkaConsumer, count: int) -> list[bytes]:

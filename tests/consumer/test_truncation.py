@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -17,6 +16,7 @@ from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
 )
 from aiokafka_lite.records import build_batch
 from aiokafka_lite.structs import TopicPartition
+from tests.support.reading import values
 
 TP = TopicPartition("t", 0)
 
@@ -32,13 +32,6 @@ async def cluster() -> AsyncIterator[Broker]:
 def append(cluster: Broker, *values: bytes) -> None:
     for value in values:
         cluster.partition(*TP).append(build_batch([(1_000, None, value, ())]))
-
-
-async def values(consumer: AIOKafkaConsumer, count: int) -> list[bytes | None]:
-    async def read() -> list[bytes | None]:
-        return [(await consumer.getone()).value for _ in range(count)]
-
-    return await asyncio.wait_for(read(), 10)
 
 
 def consumer_of(cluster: Broker, reset: str = "earliest", **settings: object) -> AIOKafkaConsumer:

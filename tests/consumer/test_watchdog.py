@@ -14,8 +14,8 @@ from aiokafka_lite.consumer.monitoring import health
 from aiokafka_lite.consumer.positions import watchdog
 from aiokafka_lite.errors import NotLeaderForPartitionError
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import reading
 from tests.support.cluster import KafkaHandle
+from tests.support.reading import reading
 
 TIMEOUT_S = 20.0
 

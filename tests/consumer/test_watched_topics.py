@@ -14,8 +14,9 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import LeaderNotAvailableError
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import offsets_read, reading, rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.reading import offsets_read, reading
+from tests.support.rows import rows
 
 pytestmark = pytest.mark.one_loop_each
 

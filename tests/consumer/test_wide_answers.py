@@ -20,7 +20,7 @@ from aiokafka_lite.protocol.messages.fetch import (
     PartitionData,
 )
 from aiokafka_lite.structs import TopicPartition
-from tests.client.scripted import Asked, Do, ScriptedBroker, topic
+from tests.support.scripted_broker import Asked, Do, ScriptedBroker, topic
 
 TOPIC_ID: Final = b"t" * 16
 TP: Final = TopicPartition("t", 0)

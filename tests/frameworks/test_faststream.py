@@ -12,8 +12,9 @@ import pytest
 
 from aiokafka_lite import as_aiokafka
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle
+from tests.support.reading import reading
+from tests.support.rows import rows
 
 pytest.importorskip("faststream")
 PROGRAM = Path(__file__).with_name("faststream_program.py")

@@ -25,7 +25,7 @@ from aiokafka_lite.protocol.messages.group_records import (
     encode_key,
 )
 from aiokafka_lite.protocol.schema import Blob
-from tests.protocol.samples import BLOB_CLASSES, filled, name_of, versions
+from tests.support.samples import BLOB_CLASSES, filled, name_of, versions
 
 
 @pytest.mark.parametrize(

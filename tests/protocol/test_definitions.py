@@ -17,7 +17,7 @@ from aiokafka_lite.protocol.messages.transaction_records import TransactionLogKe
 from aiokafka_lite.protocol.schema import Message, Request, Response, Struct
 from aiokafka_lite.protocol.wire import UNSET, Array, Field, Nested, VersionRange, Wire
 from tests.protocol.conftest import FieldDefinition, MessageDefinition
-from tests.protocol.samples import MESSAGE_CLASSES, REQUEST_CLASSES, name_of, versions
+from tests.support.samples import MESSAGE_CLASSES, REQUEST_CLASSES, name_of, versions
 
 Definitions = Mapping[str, MessageDefinition]
 _ZERO_OF = {

@@ -22,7 +22,7 @@ from aiokafka_lite.protocol.messages.fetch import (
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.list_groups import ListGroupsRequest
 from aiokafka_lite.protocol.schema import Request, Response
-from tests.protocol.samples import REQUEST_CLASSES, name_of, versions
+from tests.support.samples import REQUEST_CLASSES, name_of, versions
 
 EVERY_REQUEST = [(cls, version) for cls in REQUEST_CLASSES for version in versions(cls)]
 

@@ -20,7 +20,7 @@ from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.protocol.messages.sync_group import SyncGroupResponse
 from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.protocol.varint import encode_uvarint
-from tests.protocol.samples import EVERY_VERSION, MESSAGE_CLASSES, filled, name_of, versions
+from tests.support.samples import EVERY_VERSION, MESSAGE_CLASSES, filled, name_of, versions
 
 MUTATIONS = 400 if os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1" else 20
 INTERESTING = (0, 1, 2, 0x7E, 0x7F, 0x80, 0x81, 0xFE, 0xFF)

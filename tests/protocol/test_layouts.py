@@ -45,7 +45,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from aiokafka_lite.protocol.schema import Request, Response
-from tests.protocol.samples import name_of, versions
+from tests.support.samples import name_of, versions
 
 R = TypeVar("R", bound=Response)
 TOPIC_ID = bytes(range(16))

@@ -23,7 +23,7 @@ from aiokafka_lite.protocol.messages.group_records import (
     OffsetCommitValue,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID, Message, Request, Response, Struct
-from tests.protocol.samples import EVERY_VERSION, filled, name_of
+from tests.support.samples import EVERY_VERSION, filled, name_of
 
 API_MESSAGES = [
     (cls, version) for cls, version in EVERY_VERSION if issubclass(cls, Request | Response)

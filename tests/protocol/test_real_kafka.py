@@ -37,8 +37,8 @@ from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.records import decode_all
-from tests.protocol.samples import REQUEST_CLASSES, filled, name_of, versions
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.samples import REQUEST_CLASSES, filled, name_of, versions
 from tests.support.wire import RawClient
 
 pytestmark = pytest.mark.real_kafka

@@ -23,7 +23,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
 from aiokafka_lite.protocol.messages.produce import ProduceRequest, TopicProduceData
 from aiokafka_lite.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from aiokafka_lite.protocol.schema import Request, Response
-from tests.protocol.samples import REQUEST_CLASSES, name_of
+from tests.support.samples import REQUEST_CLASSES, name_of
 
 TOPIC_ID = bytes(range(16))
 

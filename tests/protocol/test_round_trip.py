@@ -34,7 +34,7 @@ from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, run_to_end
 from aiokafka_lite.protocol.varint import encode_uvarint
-from tests.protocol.samples import (
+from tests.support.samples import (
     EVERY_VERSION,
     MESSAGE_CLASSES,
     any_message,

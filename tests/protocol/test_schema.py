@@ -27,7 +27,7 @@ from aiokafka_lite.protocol.schema import (
     uuid_to_str,
 )
 from aiokafka_lite.protocol.varint import encode_uvarint, read_uvarint
-from tests.protocol.samples import MESSAGE_CLASSES, filled, name_of
+from tests.support.samples import MESSAGE_CLASSES, filled, name_of
 
 
 @pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)

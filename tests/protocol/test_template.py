@@ -26,7 +26,7 @@ from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.protocol.prepared import prepared
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.protocol.template import compile_template
-from tests.protocol.samples import versions
+from tests.support.samples import versions
 
 FETCH_VERSIONS = versions(FetchRequest)
 TOPIC_ID = bytes(range(16))

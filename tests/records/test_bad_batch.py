@@ -9,7 +9,7 @@ import pytest
 from aiokafka_lite import records
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.records.batch import reseal
-from tests.records.crafted import Record, batch, message, raw_batch, record, record_set, take_all
+from tests.support.crafted import Record, batch, message, raw_batch, record, record_set, take_all
 
 pytestmark = pytest.mark.usefixtures("decoder")
 

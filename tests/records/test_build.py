@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aiokafka_lite import records
 from aiokafka_lite.errors import CorruptRecordException, UnsupportedCodecError
-from tests.records.crafted import batch, numbered, offsets, record_set, take_all
+from tests.support.crafted import batch, numbered, offsets, record_set, take_all
 
 nullable_bytes = st.none() | st.binary(max_size=300)
 headers = st.lists(st.tuples(st.text(max_size=12), nullable_bytes), max_size=4)

@@ -10,7 +10,9 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.errors import CorruptRecordException
-from tests.records.crafted import (
+from tests.records.test_kafka_batches import FIXTURES
+from tests.records.test_record_set import CODECS, corrupted, interleaved
+from tests.support.crafted import (
     FIRST_TIMESTAMP,
     batch,
     message,
@@ -20,8 +22,6 @@ from tests.records.crafted import (
     record_set,
     varint,
 )
-from tests.records.test_kafka_batches import FIXTURES
-from tests.records.test_record_set import CODECS, corrupted, interleaved
 
 pytest.importorskip("pyarrow", reason="columns are for pyarrow: pip install pyarrow")
 

@@ -15,7 +15,7 @@ import pytest
 from aiokafka.structs import ConsumerRecord as AiokafkaRecord
 
 from aiokafka_lite import _record_py, records, structs
-from tests.records.crafted import batch, record_set
+from tests.support.crafted import batch, record_set
 
 FIELDS: dict[str, Any] = {
     "topic": "topic",

@@ -8,21 +8,14 @@ import sys
 import pytest
 
 from aiokafka_lite import records
-from tests.records.crafted import batch, record_set
+from tests.support.crafted import batch, record_set
+from tests.support.extensions import BROKEN, NOT_BUILT
 
 EXTENSIONS = [
     "aiokafka_lite._record",
     "aiokafka_lite.records._columns",
     "aiokafka_lite.records._decode",
 ]
-NOT_BUILT = "sys.modules[{name!r}] = None"  # makes its import a ModuleNotFoundError
-BROKEN = """
-class Broken:
-    def find_spec(self, name, path, target=None):
-        if name == {name!r}:
-            raise ImportError("undefined symbol")
-sys.meta_path.insert(0, Broken())
-"""
 REPORT = """
 from aiokafka_lite import records, structs
 batch = records.build_batch([(1, None, b"value", ())])
@@ -71,7 +64,7 @@ def test_compiled_cursor_goes_through_its_records_once(name: str) -> None:
         content = batch(1)[61:]
         common |= {"count": 1, "base_offset": 0, "last_offset_delta": 0, "base_timestamp": 0}
     else:
-        from tests.records.crafted import message
+        from tests.support.crafted import message
 
         content = message(0, b"v", magic=1)
         common |= {"magic": 1, "wrapper_offset": None}

@@ -13,7 +13,7 @@ import pytest
 from aiokafka_lite import records
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.records.batch import HEADER_BYTES, reseal
-from tests.records.crafted import Record, message, raw_batch, record, record_set, varint
+from tests.support.crafted import Record, message, raw_batch, record, record_set, varint
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aiokafka_lite import records
 from aiokafka_lite.errors import CorruptRecordException
 from aiokafka_lite.records import decoders
-from tests.records.crafted import batch, message, raw_batch, record
+from tests.support.crafted import batch, message, raw_batch, record
 
 GAPPED = (0, 3, 4, 9)
 """Offset deltas of a batch that compaction has been through."""

@@ -16,7 +16,7 @@ from aiokafka_lite.errors import CorruptRecordException, DecompressionLimitError
 from aiokafka_lite.records import scratch
 from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.records.compression import compress, inflate
-from tests.records.crafted import (
+from tests.support.crafted import (
     batch,
     message,
     offsets,

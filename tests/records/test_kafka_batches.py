@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite import records
-from tests.records.crafted import FIRST_TIMESTAMP, Record, offsets, record_set, take_all
+from tests.support.crafted import FIRST_TIMESTAMP, Record, offsets, record_set, take_all
 
 FIXTURES = Path(__file__).parent / "fixtures"
 COUNT = 20

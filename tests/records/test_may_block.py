@@ -13,7 +13,7 @@ from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.records import scratch
 from aiokafka_lite.records.batch import reseal
 from aiokafka_lite.structs import TopicPartition
-from tests.records.crafted import batch, raw_batch
+from tests.support.crafted import batch, raw_batch
 
 CODECS = ["gzip", "snappy", "lz4", "zstd"]
 COMPRESSED = {

@@ -12,7 +12,7 @@ from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
 
 from aiokafka_lite import records
 from tests.records import kafka_python
-from tests.records.crafted import FIRST_TIMESTAMP, offsets, record_set, take_all
+from tests.support.crafted import FIRST_TIMESTAMP, offsets, record_set, take_all
 
 COUNT = 30
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}

@@ -17,7 +17,7 @@ from aiokafka_lite.errors import (
     UnsupportedMagicError,
 )
 from aiokafka_lite.structs import TopicPartition
-from tests.records.crafted import (
+from tests.support.crafted import (
     batch,
     message,
     numbered,

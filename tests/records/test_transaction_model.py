@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite import records
-from tests.records.crafted import batch, record_set, take_all
+from tests.support.crafted import batch, record_set, take_all
 
 PRODUCERS = (1, 2, 3)
 

@@ -56,6 +56,7 @@ from aiokafka_lite.protocol.messages.sync_group import (
 )
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
+from tests.support.cluster import KafkaHandle
 
 R = TypeVar("R", bound=Response)
 
@@ -285,3 +286,12 @@ class OtherMember:
         (found,) = answer.groups[0].topics[0].partitions
         assert for_code(answer.groups[0].error_code) is not NotCoordinatorError
         return found.committed_offset
+
+
+async def throw_out(kafka: KafkaHandle, group: str, member_id: str) -> None:
+    """Make the group forget a member, which hears of it at its next heartbeat."""
+    async with kafka.raw() as client:
+        answer = await client.request(
+            LeaveGroupRequest(group_id=group, members=[MemberIdentity(member_id=member_id)])
+        )
+    assert [member.error_code for member in answer.members] == [0]

@@ -21,8 +21,8 @@ from aiokafka_lite.protocol.messages.find_coordinator import (
 )
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from tests.broker.cluster.conftest import node_client
-from tests.broker.groups.requests import GroupRequests
 from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import GroupRequests
 
 
 async def coordinator_seen_by(cluster: Broker, node_id: int, group_id: str) -> Coordinator:

@@ -39,7 +39,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
 )
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.protocol.schema import Request, Response
-from tests.protocol.samples import REQUEST_CLASSES, filled, name_of
+from tests.support.samples import REQUEST_CLASSES, filled, name_of
 
 CODE = 42
 

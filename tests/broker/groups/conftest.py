@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aiokafka_lite.broker import Broker
-from tests.broker.groups.requests import GroupRequests, await_coordinator
 from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import GroupRequests, await_coordinator
 
 
 @pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.real_kafka)])

@@ -11,8 +11,8 @@ from aiokafka_lite.protocol.messages.delete_groups import DeleteGroupsRequest
 from aiokafka_lite.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.list_groups import ListGroupsRequest
-from tests.broker.groups.requests import GroupRequests, MemberOf, subscription
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.group_requests import GroupRequests, MemberOf, subscription
 
 NONE = 0
 COORDINATOR_NOT_AVAILABLE = errors.CoordinatorNotAvailableError.errno

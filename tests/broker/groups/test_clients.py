@@ -14,8 +14,8 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.coordinator_log import OFFSETS_TOPIC, partition_for
-from tests.broker.groups.requests import GroupRequests, await_coordinator
 from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import GroupRequests, await_coordinator
 from tests.support.java import JavaTools
 
 with warnings.catch_warnings():  # it warns of its own use of importlib.resources

@@ -27,8 +27,8 @@ from aiokafka_lite.protocol.messages.group_records import (
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.structs import TopicPartition
 from tests.broker.groups.fakes import MemoryLog
-from tests.broker.groups.requests import GroupRequests
 from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import GroupRequests
 
 FETCH_BY_NAME = 12
 TOPIC_ID = bytes(range(16))

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker import Broker
-from tests.broker.groups.requests import GroupRequests, MemberOf, await_coordinator
 from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import GroupRequests, MemberOf, await_coordinator
 
 FENCED_INSTANCE_ID = 82
 COMMITS_BEFORE_KILL = 20

@@ -32,7 +32,7 @@ from aiokafka_lite.broker.security.tokens import (
     TokenAuthority,
 )
 from aiokafka_lite.errors import SaslAuthenticationFailed
-from tests.broker.security.sasl_client import oauth_token, unsecured_jws
+from tests.support.sasl_client import oauth_token, unsecured_jws
 
 METADATA = 3
 NOW_MS = 1_700_000_000_000

@@ -12,7 +12,7 @@ from aiokafka_lite.errors import InsecureConfigError, KafkaConfigurationError
 from aiokafka_lite.protocol.messages.describe_cluster import DescribeClusterRequest
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from tests.broker.security.sasl_client import log_in
+from tests.support.sasl_client import log_in
 from tests.support.wire import RawClient
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 -- never opened

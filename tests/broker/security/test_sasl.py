@@ -28,7 +28,10 @@ from aiokafka_lite.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.sasl import scram
 from aiokafka_lite.sasl.scram import ClientFinal, ClientFirst, ScramMechanism, ServerFirst
-from tests.broker.security.sasl_client import (
+from tests.broker.wire import eventually, until_closed
+from tests.support.real_kafka import KafkaUnavailableError
+from tests.support.required import unavailable
+from tests.support.sasl_client import (
     ChangeFinal,
     handshake,
     log_in,
@@ -38,9 +41,6 @@ from tests.broker.security.sasl_client import (
     send_token,
     unsecured_jws,
 )
-from tests.broker.wire import eventually, until_closed
-from tests.support.real_kafka import KafkaUnavailableError
-from tests.support.required import unavailable
 from tests.support.sasl_kafka import MECHANISMS, SESSION_MS, SaslKafka
 from tests.support.wire import RawClient
 

@@ -35,8 +35,8 @@ from aiokafka_lite.protocol.messages.describe_user_scram_credentials import (
 )
 from aiokafka_lite.sasl import scram
 from aiokafka_lite.sasl.scram import ScramMechanism
-from tests.broker.security.sasl_client import log_in, scram_log_in
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.sasl_client import log_in, scram_log_in
 from tests.support.wire import RawClient
 
 SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512

@@ -27,9 +27,9 @@ from aiokafka_lite.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from tests.broker.groups.requests import GroupRequests, MemberOf, await_coordinator
 from tests.broker.transactions.requests import VERSION_1, VERSION_2, Producer, once_settled
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.group_requests import GroupRequests, MemberOf, await_coordinator
 from tests.support.wire import RawClient
 
 OK = 0

@@ -16,7 +16,6 @@ import pytest
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.records import RecordSet
-from tests.broker.groups.requests import GroupRequests, await_coordinator
 from tests.broker.transactions.requests import (
     PRODUCE_THAT_ADDS,
     VERSION_1,
@@ -28,6 +27,7 @@ from tests.broker.transactions.test_offsets import commit as commit_offset
 from tests.broker.transactions.test_offsets import settled
 from tests.broker.wire import fetch, fetch_partition, list_offset
 from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import GroupRequests, await_coordinator
 from tests.support.wire import RawClient
 
 COMMITTED = 1

@@ -17,9 +17,9 @@ from aiokafka_lite.errors import CoordinatorLoadInProgressError, CoordinatorNotA
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
 )
-from tests.broker.groups.requests import await_coordinator
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.group_requests import await_coordinator
 
 pytestmark = pytest.mark.one_loop_each
 

@@ -13,24 +13,22 @@ from aiokafka_lite.client.sasl import mechanism_of
 from aiokafka_lite.errors import AuthenticationFailedError
 from aiokafka_lite.structs import TopicPartition
 from tests.client.blocking.conftest import config_of, fetch, records_of
-from tests.consumer.test_security_real import PASSWORD, USER, Tokens, add_scram_user, trusting
 from tests.support.cluster import KafkaHandle
-from tests.support.real_kafka import KafkaUnavailableError
-from tests.support.required import unavailable
 from tests.support.sasl_kafka import MECHANISMS, SESSION_MS, SaslKafka
+from tests.support.secured_kafka import (
+    PASSWORD,
+    USER,
+    Tokens,
+    secured_kafka,
+    trusting,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_kafka]
 
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[SaslKafka]:
-    try:
-        kafka = SaslKafka({USER: PASSWORD})
-    except KafkaUnavailableError as error:
-        unavailable(error)
-    with kafka:
-        asyncio.run(add_scram_user(kafka))
-        yield kafka
+    yield from secured_kafka()
 
 
 @pytest.fixture(scope="module")

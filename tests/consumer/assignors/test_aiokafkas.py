@@ -9,9 +9,9 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from tests.consumer.test_alike import until
-from tests.consumer.test_consumer import reading
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.reading import reading
+from tests.support.waiting import until
 
 ASSIGNORS = [RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAssignor]
 

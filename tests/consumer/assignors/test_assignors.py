@@ -22,6 +22,7 @@ from aiokafka_lite.consumer.assignors import (
     RoundRobinPartitionAssignor,
 )
 from aiokafka_lite.structs import TopicPartition
+from tests.consumer.assignors.groups import Topics, group_subscriptions, member_ids, topic_counts
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # kafka-python reads its resources in a deprecated way
@@ -34,16 +35,6 @@ Subscriptions = Mapping[str, list[str]]
 Shares = dict[str, set[TopicPartition]]
 
 OURS = [RangePartitionAssignor, RoundRobinPartitionAssignor]
-
-
-class Topics:
-    """Partition counts by topic, asked as a cluster is asked."""
-
-    def __init__(self, counts: Mapping[str, int]) -> None:
-        self.counts = counts
-
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        return set(range(self.counts[topic])) if topic in self.counts else None
 
 
 def ours(
@@ -89,14 +80,6 @@ def kafka_pythons(
         member: {TopicPartition(*tp) for tp in assignment.partitions()}
         for member, assignment in answer.items()
     }
-
-
-TOPIC_NAMES = ["a", "b", "c", "d", "unknown"]
-topic_counts = st.dictionaries(st.sampled_from(TOPIC_NAMES[:4]), st.integers(1, 9))
-member_ids = st.text("abcxyz-012", min_size=1, max_size=6)
-group_subscriptions = st.dictionaries(
-    member_ids, st.lists(st.sampled_from(TOPIC_NAMES), unique=True), min_size=1, max_size=7
-)
 
 
 @pytest.mark.parametrize("assignor", OURS)

@@ -28,7 +28,7 @@ from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSu
 from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
 from aiokafka_lite.protocol.messages.sticky_user_data import StickyUserData
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.assignors.test_assignors import (
+from tests.consumer.assignors.groups import (
     TOPIC_NAMES,
     Topics,
     group_subscriptions,

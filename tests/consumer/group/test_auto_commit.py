@@ -21,10 +21,10 @@ from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.conftest import LONG
 from tests.consumer.group.one_record_each import BATCH, WAYS
-from tests.consumer.group.worker import PATIENCE_S
-from tests.consumer.test_consumer import reading, rows
-from tests.consumer.test_delivery import eventually
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.reading import committed, reading
+from tests.support.rows import rows
+from tests.support.waiting import PATIENCE_S, eventually
 
 STUCK_AT = 5
 
@@ -66,20 +66,12 @@ async def kill_while_working(kafka: KafkaHandle) -> None:
             # What was finished is committed while the process is stuck; then it is killed.
             expected = first_unfinished[way]
             assert STUCK_AT - BATCH < expected <= STUCK_AT
-            await eventually(lambda t=topic: committed(kafka, t), expected)  # type: ignore[misc]
+            await eventually(lambda t=topic: committed(kafka, t, TopicPartition(t, 0)), expected)  # type: ignore[misc]
     finally:
         process.kill()
         await process.communicate()
     for way, topic in topics.items():
-        assert await committed(kafka, topic) == first_unfinished[way]
-
-
-async def committed(kafka: KafkaHandle, topic: str) -> int | None:
-    """The committed offset of the group that is named as its topic."""
-    tp = TopicPartition(topic, 0)
-    async with reading(kafka, group_id=topic, enable_auto_commit=False) as observer:
-        observer.assign([tp])
-        return await observer.committed(tp)
+        assert await committed(kafka, topic, TopicPartition(topic, 0)) == first_unfinished[way]
 
 
 # --- Seeks -------------------------------------------------------------------------------------
@@ -147,7 +139,7 @@ async def test_an_error_after_a_seek_leaves_what_was_worked_on_to_be_read_again(
     topics: list[str] = []
     with pytest.raises(LookupError):
         await fail()
-    assert await committed(kafka, topics[0]) in (None, 0)
+    assert await committed(kafka, topics[0], TopicPartition(topics[0], 0)) in (None, 0)
 
 
 @pytest.mark.one_loop_each
@@ -162,7 +154,7 @@ async def test_where_a_seek_went_is_committed_when_the_application_says_so(
             await consumer.commit()
         else:
             assert await consumer.stop() == {}
-    assert await committed(kafka, first.topic) == SEEKS[seek]
+    assert await committed(kafka, first.topic, TopicPartition(first.topic, 0)) == SEEKS[seek]
 
 
 # --- Whatever the application does -----------------------------------------------------------

@@ -19,11 +19,11 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.events.kinds import LoopBlocked, Lost
 from aiokafka_lite.errors import CommitFailedError
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.group.test_listeners import Losing, listening
-from tests.consumer.group.test_stale_commits import Pair, two_members
-from tests.consumer.group.worker import PATIENCE_S, tps, until
-from tests.consumer.test_consumer import rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.listeners import Losing, listening
+from tests.support.pair import Pair, two_members
+from tests.support.rows import rows, tps
+from tests.support.waiting import PATIENCE_S, until
 
 RECORD_COUNT: Final = 200
 # The first heartbeat after a rebalance comes too late to tell anything.

@@ -21,11 +21,13 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.protocol.schema import Message, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.consumer.group.scripted import NODE_ID, ScriptedBroker, commit_answer, refused_commit
-from tests.consumer.group.test_membership import throw_out
-from tests.consumer.group.worker import PATIENCE_S, Worker, tps, until
-from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.other_member import throw_out
+from tests.support.reading import reading
+from tests.support.rows import rows, tps
+from tests.support.scripted_group import NODE_ID, ScriptedBroker, commit_answer, refused_commit
+from tests.support.waiting import PATIENCE_S, until
+from tests.support.worker import Worker
 
 TP = TopicPartition("t", 0)
 

@@ -28,8 +28,11 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
 from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from aiokafka_lite.protocol.schema import Message, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.consumer.group.scripted import ScriptedBroker, commit_answer, refused_commit
-from tests.consumer.group.worker import Calls, Worker, tps, until
+from tests.support.listeners import Calls
+from tests.support.rows import tps
+from tests.support.scripted_group import ScriptedBroker, commit_answer, refused_commit
+from tests.support.waiting import until
+from tests.support.worker import Worker
 
 TP = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)

@@ -20,7 +20,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import BrokerResponseError, CommitFailedError, FencedInstanceIdError
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.group.worker import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 TP = TopicPartition("t", 0)
 # A code that this version of the protocol does not have.

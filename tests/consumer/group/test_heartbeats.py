@@ -17,12 +17,14 @@ from aiokafka_lite.consumer.events.kinds import Lost
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.member import Interruption
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.group.test_listeners import Acting, beat_count, listening
-from tests.consumer.group.test_membership import throw_out
-from tests.consumer.group.worker import PATIENCE_S, Calls, Worker, until
-from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.listeners import Acting, Calls, beat_count, listening
+from tests.support.other_member import throw_out
 from tests.support.proxy import Proxy, send_through
+from tests.support.reading import reading
+from tests.support.rows import rows
+from tests.support.waiting import PATIENCE_S, until
+from tests.support.worker import Worker
 
 
 @pytest.mark.one_loop_each

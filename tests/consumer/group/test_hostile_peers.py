@@ -26,9 +26,11 @@ from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest, Membe
 from aiokafka_lite.protocol.messages.sticky_user_data import PreviousShare, StickyUserData
 from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.group.worker import PATIENCE_S, Worker, tps, until
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.rows import tps
+from tests.support.waiting import PATIENCE_S, until
 from tests.support.wire import RawClient
+from tests.support.worker import Worker
 
 ASSIGNORS: Final = [RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAssignor]
 

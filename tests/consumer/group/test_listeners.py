@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -20,35 +18,11 @@ from aiokafka_lite.consumer.events.kinds import (
 from aiokafka_lite.consumer.events.stream import EventSubscription
 from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.group.test_membership import throw_out
-from tests.consumer.group.worker import PATIENCE_S, Calls, tps, until
-from tests.consumer.test_consumer import rows
-from tests.support.cluster import KafkaHandle, unique
-
-Callback = Callable[[AIOKafkaConsumer, set[TopicPartition]], Awaitable[object]]
-
-
-@asynccontextmanager
-async def listening(
-    kafka: KafkaHandle,
-    topic: str,
-    listener: ConsumerRebalanceListener,
-    **arguments: object,
-) -> AsyncIterator[AIOKafkaConsumer]:
-    """A started member of a new group whose rebalances the listener is told of."""
-    settings: dict[str, object] = {
-        "bootstrap_servers": kafka.bootstrap_servers,
-        "group_id": unique("g"),
-        "auto_offset_reset": "earliest",
-        "heartbeat_interval_ms": 100,
-        **arguments,
-    }
-    consumer = AIOKafkaConsumer(**settings)  # type: ignore[arg-type]
-    if isinstance(listener, Acting):
-        listener.consumer = consumer
-    consumer.subscribe([topic], listener=listener)
-    async with consumer:
-        yield consumer
+from tests.support.cluster import KafkaHandle
+from tests.support.listeners import Acting, Losing, beat_count, listening
+from tests.support.other_member import throw_out
+from tests.support.rows import rows, tps
+from tests.support.waiting import PATIENCE_S, until
 
 
 async def rebalance(consumer: AIOKafkaConsumer) -> None:
@@ -64,26 +38,6 @@ async def drained(events: EventSubscription) -> list[ConsumerEvent]:
     while events._buffer:
         found.append(await anext(events))
     return found
-
-
-class Acting(ConsumerRebalanceListener):
-    """Does something with its consumer when partitions are given, or taken away."""
-
-    consumer: AIOKafkaConsumer
-
-    def __init__(
-        self, *, assigned: Callback | None = None, revoked: Callback | None = None
-    ) -> None:
-        self._assigned, self._revoked = assigned, revoked
-        self.results: list[object] = []
-
-    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        if self._assigned is not None:
-            self.results.append(await self._assigned(self.consumer, assigned))
-
-    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        if self._revoked is not None and revoked:
-            self.results.append(await self._revoked(self.consumer, revoked))
 
 
 class Raising(ConsumerRebalanceListener):
@@ -314,12 +268,6 @@ async def test_a_get_in_a_callback_has_nothing_committed_that_is_worked_on(
         assert (await consumer.getone()).offset == 0
 
 
-def beat_count(consumer: AIOKafkaConsumer) -> int:
-    count = consumer.metrics()["heartbeats_total"]
-    assert isinstance(count, int)
-    return count
-
-
 @pytest.mark.one_loop_each
 async def test_gets_in_a_callback_do_not_count_for_max_poll_interval(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
@@ -384,9 +332,6 @@ async def test_a_callback_may_stop_the_consumer(kafka: KafkaHandle, when: str) -
 
 
 # --- Partitions are lost -------------------------------------------------------------------
-class Losing(Calls):
-    async def on_partitions_lost(self, lost: set[TopicPartition]) -> None:
-        self.calls.append(("lost", set(lost)))
 
 
 def test_by_default_lost_partitions_are_told_as_revoked_ones() -> None:

@@ -24,8 +24,8 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
 )
 from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.consumer.group.scripted import ScriptedBroker, refused_commit
-from tests.consumer.group.worker import Worker
+from tests.support.scripted_group import ScriptedBroker, refused_commit
+from tests.support.worker import Worker
 
 TP = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)

@@ -12,10 +12,13 @@ from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinP
 from aiokafka_lite.consumer.membership.classic.member import MemberState
 from aiokafka_lite.errors import CommitFailedError, FencedInstanceIdError
 from aiokafka_lite.protocol.messages.describe_groups import DescribeGroupsRequest
-from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.consumer.group.worker import Calls, Worker, tps, until
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.listeners import Calls
+from tests.support.other_member import throw_out
+from tests.support.rows import tps
+from tests.support.waiting import until
+from tests.support.worker import Worker
 
 
 def share_all(topic: str, count: int, *workers: Worker) -> bool:
@@ -152,14 +155,6 @@ async def test_a_member_that_was_thrown_out_joins_again(kafka: KafkaHandle) -> N
 
         await until(lambda: worker.member.identity.member_id not in ("", before.member_id), worker)
         await until(lambda: share_all(topic, 2, worker), worker)
-
-
-async def throw_out(kafka: KafkaHandle, group: str, member_id: str) -> None:
-    async with kafka.raw() as client:
-        answer = await client.request(
-            LeaveGroupRequest(group_id=group, members=[MemberIdentity(member_id=member_id)])
-        )
-    assert [member.error_code for member in answer.members] == [0]
 
 
 async def test_a_new_subscription_brings_its_partitions(kafka: KafkaHandle) -> None:

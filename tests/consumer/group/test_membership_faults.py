@@ -31,8 +31,11 @@ from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from aiokafka_lite.protocol.schema import Message, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.consumer.group.scripted import ScriptedBroker
-from tests.consumer.group.worker import Calls, Worker, tps, until
+from tests.support.listeners import Calls
+from tests.support.rows import tps
+from tests.support.scripted_group import ScriptedBroker
+from tests.support.waiting import until
+from tests.support.worker import Worker
 
 TP = TopicPartition("t", 0)
 

@@ -14,8 +14,11 @@ from aiokafka.coordinator.assignors.roundrobin import (
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import CommitFailedError
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.group.worker import Calls, Worker, tps, until
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.listeners import Calls
+from tests.support.rows import tps
+from tests.support.waiting import until
+from tests.support.worker import Worker
 
 
 async def test_the_leader_shares_out_topics_that_only_others_want(kafka: KafkaHandle) -> None:

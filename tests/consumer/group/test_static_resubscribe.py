@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 import pytest
 
-from aiokafka_lite._compat import timeout
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.test_consumer import rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.rows import rows
+from tests.support.waiting import until
 
 
 class Told(ConsumerRebalanceListener):
@@ -31,12 +28,6 @@ class Told(ConsumerRebalanceListener):
 def generation_of(consumer: AIOKafkaConsumer) -> int:
     assert consumer._coordinator is not None
     return consumer._coordinator.generation
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 def member(

@@ -19,9 +19,9 @@ from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
 from aiokafka_lite.errors import CommitFailedError, ConsumerStoppedError
 from aiokafka_lite.structs import TopicPartition
 from tests.conftest import LONG
-from tests.consumer.group.worker import PATIENCE_S, tps, until
-from tests.consumer.test_consumer import rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.rows import rows, tps
+from tests.support.waiting import PATIENCE_S, until
 
 ASSIGNORS: Final = [RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAssignor]
 PARTITION_COUNT: Final = 6

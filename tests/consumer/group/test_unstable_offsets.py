@@ -20,9 +20,10 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.group.worker import PATIENCE_S
-from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.reading import reading
+from tests.support.rows import rows
+from tests.support.waiting import PATIENCE_S
 
 COMMITTED = {TopicPartition("t", 0): 3, TopicPartition("t", 1): 4}
 

@@ -13,11 +13,12 @@ from aiokafka_lite.consumer.events.kinds import CommitFailed, Revoked
 from aiokafka_lite.errors import CoordinatorLoadInProgressError, GroupAuthorizationFailedError
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.consumer.group.test_membership import throw_out
-from tests.consumer.group.worker import PATIENCE_S, Calls, until
-from tests.consumer.test_consumer import reading, rows
-from tests.consumer.test_delivery import eventually
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.listeners import Calls
+from tests.support.other_member import throw_out
+from tests.support.reading import committed, reading
+from tests.support.rows import rows
+from tests.support.waiting import PATIENCE_S, eventually, until
 
 pytestmark = pytest.mark.one_loop_each
 
@@ -36,13 +37,6 @@ async def embedded(broker: Broker, count: int = 50) -> KafkaHandle:
     for number in range(count):
         broker.produce("t", b"%d" % number)
     return KafkaHandle("embedded", broker.bootstrap_servers)
-
-
-async def committed(kafka: KafkaHandle, group: str, topic: str) -> int | None:
-    tp = TopicPartition(topic, 0)
-    async with reading(kafka, group_id=group, enable_auto_commit=False) as observer:
-        observer.assign([tp])
-        return await observer.committed(tp)
 
 
 async def read(consumer: AIOKafkaConsumer, count: int) -> list[int]:
@@ -84,9 +78,9 @@ async def test_all_that_was_handed_out_is_committed(kafka: KafkaHandle, stops: s
         consumer.unsubscribe()
         assert consumer.assignment() == set()
         if stops == "later":
-            await eventually(lambda: committed(kafka, group, topic), 50)
+            await eventually(lambda: committed(kafka, group, TopicPartition(topic, 0)), 50)
         assert await consumer.stop() == {}
-    assert await committed(kafka, group, topic) == 50
+    assert await committed(kafka, group, TopicPartition(topic, 0)) == 50
 
 
 @pytest.mark.parametrize("stops", ["at once", "later"])
@@ -106,7 +100,7 @@ async def test_what_was_assigned_by_hand_as_well(kafka: KafkaHandle, stops: str)
             assert await read(consumer, 1) == [5]
             consumer.unsubscribe()
         assert await consumer.stop() == {}
-    assert await committed(kafka, group, topic) == (6 if stops == "later" else 4)
+    assert await committed(kafka, group, TopicPartition(topic, 0)) == (6 if stops == "later" else 4)
 
 
 async def test_with_commits_by_hand_nothing_is_committed(kafka: KafkaHandle) -> None:
@@ -129,7 +123,7 @@ async def test_with_commits_by_hand_nothing_is_committed(kafka: KafkaHandle) -> 
         assert await read(consumer, 1) == [3]
         consumer.unsubscribe()
         assert await consumer.stop() == {}
-    assert await committed(kafka, group, topic) == 3
+    assert await committed(kafka, group, TopicPartition(topic, 0)) == 3
 
 
 @pytest.mark.parametrize("is_at_once", [True, False], ids=["at once", "after the leave"])
@@ -151,7 +145,7 @@ async def test_a_new_subscription_goes_on_where_the_old_one_ended(
         consumer.unsubscribe()
         assert await consumer.stop() == {}
     assert offsets == list(range(30))
-    assert await committed(kafka, group, topic) == 30
+    assert await committed(kafka, group, TopicPartition(topic, 0)) == 30
     assert first.of_partitions == ["assigned", "revoked"]
     assert last.of_partitions == ["assigned", "revoked", "assigned", "revoked"]
 
@@ -217,11 +211,11 @@ async def test_a_callback_may_unsubscribe(kafka: KafkaHandle, when: str) -> None
         await until(lambda: told.leaves_when and consumer.subscription() == set())
         # In the first case the fifth is committed after all: it was handed out.
         expected = 5 if when == "revoked" else 7
-        await eventually(lambda: committed(kafka, group, topic), expected)
+        await eventually(lambda: committed(kafka, group, TopicPartition(topic, 0)), expected)
         assert await consumer.stop() == {}
     times = 1 if when == "revoked" else 2
     assert told.of_partitions == ["assigned", "revoked"] * times
-    assert await committed(kafka, group, topic) == expected
+    assert await committed(kafka, group, TopicPartition(topic, 0)) == expected
 
 
 @pytest.mark.parametrize("held", ["JoinGroup", "SyncGroup"])
@@ -323,4 +317,4 @@ async def test_partitions_that_were_lost_are_not_committed(kafka: KafkaHandle) -
         await until(lambda: len(told.of_partitions) == 2)
         assert await consumer.stop() == {tp: OffsetAndMetadata(5, "")}
     assert told.of_partitions == ["assigned", "lost"]
-    assert await committed(kafka, group, topic) is None
+    assert await committed(kafka, group, TopicPartition(topic, 0)) is None

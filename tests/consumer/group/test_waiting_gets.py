@@ -12,9 +12,10 @@ import pytest
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
-from tests.consumer.group.worker import PATIENCE_S, until
-from tests.consumer.test_consumer import reading, rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.reading import reading
+from tests.support.rows import rows
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.one_loop_each
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from aiokafka_lite import errors
-from tests.broker.groups.requests import GroupRequests, MemberOf, subscription
 from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import GroupRequests, MemberOf, subscription
 
 NONE = 0
 UNKNOWN_SERVER_ERROR = -1

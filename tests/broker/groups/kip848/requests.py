@@ -23,8 +23,8 @@ from aiokafka_lite.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.broker.groups.requests import GroupRequests
 from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import GroupRequests
 
 GROUP_RESOURCE = 32
 Held = Mapping[bytes, Sequence[int]]

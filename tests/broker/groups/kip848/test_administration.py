@@ -21,8 +21,8 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from tests.broker.groups.kip848.requests import ConsumerGroupRequests
-from tests.broker.groups.requests import GroupRequests
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.group_requests import GroupRequests
 
 NONE = 0
 GROUP_ID_NOT_FOUND = errors.GroupIdNotFound.errno

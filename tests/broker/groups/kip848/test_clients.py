@@ -19,8 +19,8 @@ from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.thread import BrokerThread
 from tests.broker.groups.kip848.requests import ConsumerGroupRequests
-from tests.broker.groups.requests import await_coordinator
 from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import await_coordinator
 from tests.support.java import JavaTools
 
 PARTITIONS = 4

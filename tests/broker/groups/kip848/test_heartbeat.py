@@ -10,8 +10,8 @@ from aiokafka_lite.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
 )
 from tests.broker.groups.kip848.requests import ConsumerGroupRequests, known_topic
-from tests.broker.groups.requests import MemberOf
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.group_requests import MemberOf
 
 NONE = 0
 

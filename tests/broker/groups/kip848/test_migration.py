@@ -17,8 +17,8 @@ from aiokafka_lite.protocol.messages.consumer_protocol import (
 )
 from aiokafka_lite.protocol.messages.join_group import JoinGroupResponse
 from tests.broker.groups.kip848.requests import ConsumerGroupRequests
-from tests.broker.groups.requests import MemberOf, await_coordinator, subscription
 from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import MemberOf, await_coordinator, subscription
 
 NONE = 0
 REBALANCE_IN_PROGRESS = errors.RebalanceInProgressError.errno

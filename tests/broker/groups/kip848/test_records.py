@@ -38,9 +38,9 @@ from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.records import RecordSet
 from tests.broker.groups.fakes import FakeTopics
 from tests.broker.groups.kip848.requests import ConsumerGroupRequests, known_topic
-from tests.broker.groups.requests import await_coordinator
 from tests.broker.wire import fetch, fetch_partition, topic_metadata
 from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import await_coordinator
 
 
 async def written_about(kafka: KafkaHandle, group_id: str) -> list[tuple[bytes, bytes | None]]:

@@ -8,8 +8,8 @@ from aiokafka_lite import errors
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from tests.broker.groups.kip848.requests import ConsumerGroupRequests
-from tests.broker.groups.requests import await_coordinator
 from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import await_coordinator
 
 NONE = 0
 

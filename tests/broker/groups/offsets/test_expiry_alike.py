@@ -13,13 +13,13 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.server import wall_clock_ms
-from tests.broker.groups.requests import (
+from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import (
     GroupRequests,
     MemberOf,
     await_coordinator,
     subscription,
 )
-from tests.support.cluster import KafkaHandle
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 from tests.support.required import unavailable
 

@@ -24,8 +24,8 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from tests.broker.groups.requests import GroupRequests, MemberOf, subscription
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.group_requests import GroupRequests, MemberOf, subscription
 
 NONE = 0
 UNKNOWN_TOPIC_OR_PARTITION = errors.UnknownTopicOrPartitionError.errno

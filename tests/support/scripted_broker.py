@@ -259,3 +259,9 @@ def topic(
             for index, leader in enumerate(leaders)
         ],
     )
+
+
+def silence(*brokers: ScriptedBroker) -> None:
+    """Let brokers answer nothing, not even the first request."""
+    for broker in brokers:
+        broker.scripts[ApiVersionsRequest] = lambda _: Do.NOTHING

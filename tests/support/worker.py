@@ -22,21 +22,7 @@ from aiokafka_lite.consumer.membership.classic.membership import ClassicMembersh
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-
-PATIENCE_S = 20.0
-
-
-class Calls(ConsumerRebalanceListener):
-    """Writes down what the listener is told."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, set[TopicPartition]]] = []
-
-    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        self.calls.append(("revoked", set(revoked)))
-
-    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        self.calls.append(("assigned", set(assigned)))
+from tests.support.waiting import PATIENCE_S
 
 
 class Worker:
@@ -165,16 +151,3 @@ class Worker:
         assert partition.position is not None
         self.state.begin_get()
         self.state.hand_out(partition, partition.position, partition.position + count, 0)
-
-
-async def until(condition: Callable[[], object], *workers: Worker) -> None:
-    """Wait until a condition holds that depends on what these workers live through."""
-    async with timeout(PATIENCE_S):
-        while not condition():
-            for worker in workers:
-                worker.scope.raise_if_failed()
-            await asyncio.sleep(0.01)
-
-
-def tps(topic: str, *numbers: int) -> set[TopicPartition]:
-    return {TopicPartition(topic, number) for number in numbers}

@@ -14,7 +14,7 @@ from aiokafka_lite.consumer.buffer.chunk import Record
 from aiokafka_lite.consumer.delivery import _iteration_py
 from aiokafka_lite.consumer.delivery.iteration import RecordCursor, RecordIterator
 from aiokafka_lite.errors import ConsumerStoppedError
-from tests.consumer.buffers import Buffers
+from tests.support.buffers import Buffers
 
 
 class ReaderMethods:

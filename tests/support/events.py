@@ -1,0 +1,24 @@
+"""A consumer's events, when they matter to a test."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiokafka_lite.consumer.events.stream import EventSubscription
+from aiokafka_lite.events import (
+    ConsumerEvent,
+)
+
+
+async def next_of(
+    subscription: EventSubscription, event_class: type[ConsumerEvent]
+) -> ConsumerEvent:
+    """The next event of a class; others are passed over."""
+
+    async def wait() -> ConsumerEvent:
+        async for event in subscription:
+            if isinstance(event, event_class):
+                return event
+        raise AssertionError(f"no {event_class.__name__} came")
+
+    return await asyncio.wait_for(wait(), 20)

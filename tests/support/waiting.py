@@ -1,0 +1,39 @@
+"""Waits until something is so, of which no event tells."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from aiokafka_lite._compat import timeout
+from aiokafka_lite._tasks import TaskScope
+
+PATIENCE_S: Final = 20.0
+
+
+class HasScope(Protocol):
+    """What runs tasks that may fail."""
+
+    @property
+    def scope(self) -> TaskScope: ...
+
+
+async def until(condition: Callable[[], object], *workers: HasScope) -> None:
+    """Wait until a condition holds; raise what a task of one of the workers failed by."""
+    async with timeout(PATIENCE_S):
+        while not condition():
+            for worker in workers:
+                worker.scope.raise_if_failed()
+            await asyncio.sleep(0.005)
+
+
+async def eventually(read: Callable[[], Awaitable[object]], expected: object) -> None:
+    """Wait until an answer is as expected, for some seconds at most."""
+    found: object = None
+    for _ in range(100):
+        found = await read()
+        if found == expected:
+            return
+        await asyncio.sleep(0.05)
+    assert found == expected
