@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.consumer.delivery import ready
-from tests.support.iterations import ITERATIONS, Iteration
+from tests.support.iterations import ITERATIONS, Iteration, use
 
 
 @pytest.fixture(params=["compiled", "python"])
@@ -14,5 +13,5 @@ def iteration(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     if request.param not in ITERATIONS:
         pytest.skip("the extension is not built: install a C compiler and reinstall")
     chosen = ITERATIONS[request.param]
-    monkeypatch.setattr(ready, "RecordCursor", chosen.cursor)
+    use(chosen, monkeypatch)
     return chosen

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.consumer.buffer import decode
+from aiokafka_lite.consumer.buffer.decode import ROWS_A_RECORD
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
@@ -25,9 +25,9 @@ pytest.importorskip("pyarrow", reason="rows are for pyarrow: pip install pyarrow
 
 import pyarrow as pa
 
-from aiokafka_lite.consumer.delivery import arrow_gets
 from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
 from aiokafka_lite.records.arrow import DEFAULT_SCHEMA, ArrowColumns
+from tests.support import tuning
 
 pytestmark = pytest.mark.usefixtures("decoder")
 
@@ -37,7 +37,7 @@ Rows = list[tuple[int, int]]
 
 @pytest.fixture(autouse=True)
 def _no_batch_ends_for_lack_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "TIME_SLICE_S", 60.0)
+    tuning.end_no_slice(monkeypatch)
 
 
 class Gets:
@@ -117,7 +117,7 @@ async def test_partitions_take_turns() -> None:
 
 
 async def test_a_batch_ends_before_it_has_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_gets, "MAX_BATCH_BYTES", 350)
+    tuning.limit_arrow_batches(monkeypatch, 350)
     buffers = Buffers(A, B)
     gets = Gets(buffers)
     buffers.put({A: batch(0, 4, size=100), B: batch(0, 2, size=1_000)})
@@ -147,14 +147,13 @@ async def test_a_get_waits_until_something_is_put() -> None:
 
 
 async def test_a_batch_ends_when_the_time_slice_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
-    monkeypatch.setattr(decode, "FIRST_RUN", 8)
+    tuning.end_slices_at_once(monkeypatch, first_run=8)
     buffers = Buffers(A, B)
     gets = Gets(buffers)
     buffers.put({A: batch(0, 100), B: batch(0, 100)})
     found: Rows = []
     while rows := await gets.rows():
-        assert len(rows) <= 8 * decode.ROWS_A_RECORD
+        assert len(rows) <= 8 * ROWS_A_RECORD
         found += rows
     assert sorted(found) == of(A, *range(100)) + of(B, *range(100))
 
@@ -227,7 +226,7 @@ async def test_records_that_another_get_has_decoded_come_first() -> None:
 
 
 async def test_what_was_decoded_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_gets, "MAX_BATCH_BYTES", 250)
+    tuning.limit_arrow_batches(monkeypatch, 250)
     buffers = Buffers()
     gets = Gets(buffers)
     buffers.put({A: batch(0, 3, size=100) + batch(3, 1, size=999)})
@@ -240,9 +239,8 @@ async def test_a_get_cancelled_at_any_await_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, *, in_thread: bool
 ) -> None:
     if in_thread:
-        monkeypatch.setattr(decode, "INFLATE_ON_LOOP_S", 0.0)
-    monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
-    monkeypatch.setattr(decode, "FIRST_RUN", 1)
+        tuning.decompress(monkeypatch, in_thread=True)
+    tuning.end_slices_at_once(monkeypatch, first_run=1)
     codec = "gzip" if in_thread else "none"
     for steps in range(8):
         buffers = Buffers(A, B)
@@ -271,8 +269,8 @@ async def test_gets_of_every_kind_mixed_and_cancelled_give_each_record_once(
 ) -> None:
     rng = random.Random(seed)
     if seed % 2:
-        monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
-    monkeypatch.setattr(decode, "INFLATE_ON_LOOP_S", rng.choice((0.0, 60.0)))
+        tuning.end_slices_at_once(monkeypatch)
+    tuning.decompress(monkeypatch, in_thread=rng.choice((True, False)))
     buffers = Buffers(A, B)
     gets = Gets(buffers)
     ends = {A: 0, B: 0}
@@ -320,9 +318,9 @@ async def test_gets_of_several_tasks_give_each_record_once(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(decode, "INFLATE_ON_LOOP_S", rng.choice((0.0, 60.0)))
+    tuning.decompress(monkeypatch, in_thread=rng.choice((True, False)))
     if seed % 2:
-        monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
+        tuning.end_slices_at_once(monkeypatch)
     buffers = Buffers(A, B)
     gets = Gets(buffers)
     found: Rows = []
@@ -406,7 +404,7 @@ async def test_a_paused_partition_keeps_its_rows_and_does_not_block_others() -> 
 async def test_what_happens_to_a_partition_during_the_pause_takes_effect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(decode, "INFLATE_ON_LOOP_S", 0.0)
+    tuning.decompress(monkeypatch, in_thread=True)
     for change in ("seek", "pause", "revoke", "hold"):
         buffers = Buffers(A, B)
         gets = Gets(buffers)

@@ -15,6 +15,7 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
 from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle
 from tests.support.reading import reading
 
@@ -169,7 +170,7 @@ class Reader:
     def __init__(self, broker: Broker, consumer: AIOKafkaConsumer) -> None:
         self.broker = broker
         self.consumer = consumer
-        self.assignment: Assignment = consumer._engine.state
+        self.assignment: Assignment = inside.assignment(consumer)
         self.read: dict[TopicPartition, list[int]] = defaultdict(list)
         self.written: dict[TopicPartition, int] = defaultdict(int)
 

@@ -16,6 +16,7 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.delivery import _iteration_py
 from aiokafka_lite.errors import RecordTooLargeError
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle
 from tests.support.extensions import BROKEN, NOT_BUILT
 from tests.support.iterations import ITERATIONS, Iteration
@@ -73,9 +74,8 @@ async def test_a_record_that_is_too_large_is_logged_and_skipped(
     await kafka.produce(topic, 0, rows(0, 3))
     async with reading(kafka, topic, consumer_class=iteration.consumer) as consumer:
         assert [(await anext(consumer)).offset for _ in range(3)] == [0, 1, 2]
-        state = consumer._state.partition(tp)
         error = RecordTooLargeError("too large").at(tp, 3, 4)
-        consumer._engine.buffer.put_error(state, error, is_sticky=True)
+        inside.put_error(consumer, tp, error)
         with caplog.at_level(logging.ERROR), pytest.raises(RecordTooLargeError):
             await consumer.getone()
         assert not caplog.records

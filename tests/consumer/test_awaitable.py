@@ -18,6 +18,7 @@ from tests.support.iterations import (
     Reader,
     Step,
     is_in_get,
+    iterate_over,
     read_until_stop,
     rounds,
     stand_still,
@@ -269,7 +270,7 @@ async def test_a_step_cannot_be_entered_while_it_runs(iteration: Iteration) -> N
             return await buffers.gets.one(())
 
     reader = Entering()
-    reader._iterate_over(buffers.ready.cursor)
+    iterate_over(reader, buffers)
     buffers.put({A: batch(0, 1)})
     step = anext(reader)
     assert (await step).offset == 0
@@ -306,7 +307,7 @@ async def test_a_subclass_may_override_anext(iteration: Iteration) -> None:
     buffers = Buffers()
     reader = Counting()
     reader.buffers = buffers
-    reader._iterate_over(buffers.ready.cursor)
+    iterate_over(reader, buffers)
     buffers.put({A: batch(0, 5)})
     async for record in reader:
         if record.offset == 4:
@@ -322,7 +323,7 @@ async def test_anext_may_be_wrapped_and_unwrapped(iteration: Iteration, on: str)
     buffers = Buffers()
     reader = Derived()
     reader.buffers = buffers
-    reader._iterate_over(buffers.ready.cursor)
+    iterate_over(reader, buffers)
     buffers.put({A: batch(0, 6)})
     wrapped: Any = Derived if on == "its class" else iteration.reader
     original = wrapped.__anext__

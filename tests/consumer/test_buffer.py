@@ -6,7 +6,6 @@ import itertools
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.consumer.buffer import decode
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
@@ -16,6 +15,7 @@ from aiokafka_lite.errors import (
     OffsetOutOfRangeError,
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.support import tuning
 from tests.support.buffers import A, B, Buffers, batch
 
 
@@ -299,7 +299,7 @@ async def test_a_stopped_consumer_wakes_its_gets() -> None:
 async def test_large_compressed_batches_leave_the_loop_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(decode, "INFLATE_ON_LOOP_S", 0.0)
+    tuning.decompress(monkeypatch, in_thread=True)
     buffers = Buffers()
     buffers.put({A: batch(0, 50, codec="gzip") + batch(50, 50, codec="gzip")})
     assert await buffers.poll() == {A: list(range(100))}
@@ -311,9 +311,8 @@ async def test_a_get_cancelled_at_any_await_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, *, in_thread: bool
 ) -> None:
     if in_thread:
-        monkeypatch.setattr(decode, "INFLATE_ON_LOOP_S", 0.0)
-    monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
-    monkeypatch.setattr(decode, "FIRST_RUN", 2)
+        tuning.decompress(monkeypatch, in_thread=True)
+    tuning.end_slices_at_once(monkeypatch, first_run=2)
     for steps in range(12):
         buffers = Buffers(A, B)
         codec = "gzip" if in_thread else "none"

@@ -18,6 +18,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.structs import OffsetAndTimestamp, TopicPartition
 from tests.conftest import LONG
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.interruptions import How, Interrupted, Stepped, interrupted
 from tests.support.iterations import ITERATIONS
@@ -70,8 +71,7 @@ def assert_each_once(seen: Iterable[Place], count: int = COUNT) -> None:
 
 def assert_idle(consumer: AIOKafkaConsumer) -> None:
     """No get is in progress: time counts towards max_poll_interval_ms again."""
-    assert consumer._state._gets_in_progress == 0
-    assert not consumer._engine.buffer._waiting
+    assert inside.is_idle(consumer)
 
 
 def thinned(names: Iterable[str]) -> list[Any]:
@@ -256,7 +256,7 @@ async def test_a_call_cancelled_at_any_await_changes_nothing_else(
         while True:
             consumer.seek(tp, 5)
             if name == "position":  # which waits while it is looked up
-                consumer._state.request_reset(consumer._state.partition(tp), -2)
+                inside.request_reset(consumer, tp)
             if not await interrupted(call(consumer, tp), step, how):
                 break
             step += 1
@@ -283,7 +283,7 @@ async def test_a_commit_cancelled_at_any_await_was_done_or_not(
         nothing_left(),
         reading(kafka, topic, group_id=group, enable_auto_commit=False) as consumer,
     ):
-        generation = consumer._engine.running.membership.generation
+        generation = inside.generation(consumer)
         before, step = 0, 1
         await consumer.commit({tp: before})
         while True:
@@ -298,7 +298,7 @@ async def test_a_commit_cancelled_at_any_await_was_done_or_not(
             before, step = step, step + 1
         assert step > 1
         # Nobody else has noticed.
-        assert consumer._engine.running.membership.generation == generation
+        assert inside.generation(consumer) == generation
 
 
 # --- While a rebalance is pending -------------------------------------------------------------

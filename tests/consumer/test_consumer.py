@@ -22,6 +22,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.structs import OffsetAndTimestamp, TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle
 from tests.support.reading import offsets_read, reading
 from tests.support.rows import rows
@@ -270,7 +271,7 @@ async def test_the_next_request_is_sent_before_records_are_handed_out(
         while seen < 50:
             batch = (await consumer.poll(timeout_ms=10_000))[tp]
             seen += len(batch)
-            cluster, queue = consumer._engine.running.cluster, consumer._engine.buffer
+            cluster = inside.cluster(consumer)
             leader = cluster.view.leader(tp)
             assert leader is not None
             if cluster.pool.in_flight_request_count() == 0:
@@ -278,7 +279,7 @@ async def test_the_next_request_is_sent_before_records_are_handed_out(
                 # comes back within a few turns of the loop.
                 for _ in range(3):
                     await asyncio.sleep(0)
-                assert queue.has_untaken(leader.leader)
+                assert inside.has_untaken(consumer, leader.leader)
 
 
 async def test_a_name_that_no_topic_may_have_is_refused_at_once(kafka: KafkaHandle) -> None:

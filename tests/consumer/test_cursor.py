@@ -29,9 +29,9 @@ from aiokafka_lite.consumer.assignment.cursor import (
     Search,
     Sought,
 )
-from aiokafka_lite.consumer.fetching.session import FetchSession
 from aiokafka_lite.errors import IllegalStateError, KafkaError
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 
 TP = TopicPartition("t", 0)
 ID = bytes(range(16))
@@ -367,8 +367,8 @@ class SourceMachine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 1))
     def next_request(self, number: int) -> None:
         source = self.sources[number]
-        self.run(source._lend)
-        asked = {loan.cursor for loan in session_of(source).loans}
+        self.run(lambda: inside.lend(source))
+        asked = {loan.cursor for loan in inside.kept_by(source).loans}
         wanted = {
             cursor
             for cursor in self.cursors
@@ -380,32 +380,25 @@ class SourceMachine(RuleBasedStateMachine):
         }
         # In flight already, with an answer buffered or an error met since: that one stays so.
         assert wanted <= asked
-        assert all(loan.offset == loan.cursor.fetched for loan in session_of(source).loans)
-        assert not any(loan.is_outdated for loan in session_of(source).loans)
+        assert all(loan.offset == loan.cursor.fetched for loan in inside.kept_by(source).loans)
+        assert not any(loan.is_outdated for loan in inside.kept_by(source).loans)
 
     @invariant()
     def every_cursor_is_known_where_it_is(self) -> None:
         for source in getattr(self, "sources", ()):
-            loans = {loan.cursor for loan in session_of(source).loans}
+            kept = inside.kept_by(source)
+            loans = {loan.cursor for loan in kept.loans}
             here = {cursor for cursor in self.cursors if cursor.source is source}
-            assert source._cursors == here
+            assert kept.cursors == here
             assert loans == {c for c in here if c.place is Place.IN_FLIGHT}
-            assert source._ready.keys() == {
-                c for c in here if c.place is Place.READY and c.is_fetchable
-            }
-            assert source._backing_off.keys() == {c for c in here if c.place is Place.BACKING_OFF}
-            for loan in session_of(source).loans:
+            assert kept.ready == {c for c in here if c.place is Place.READY and c.is_fetchable}
+            assert kept.backing_off == {c for c in here if c.place is Place.BACKING_OFF}
+            for loan in kept.loans:
                 assert loan.cursor.loan is loan
         for cursor in getattr(self, "cursors", ()):
             assert (cursor.loan is not None) is (cursor.place is Place.IN_FLIGHT)
             if cursor.place is Place.UNPOSITIONED:
                 assert cursor.search is not None
-
-
-def session_of(source: object) -> FetchSession:
-    session = source._session  # type: ignore[attr-defined]
-    assert isinstance(session, FetchSession)
-    return session
 
 
 TestSource = SourceMachine.TestCase

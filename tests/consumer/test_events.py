@@ -11,7 +11,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.events.stream import LOG_INTERVAL_S, Events, EventSubscription
+from aiokafka_lite.consumer.events.stream import LOG_INTERVAL_S, Events
 from aiokafka_lite.errors import CommitFailedError, KafkaError, UnknownMemberIdError
 from aiokafka_lite.events import (
     EVENT_CLASSES,
@@ -31,28 +31,13 @@ from aiokafka_lite.events import (
     TopicDeleted,
 )
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
-from tests.support.events import next_of
+from tests.support.events import events_so_far, next_of
 from tests.support.reading import offsets_read, reading
 from tests.support.rows import rows
 
 A = TopicPartition("t", 0)
-
-
-def buffered(subscription: EventSubscription) -> list[ConsumerEvent]:
-    """What a subscription gives without waiting."""
-    found = []
-    while True:
-        step = subscription.__anext__()
-        try:
-            step.send(None)
-        except StopIteration as done:
-            found.append(done.value)
-        except StopAsyncIteration:
-            return found
-        else:
-            step.close()
-            return found
 
 
 async def test_every_subscriber_gets_every_event_in_order() -> None:
@@ -61,7 +46,7 @@ async def test_every_subscriber_gets_every_event_in_order() -> None:
     published = [TopicDeleted("a"), TopicDeleted("b"), Assigned(frozenset({A}), 3)]
     for event in published:
         events.publish(event)
-    assert buffered(first) == buffered(second) == published
+    assert events_so_far(first) == events_so_far(second) == published
     assert events.counts == {"topic_deleted": 2, "assigned": 1}
 
 
@@ -70,10 +55,10 @@ async def test_a_slow_subscriber_loses_the_oldest_and_is_told_how_many() -> None
     slow, quick = events.subscribe(max_buffered=2), events.subscribe()
     for name in "abcde":
         events.publish(TopicDeleted(name))
-    assert buffered(slow) == [EventsDropped(3), TopicDeleted("d"), TopicDeleted("e")]
-    assert len(buffered(quick)) == 5
+    assert events_so_far(slow) == [EventsDropped(3), TopicDeleted("d"), TopicDeleted("e")]
+    assert len(events_so_far(quick)) == 5
     events.publish(TopicDeleted("f"))
-    assert buffered(slow) == [TopicDeleted("f")]
+    assert events_so_far(slow) == [TopicDeleted("f")]
 
 
 async def test_a_wait_that_is_cancelled_loses_no_event() -> None:
@@ -85,7 +70,7 @@ async def test_a_wait_that_is_cancelled_loses_no_event() -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert buffered(subscription) == [TopicDeleted("a")]
+    assert events_so_far(subscription) == [TopicDeleted("a")]
 
 
 async def test_a_subscriber_whose_task_was_cancelled_leaves_nothing() -> None:
@@ -114,13 +99,13 @@ async def test_a_closed_subscription_ends_the_iteration_that_waits() -> None:
         await waiting
     events.publish(TopicDeleted("a"))
     assert events.subscriber_count == 0
-    assert buffered(subscription) == []
+    assert events_so_far(subscription) == []
 
 
 async def test_events_of_a_consumer_come_before_its_start_and_end_with_its_stop() -> None:
     consumer = AIOKafkaConsumer(bootstrap_servers="127.0.0.1:1")
     early = consumer.events()
-    consumer._state.events.publish(TopicDeleted("a"))
+    inside.publish(consumer, TopicDeleted("a"))
     await consumer.stop()
     assert [event async for event in early] == [TopicDeleted("a")]
     assert [event async for event in consumer.events()] == []
@@ -260,7 +245,7 @@ async def test_a_move_by_the_application_is_no_reset(kafka: KafkaHandle) -> None
         events = consumer.events()
         assert await consumer.seek_to_beginning()
         await offsets_read(consumer, 5)
-        assert not [event for event in buffered(events) if isinstance(event, OffsetReset)]
+        assert not [event for event in events_so_far(events) if isinstance(event, OffsetReset)]
 
 
 async def test_a_commit_that_fails_is_told(kafka: KafkaHandle) -> None:
@@ -270,7 +255,7 @@ async def test_a_commit_that_fails_is_told(kafka: KafkaHandle) -> None:
     async with reading(kafka, topic, group_id=unique("g"), enable_auto_commit=False) as consumer:
         await offsets_read(consumer, 5)
         events = consumer.events()
-        consumer._engine.running.commits._member.lose_membership()  # type: ignore[union-attr]
+        inside.lose_membership(consumer)
         with pytest.raises(CommitFailedError):
             await consumer.commit()
         told = await next_of(events, CommitFailed)
@@ -290,7 +275,7 @@ async def test_a_throttle_is_told_once_until_it_ends() -> None:
                 await consumer.poll(timeout_ms=20)
             await kafka.produce("t", 0, rows(0, 1))
             await offsets_read(consumer, 1)
-        told = [event for event in buffered(events) if isinstance(event, Throttled)]
+        told = [event for event in events_so_far(events) if isinstance(event, Throttled)]
         assert told == [Throttled(broker.node.id, 0.02)]
 
 
@@ -317,11 +302,7 @@ async def test_a_task_that_died_is_told(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with reading(kafka, topic) as consumer:
         events = consumer.events()
-
-        async def die() -> None:
-            raise ZeroDivisionError("a bug")
-
-        consumer._engine.running.scopes[1].spawn(die(), name="bug")
+        inside.let_a_task_die(consumer, "positions")
         told = await next_of(events, TaskFailed)
         assert isinstance(told, TaskFailed)
         assert told.task == "positions"

@@ -13,9 +13,8 @@ from confluent_kafka import Producer
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.assignment.cursor import Place
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.consumer.monitoring.diagnosis import Cause, diagnose
+from aiokafka_lite.consumer.monitoring.diagnosis import Cause
 from aiokafka_lite.errors import (
     DeserializationError,
     KafkaConnectionError,
@@ -23,6 +22,7 @@ from aiokafka_lite.errors import (
     OffsetOutOfRangeError,
 )
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import consumer_of, offsets_read, reading
 from tests.support.rows import rows
@@ -31,26 +31,14 @@ from tests.support.waiting import until
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def cause_of(consumer: AIOKafkaConsumer, tp: TopicPartition) -> Cause:
-    return diagnose(consumer._engine, tp, asyncio.get_running_loop().time()).cause
-
-
 async def until_cause(consumer: AIOKafkaConsumer, tp: TopicPartition, cause: Cause) -> str:
     """Wait until a partition has this cause; return the sentence."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + 15
-    while cause_of(consumer, tp) is not cause:
+    while inside.cause(consumer, tp) is not cause:
         assert loop.time() < deadline, f"not {cause} but: {consumer.explain(tp)}"
         await asyncio.sleep(0.002)
     return consumer.explain(tp)
-
-
-def is_in_request(consumer: AIOKafkaConsumer, tp: TopicPartition) -> bool:
-    """Whether the fetch in flight asks for a partition."""
-    cursor = consumer._state.partition(tp)
-    source = consumer._engine.running.sources.of(cursor)
-    is_in_flight = source is not None and source.in_flight_since is not None
-    return is_in_flight and cursor.place is Place.IN_FLIGHT
 
 
 @pytest.fixture
@@ -65,11 +53,11 @@ async def test_before_the_start_and_after_the_stop(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     tp = TopicPartition(topic, 0)
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers)
-    assert cause_of(consumer, tp) is Cause.NOT_STARTED
+    assert inside.cause(consumer, tp) is Cause.NOT_STARTED
     assert "await consumer.start() first" in consumer.explain(tp)
     await consumer.start()
     await consumer.stop()
-    assert cause_of(consumer, tp) is Cause.STOPPED
+    assert inside.cause(consumer, tp) is Cause.STOPPED
     assert "make another one" in consumer.explain(tp)
 
 
@@ -101,11 +89,7 @@ async def test_while_it_waits_for_a_topic_or_a_broker(broker: Broker) -> None:
 async def test_a_task_that_died(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with reading(kafka, topic) as consumer:
-
-        async def die() -> None:
-            raise ZeroDivisionError("a bug")
-
-        consumer._engine.running.scopes[0].spawn(die(), name="bug")
+        inside.let_a_task_die(consumer, "fetch")
         text = await until_cause(consumer, TopicPartition(topic, 0), Cause.TASK_DIED)
         assert "ZeroDivisionError('a bug')" in text
 
@@ -115,10 +99,10 @@ async def test_what_is_not_assigned(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     tp, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
     async with reading(kafka) as consumer:
-        assert cause_of(consumer, tp) is Cause.NOT_ASSIGNED
+        assert inside.cause(consumer, tp) is Cause.NOT_ASSIGNED
         assert "call subscribe() or assign()" in consumer.explain(tp)
         consumer.assign([tp])
-        assert cause_of(consumer, other) is Cause.NOT_ASSIGNED
+        assert inside.cause(consumer, other) is Cause.NOT_ASSIGNED
         assert "not among the partitions given to assign()" in consumer.explain(other)
         consumer.unsubscribe()
         consumer.subscribe([topic])
@@ -134,9 +118,7 @@ async def test_what_another_member_has(kafka: KafkaHandle) -> None:
         reading(kafka, topic, group_id=group, heartbeat_interval_ms=100) as first,
         reading(kafka, topic, group_id=group, heartbeat_interval_ms=100) as second,
     ):
-        await until(
-            lambda: first._engine.running.membership.is_settled and len(first.assignment()) < 2
-        )
+        await until(lambda: inside.is_settled(first) and len(first.assignment()) < 2)
         without = first if not first.assignment() else second
         assert f"another member of group {group} has it" in await until_cause(
             without, tp, Cause.NOT_ASSIGNED
@@ -151,10 +133,10 @@ async def test_a_partition_that_a_rebalance_holds(kafka: KafkaHandle) -> None:
     class Listener(ConsumerRebalanceListener):
         async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
             if revoked:
-                told.append((cause_of(consumer, tp), consumer.explain(tp)))
+                told.append((inside.cause(consumer, tp), consumer.explain(tp)))
 
         async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-            told.append((cause_of(consumer, tp), consumer.explain(tp)))
+            told.append((inside.cause(consumer, tp), consumer.explain(tp)))
 
     group = unique("group")
     async with reading(kafka, group_id=group, heartbeat_interval_ms=100) as consumer:
@@ -204,7 +186,7 @@ async def test_a_record_that_no_get_comes_past(kafka: KafkaHandle) -> None:
         for _ in range(2):
             with pytest.raises(DeserializationError):
                 await consumer.getone()
-            assert cause_of(consumer, tp) is Cause.ERROR_WAITS
+            assert inside.cause(consumer, tp) is Cause.ERROR_WAITS
             assert "at offset 0 cannot be deserialised" in consumer.explain(tp)
             assert consumer.health().verdict == "degraded"
         consumer.seek(tp, 1)
@@ -213,8 +195,8 @@ async def test_a_record_that_no_get_comes_past(kafka: KafkaHandle) -> None:
 
 async def test_an_error_of_the_consumer_as_a_whole(broker: Broker) -> None:
     async with consumer_of(broker, "t") as consumer:
-        consumer._state.gate.post(KafkaConnectionError("something"))
-        assert cause_of(consumer, T0) is Cause.ERROR_WAITS
+        inside.meet_error(consumer, KafkaConnectionError("something"))
+        assert inside.cause(consumer, T0) is Cause.ERROR_WAITS
         assert "the next get raises KafkaConnectionError: something" in consumer.explain(T0)
         with pytest.raises(KafkaConnectionError):
             await consumer.getone()
@@ -222,17 +204,17 @@ async def test_an_error_of_the_consumer_as_a_whole(broker: Broker) -> None:
 
 async def test_the_reason_why_gets_hand_out_nothing_is_named(broker: Broker) -> None:
     async with consumer_of(broker, "t", group_id="g") as consumer:
-        gate = consumer._state.gate
-        await until(consumer, T0, Cause.AT_END)
+        gate = inside.gate(consumer)
+        await until_cause(consumer, T0, Cause.AT_END)
         gate.hold(Hold.LISTENER)
         assert "waits for the listener to return" in consumer.explain(T0)
         gate.hold(Hold.LEASE)
         assert "the event loop was blocked for most of the session" in consumer.explain(T0)
         gate.hold(Hold.LOST)
-        assert cause_of(consumer, T0) is Cause.REBALANCING
+        assert inside.cause(consumer, T0) is Cause.REBALANCING
         assert "the group does not count this member in any more" in consumer.explain(T0)
         gate.release(*Hold)
-        assert cause_of(consumer, T0) is Cause.AT_END
+        assert inside.cause(consumer, T0) is Cause.AT_END
 
 
 async def test_paused_and_buffered(kafka: KafkaHandle) -> None:
@@ -245,7 +227,7 @@ async def test_paused_and_buffered(kafka: KafkaHandle) -> None:
         assert (await consumer.getone()).offset == 0
         assert "from offset 1 on" in await until_cause(consumer, tp, Cause.BUFFERED)
         consumer.pause(tp)
-        assert cause_of(consumer, tp) is Cause.PAUSED
+        assert inside.cause(consumer, tp) is Cause.PAUSED
         assert consumer.explain(tp) == "it is paused: call resume(); what was fetched is kept"
 
 
@@ -345,8 +327,8 @@ async def test_a_throttle(broker: Broker) -> None:
 
 async def test_a_connection_that_is_being_opened(broker: Broker) -> None:
     async with consumer_of(broker) as consumer:
-        consumer._engine.running.cluster.watch("test", ["t"])
-        await consumer._engine.running.cluster.refresh()
+        inside.cluster(consumer).watch("test", ["t"])
+        await inside.cluster(consumer).refresh()
         with broker.on_connect().silence(times=None):
             consumer.assign([T0])
             consumer.seek(T0, 0)
@@ -404,7 +386,7 @@ async def test_a_partition_that_the_request_in_flight_does_not_have(kafka: Kafka
     async with reading(kafka, topic, fetch_max_wait_ms=200) as consumer:
         await until_cause(consumer, tp, Cause.AT_END)
         consumer.pause(tp)
-        await until(lambda: not is_in_request(consumer, tp))
+        await until(lambda: not inside.is_in_flight(consumer, tp))
         await until_cause(consumer, other, Cause.AT_END)
         consumer.resume(tp)
         assert "was sent before" in await until_cause(consumer, tp, Cause.AWAITING_ANSWER)
@@ -442,8 +424,7 @@ async def test_a_fetch_that_is_about_to_be_sent(kafka: KafkaHandle) -> None:
     async with reading(kafka, topic, fetch_max_wait_ms=50) as consumer:
         await until_cause(consumer, tp, Cause.AT_END)
         consumer.unsubscribe()
-        running = consumer._engine.running
-        await until(lambda: not running.sources._sources)
+        await until(lambda: not inside.nodes_read_from(consumer))
         consumer.assign([tp])
         consumer.seek(tp, 0)
         assert "from offset 0 is about to be sent" in await until_cause(

@@ -12,6 +12,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import ConsumerStoppedError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import offsets_read, reading
 from tests.support.rows import rows
@@ -62,11 +63,7 @@ async def test_a_task_that_died_is_raised_by_every_get_until_the_stop(kafka: Kaf
     await kafka.produce(topic, 0, rows(0, 5))
     async with reading(kafka, topic) as consumer:
         assert (await consumer.getone()).offset == 0
-
-        async def die() -> None:
-            raise ZeroDivisionError("a bug")
-
-        consumer._engine.running.scopes[0].spawn(die(), name="bug")
+        inside.let_a_task_die(consumer, "fetch")
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         for get in (consumer.getone, consumer.getmany, consumer.poll, consumer.__anext__):
@@ -82,11 +79,7 @@ async def test_a_waiting_get_hears_of_a_task_that_died(kafka: KafkaHandle) -> No
     async with reading(kafka, topic) as consumer:
         polling = asyncio.ensure_future(consumer.poll())
         await asyncio.sleep(0.01)
-
-        async def die() -> None:
-            raise ZeroDivisionError("a bug")
-
-        consumer._engine.running.scopes[1].spawn(die(), name="bug")
+        inside.let_a_task_die(consumer, "positions")
         with pytest.raises(ZeroDivisionError, match="a bug"):
             await asyncio.wait_for(polling, 1)
 

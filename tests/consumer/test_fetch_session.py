@@ -10,20 +10,15 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.fetching.session import FINAL_EPOCH, FetchSession
+from aiokafka_lite.consumer.fetching.session import FINAL_EPOCH
 from aiokafka_lite.errors import FetchSessionIdNotFound
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle
 from tests.support.reading import offsets_read, reading
 from tests.support.rows import rows
 from tests.support.waiting import until
-
-
-def session_of(consumer: AIOKafkaConsumer) -> FetchSession:
-    """The session with the only broker that is read from."""
-    (node,) = consumer._engine.running.sources._sources.values()
-    return node._session
 
 
 async def fetch_code(kafka: KafkaHandle, session_id: int, epoch: int) -> int:
@@ -39,7 +34,7 @@ async def test_an_evicted_session_is_followed_by_another_without_loss(kafka: Kaf
         await kafka.produce(topic, partition, rows(0, 3))
     async with reading(kafka, topic, fetch_max_wait_ms=50) as consumer:
         found = await offsets_read(consumer, 6)
-        session = session_of(consumer)
+        session = inside.session(consumer)
         await until(lambda: session.epoch > 1)
         evicted = session.id
         await fetch_code(kafka, evicted, FINAL_EPOCH)
@@ -56,7 +51,7 @@ async def test_a_session_out_of_step_is_replaced_without_loss(kafka: KafkaHandle
     await kafka.produce(topic, 0, rows(0, 3))
     async with reading(kafka, topic, fetch_max_wait_ms=50) as consumer:
         await offsets_read(consumer, 3)
-        session = session_of(consumer)
+        session = inside.session(consumer)
         await until(lambda: session.epoch > 1)
         disturbed = session.id
         while session.id == disturbed:
@@ -78,23 +73,23 @@ async def test_a_broker_without_room_for_sessions_is_read_all_the_same() -> None
                     await kafka.produce(topic, partition, rows(first, 2))
                 found = await offsets_read(consumer, 4)
                 assert found == {0: [first, first + 1], 1: [first, first + 1]}
-            assert (session_of(consumer).id, session_of(consumer).epoch) == (0, 0)
+            assert (inside.session(consumer).id, inside.session(consumer).epoch) == (0, 0)
 
 
 async def test_a_paused_partition_leaves_the_session_and_comes_back(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     tps = [TopicPartition(topic, partition) for partition in range(2)]
     async with reading(kafka, topic, fetch_max_wait_ms=20) as consumer:
-        await until(lambda: session_of(consumer).epoch > 1)
+        await until(lambda: inside.session(consumer).epoch > 1)
         consumer.pause(tps[0])
-        await until(lambda: len(session_of(consumer)) == 1)
+        await until(lambda: len(inside.session(consumer)) == 1)
         for partition in range(2):
             await kafka.produce(topic, partition, rows(0, 2))
         assert await offsets_read(consumer, 2) == {1: [0, 1]}
         assert await consumer.getmany(timeout_ms=100) == {}
         consumer.resume(tps[0])
         assert await offsets_read(consumer, 2) == {0: [0, 1]}
-        assert session_of(consumer).is_open
+        assert inside.session(consumer).is_open
 
 
 @pytest.mark.parametrize("is_polling", [True, False], ids=["in a long poll", "idle"])
@@ -105,11 +100,11 @@ async def test_a_stopped_consumer_leaves_no_session_behind(
     await kafka.produce(topic, 0, rows(0, 3))
     async with reading(kafka, topic) as consumer:
         await offsets_read(consumer, 3)
-        session = session_of(consumer)
+        session = inside.session(consumer)
         await until(lambda: session.id != 0)
         if not is_polling:  # nothing more is asked for before what has come is taken
             await kafka.produce(topic, 0, rows(3, 1))
-            await until(lambda: bool(consumer._engine.buffer._untaken))
+            await until(lambda: inside.has_untaken(consumer))
         session_id = session.id
     code = 0
     for _ in range(200):  # nobody waited for the broker's answer
@@ -127,7 +122,7 @@ async def test_a_stop_does_not_wait_for_a_broker_that_is_gone() -> None:
         topic = await kafka.create_topic()
         consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers)
         await consumer.start()
-        await until(lambda: session_of(consumer).id != 0)
+        await until(lambda: inside.session(consumer).id != 0)
     began = loop.time()
     await consumer.stop()
     assert loop.time() - began < 5.0  # of the 10 s that a stop may take
@@ -153,7 +148,7 @@ async def test_a_topic_made_anew_is_read_by_the_reset_policy(kafka: KafkaHandle)
     await kafka.produce(other, 0, rows(0, 1))
     async with reading_assigned(kafka, topic, other) as consumer:
         await offsets_read(consumer, 6)
-        cluster = consumer._engine.running.cluster
+        cluster = inside.cluster(consumer)
         old_id = cluster.view.topic_id(topic)
         await make_anew(kafka, topic)
         await kafka.produce(topic, 0, rows(100, 2))

@@ -10,7 +10,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.monitoring.health import MAX_NAMED, Health, examine
+from aiokafka_lite.consumer.monitoring.health import MAX_NAMED, Health
 from aiokafka_lite.consumer.monitoring.loop_probe import RECENT_S
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
@@ -20,6 +20,7 @@ from aiokafka_lite.errors import (
     KafkaStorageError,
 )
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import consumer_of, offsets_read, reading
 from tests.support.rows import rows
@@ -101,7 +102,7 @@ async def test_a_join_that_takes_long_says_whom_it_waits_for(broker: Broker) -> 
         starting = asyncio.ensure_future(consumer.start())
         await until_health(consumer, says("it joins group g (JOINING)"))
         later = asyncio.get_running_loop().time() + 12.0
-        (reason, *_) = examine(consumer._engine, later).reasons
+        (reason, *_) = inside.health_at(consumer, later).reasons
         assert "JOINING, for 12" in reason
         assert "waits for members that have not joined again" in reason
         assert "session is over, here 9 s" in reason
@@ -152,11 +153,7 @@ async def test_a_task_that_died_is_death_at_once(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with reading(kafka, topic) as consumer:
         await until_health(consumer, is_ok)
-
-        async def die() -> None:
-            raise ZeroDivisionError("a bug")
-
-        died = consumer._engine.running.scopes[2].spawn(die(), name="bug")
+        died = inside.let_a_task_die(consumer, "group")
         await asyncio.wait({died})
         await asyncio.sleep(0)
         health = consumer.health()
@@ -178,7 +175,7 @@ async def test_a_task_that_is_restarted_degrades_until_it_has_recovered(
             if attempts == 1:
                 raise KafkaConnectionError("it passes")
 
-        consumer._engine.running.scopes[1].supervise(fail_once, name="flaky", first_delay_s=0.05)
+        inside.supervise(consumer, "positions", fail_once, name="flaky", first_delay_s=0.05)
         health = await until_health(consumer, says("flaky (positions) failed and is tried again"))
         assert health.verdict == "degraded"
         assert "KafkaConnectionError: it passes" in health.reasons[0]
@@ -237,10 +234,7 @@ async def test_heartbeats_that_nobody_answers(broker: Broker) -> None:
         request_timeout_ms=60_000,
     ) as consumer:
         await until_health(consumer, is_ok)
-        standing = consumer._engine.running.membership.standing
-        assert standing is not None
-        assert standing.last_contact_at is not None
-        late = examine(consumer._engine, standing.last_contact_at + 7.0)
+        late = inside.health_at(consumer, inside.last_contact_at(consumer) + 7.0)
         assert late.verdict == "degraded"
         assert late.last_heartbeat_s == pytest.approx(7.0)
         assert says("no heartbeat was answered for 7.0 s, longer than session_timeout_ms")(late)
@@ -322,7 +316,7 @@ async def test_only_some_of_many_failing_partitions_are_named(broker: Broker) ->
 async def test_an_error_that_waits_is_said(broker: Broker) -> None:
     async with consumer_of(broker, "t") as consumer:
         await until_health(consumer, is_ok)
-        consumer._state.gate.post(KafkaStorageError("something"))
+        inside.meet_error(consumer, KafkaStorageError("something"))
         health = consumer.health()
         assert health.verdict == "degraded"
         assert len(health.reasons) == 1
@@ -348,10 +342,9 @@ async def test_a_commit_that_failed_degrades_until_one_succeeds(broker: Broker) 
 async def test_a_loop_that_was_blocked_for_long_is_said_for_a_while(broker: Broker) -> None:
     async with consumer_of(broker, "t") as consumer:
         await until_health(consumer, is_ok)
-        probe = consumer._engine.probe
-        probe.blocked_s, probe.blocked_at = 2.0, asyncio.get_running_loop().time()
+        inside.note_block(consumer, 2.0)
         assert says("the event loop was blocked for 2.0 s")(consumer.health())
-        probe.blocked_at -= RECENT_S + 1
+        inside.note_block(consumer, 2.0, ago_s=RECENT_S + 1)
         assert consumer.health().is_ok
 
 
@@ -420,11 +413,7 @@ async def test_stopped_by_its_handler_it_names_what_was_raised_and_the_latest_re
 async def test_stopped_after_a_task_died_it_still_names_what_of(broker: Broker) -> None:
     consumer = consumer_of(broker, "t")
     await consumer.start()
-
-    async def die() -> None:
-        raise ZeroDivisionError("a bug")
-
-    died = consumer._engine.running.scopes[2].spawn(die(), name="bug")
+    died = inside.let_a_task_die(consumer, "group")
     await asyncio.wait({died})
     await consumer.stop()
     (reason,) = consumer.health().reasons

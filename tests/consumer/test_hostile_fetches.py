@@ -12,7 +12,6 @@ import pytest
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.buffer import decode as runs
 from aiokafka_lite.errors import (
     CorruptRecordException,
     DecompressionLimitError,
@@ -21,6 +20,7 @@ from aiokafka_lite.errors import (
     UnknownError,
 )
 from aiokafka_lite.structs import TopicPartition
+from tests.support import tuning
 from tests.support.buffers import Buffers, batch
 from tests.support.cluster import KafkaHandle
 from tests.support.crafted import raw_batch
@@ -65,7 +65,7 @@ async def test_a_get_decompresses_no_more_than_may_be_buffered() -> None:
 async def test_cancelled_gets_do_not_pile_up_what_they_decompressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runs, "INFLATE_ON_LOOP_S", 0.0)  # so that every batch is an await
+    tuning.decompress(monkeypatch, in_thread=True)  # so that every batch is an await
     partitions = [TopicPartition("t", number) for number in range(16)]
     buffers = Buffers(*partitions, most_held_bytes=4 * MIB)
     buffers.put(dict.fromkeys(partitions, bombs(4, MIB)))

@@ -15,6 +15,7 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import KafkaTimeoutError, LeaderNotAvailableError
 from aiokafka_lite.protocol.messages.list_offsets import ListOffsetsRequest
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 
 NODES = HUNG, SECOND, THIRD = 1, 2, 3
 # By the node that leads it.
@@ -182,7 +183,7 @@ async def test_a_partition_whose_leader_hangs_is_asked_about_at_the_next_one(
             answer = asyncio.ensure_future(asking)
             await asyncio.sleep(1.5)  # others were asked once, and had nothing to tell
             assert not answer.done()
-            assert consumer._engine.running.cluster.pool.suspects == {HUNG}
+            assert inside.cluster(consumer).pool.suspects == {HUNG}
             broker.move_leader(STUCK, SECOND)
             assert await asyncio.wait_for(answer, 5) == (
                 True if question == "seek_to_end" else {STUCK: COUNT}
@@ -190,7 +191,7 @@ async def test_a_partition_whose_leader_hangs_is_asked_about_at_the_next_one(
         # The old one answers as well by now. What is asked of it next is asked in vain no more.
         broker.move_leader(STUCK, HUNG)
         assert await asyncio.wait_for(consumer.end_offsets([STUCK]), 5) == {STUCK: COUNT}
-        assert not consumer._engine.running.cluster.pool.suspects
+        assert not inside.cluster(consumer).pool.suspects
 
 
 async def test_an_answer_that_comes_after_a_seek_moves_nothing(broker: Broker) -> None:

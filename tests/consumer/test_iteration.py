@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.consumer.buffer import decode
 from aiokafka_lite.errors import KafkaError
+from tests.support import tuning
 from tests.support.buffers import A, B, Buffers, batch
 from tests.support.iterations import (
     Iteration,
     PlainReader,
     Reader,
+    iterate_over,
     read_until_stop,
     rounds,
     stand_still,
@@ -97,8 +98,8 @@ async def test_cancelled_at_any_await_no_record_is_lost_or_comes_twice(
     iteration: Iteration, monkeypatch: pytest.MonkeyPatch, *, in_thread: bool
 ) -> None:
     if in_thread:
-        monkeypatch.setattr(decode, "INFLATE_ON_LOOP_S", 0.0)
-    monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
+        tuning.decompress(monkeypatch, in_thread=True)
+    tuning.end_slices_at_once(monkeypatch)
     for turns in range(12):
         buffers = Buffers(A, B)
         reader = iteration.read(buffers)
@@ -151,7 +152,7 @@ async def test_what_is_cancelled_whenever_it_lets_others_run_gets_on(
     iteration: Iteration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a timeout of nothing does: uvloop makes one of 0.4 ms."""
-    monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
+    tuning.end_slices_at_once(monkeypatch)
     buffers = Buffers()
     reader = iteration.read(buffers)
     buffers.put({A: batch(0, 5)})
@@ -172,7 +173,7 @@ async def test_several_tasks_share_the_records(
 ) -> None:
     if beside == "with poll_arrow":
         pytest.importorskip("pyarrow", reason="rows are for pyarrow: pip install pyarrow")
-    monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
+    tuning.end_slices_at_once(monkeypatch)
     buffers = Buffers(A, B)
     reader = iteration.read(buffers)
     found: dict[int, list[int]] = {A.partition: [], B.partition: []}
@@ -229,7 +230,7 @@ async def test_several_tasks_share_the_records(
 async def test_two_gets_that_wait_for_one_share_take_its_records_once(
     iteration: Iteration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
+    tuning.end_slices_at_once(monkeypatch)
     buffers = Buffers()
     reader = iteration.read(buffers)
     buffers.put({A: batch(0, 1)})
@@ -347,7 +348,7 @@ async def test_cycles_through_a_step_are_collected(iteration: Iteration) -> None
         buffers = Buffers()
         reader = Holding()
         reader.buffers = buffers
-        reader._iterate_over(buffers.ready.cursor)
+        iterate_over(reader, buffers)
         if waiting:
             reader.held = step_of(reader)
             reader.held.send(None)

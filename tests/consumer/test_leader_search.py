@@ -11,9 +11,9 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client import Cluster
-from aiokafka_lite.consumer.fetching import leader_search
 from aiokafka_lite.consumer.fetching.leader_search import SEARCH_S, LeaderSearch
 from aiokafka_lite.structs import TopicPartition
+from tests.support import tuning
 from tests.support.cluster import KafkaHandle
 from tests.support.reading import offsets_read, reading
 
@@ -112,8 +112,7 @@ def metadata_requests(broker: Broker) -> int:
 async def test_a_dead_leader_s_follower_is_asked_for_without_growing_pauses(
     three: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiokafka_lite.client.cluster.SEARCH_PAUSE_S", (0.01, 0.02))
-    monkeypatch.setattr(leader_search, "SEARCH_INTERVAL_S", 0.01)
+    tuning.search_leaders_often(monkeypatch)
     kafka = KafkaHandle("embedded", three.bootstrap_servers)
     three.produce("t", b"0", partition=0)
     async with reading(kafka, "t", fetch_max_wait_ms=50) as consumer:
@@ -130,10 +129,8 @@ async def test_a_dead_leader_s_follower_is_asked_for_without_growing_pauses(
 async def test_a_leader_that_hangs_is_left_before_its_connection_counts_as_dead(
     three: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leader_search, "WATCH_INTERVAL_S", 0.05)
-    monkeypatch.setattr("aiokafka_lite.consumer.fetching.source.OVERDUE_S", 0.1)
     # Only what the watch does can help in time: the connection would live on.
-    monkeypatch.setattr("aiokafka_lite.consumer.fetching.source.FETCH_STALL_S", 600.0)
+    tuning.doubt_leaders_soon(monkeypatch)
     three.produce("t", b"0", partition=0)
     kafka = KafkaHandle("embedded", three.bootstrap_servers)
     async with reading(kafka, "t", fetch_max_wait_ms=50) as consumer:

@@ -14,8 +14,8 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.errors import NotLeaderForPartitionError
-from aiokafka_lite.records import scratch
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside, tuning
 from tests.support.buffers import A, B, Buffers, batch
 from tests.support.cluster import KafkaHandle
 from tests.support.reading import reading
@@ -25,27 +25,14 @@ pytestmark = pytest.mark.one_loop_each
 BUDGET_BYTES = 2 * 1024 * 1024
 
 
-class Watched(ByteBudget):
-    """A budget that notes the most that was buffered at a time."""
-
-    most_bytes = 0
-    change_count = 0
-
-    def change(self, by_bytes: int) -> None:
-        super().change(by_bytes)
-        self.change_count += 1
-        self.most_bytes = max(self.most_bytes, self.buffered_bytes)
-
-
 @pytest.fixture(autouse=True)
 def watched_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    scratch._kept.clear()  # what other tests' batches needed counts whole when it is used again
-    monkeypatch.setattr("aiokafka_lite.consumer.life.ByteBudget", Watched)
+    tuning.watch_budgets(monkeypatch)
 
 
-def budget_of(consumer: AIOKafkaConsumer) -> Watched:
-    budget = consumer._engine.budget
-    assert isinstance(budget, Watched)
+def budget_of(consumer: AIOKafkaConsumer) -> tuning.WatchedBudget:
+    budget = inside.budget(consumer)
+    assert isinstance(budget, tuning.WatchedBudget)
     return budget
 
 

@@ -25,6 +25,7 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import WrongLoopError
 from aiokafka_lite.structs import TopicPartition
 from tests.conftest import EVERY_LOOP
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import reading
 from tests.support.rows import rows
@@ -275,7 +276,7 @@ async def test_a_wall_clock_that_jumps_changes_nothing(
             fetch_max_wait_ms=20,
         ) as consumer,
     ):
-        generation = consumer._engine.running.membership.generation
+        generation = inside.generation(consumer)
         tp = TopicPartition(topic, 0)
         for turn, jump_s in enumerate((0.0, 3_600.0, -3_600.0, 86_400.0, 0.0)):
             ahead_s = jump_s
@@ -285,7 +286,7 @@ async def test_a_wall_clock_that_jumps_changes_nothing(
             assert consumer.last_poll_timestamp(tp) is not None
             while await consumer.committed(tp) != turn + 1:
                 await consumer.getmany(timeout_ms=10)
-        assert consumer._engine.running.membership.generation == generation
+        assert inside.generation(consumer) == generation
 
 
 @pytest.mark.slow

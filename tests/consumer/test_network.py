@@ -20,6 +20,7 @@ from aiokafka_lite.client.dial import dial
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import NotLeaderForPartitionError
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.proxy import Proxy, send_through
 from tests.support.reading import reading
@@ -141,14 +142,13 @@ async def test_a_silent_fetch_connection_costs_no_membership(
         session_timeout_ms=6_000,
     ) as consumer:
         assert await read(consumer, 5) == [0, 1, 2, 3, 4]
-        membership = consumer._engine.running.membership
-        generation = membership.generation
+        generation = inside.generation(consumer)
         (fetching,) = proxy.links_of(FETCH)
         assert HEARTBEAT not in fetching.api_keys
         fetching.held.hold()
         await kafka.produce(topic, 0, rows(5, 5))
         assert await read(consumer, 5) == [5, 6, 7, 8, 9]
-        assert membership.generation == generation
+        assert inside.generation(consumer) == generation
 
 
 def cut_inside_answers(proxy: Proxy) -> None:

@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.consumer import AIOKafkaConsumer, parts
+from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.parts import client_config
 from aiokafka_lite.errors import RecordTooLargeError
 from aiokafka_lite.structs import TopicPartition
+from tests.support import tuning
 
 MIB = 1 << 20
 
@@ -19,8 +20,7 @@ MIB = 1 << 20
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have connections accept 1.5 MiB only, more if the application fetches more at once."""
-    monkeypatch.setattr(parts, "DEFAULT_MAX_FRAME_BYTES", 3 * MIB // 2)
-    monkeypatch.setattr(parts, "FRAME_OVERHEAD_BYTES", 4096)
+    tuning.limit_frames(monkeypatch, 3 * MIB // 2, overhead_bytes=4096)
 
 
 def consumer_of(broker: Broker, **settings: object) -> AIOKafkaConsumer:

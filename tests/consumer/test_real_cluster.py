@@ -12,8 +12,8 @@ import pytest
 
 from aiokafka_lite.client import Lane
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle
 from tests.support.java import JavaTools
 from tests.support.reading import offsets_read, reading
@@ -38,10 +38,6 @@ def racks() -> Iterator[RealKafka]:
         yield cluster
 
 
-def sources_of(consumer: AIOKafkaConsumer) -> Sources:
-    return consumer._engine.running.sources
-
-
 async def test_records_come_from_our_rack_and_from_the_leader_while_it_is_down(
     racks: RealKafka,
 ) -> None:
@@ -50,25 +46,25 @@ async def test_records_come_from_our_rack_and_from_the_leader_while_it_is_down(
     await kafka.produce(topic, 0, rows(0, 3))
     async with reading(kafka, topic, client_rack=f"rack{FOLLOWER}") as consumer:
         assert await offsets_read(consumer, 3) == {0: [0, 1, 2]}
-        sources = sources_of(consumer)
-        partition = consumer._state.partition(TopicPartition(topic, 0))
-        await until(lambda: list(sources._sources) == [FOLLOWER])  # nobody else is asked
-        assert partition.preferred_replica is not None
-        assert partition.preferred_replica.leader == LEADER
+        tp = TopicPartition(topic, 0)
+        await until(lambda: inside.nodes_read_from(consumer) == [FOLLOWER])  # nobody else is asked
+        preferred = inside.cursor(consumer, tp).preferred_replica
+        assert preferred is not None
+        assert preferred.leader == LEADER
         await kafka.produce(topic, 0, rows(3, 3))
         assert await offsets_read(consumer, 3) == {0: [3, 4, 5]}
-        assert list(sources._sources) == [FOLLOWER]
+        assert inside.nodes_read_from(consumer) == [FOLLOWER]
 
         racks.kill_node(FOLLOWER)
         await kafka.produce(topic, 0, rows(6, 3))
         assert await offsets_read(consumer, 3) == {0: [6, 7, 8]}
-        assert partition.node_id == LEADER
+        assert inside.node_read_from(consumer, tp) == LEADER
 
         await asyncio.to_thread(racks.start_node, FOLLOWER)
-        await until(lambda: partition.node_id == FOLLOWER)
+        await until(lambda: inside.node_read_from(consumer, tp) == FOLLOWER)
         await kafka.produce(topic, 0, rows(9, 3))
         assert await offsets_read(consumer, 3) == {0: [9, 10, 11]}
-        assert partition.node_id == FOLLOWER
+        assert inside.node_read_from(consumer, tp) == FOLLOWER
 
 
 async def test_a_node_that_hangs_keeps_no_other_node_s_partitions_from_having_a_position(
@@ -123,7 +119,7 @@ async def test_a_consumer_over_its_quota_reads_on_when_it_may(
     async with reading(
         kafka, topic, client_id=topic, max_partition_fetch_bytes=200_000
     ) as consumer:
-        pool = consumer._engine.running.cluster.pool
+        pool = inside.cluster(consumer).pool
         offsets: list[int] = []
         deadline = asyncio.get_running_loop().time() + 120
         while len(offsets) < 1_000 and asyncio.get_running_loop().time() < deadline:
@@ -143,4 +139,4 @@ async def test_without_a_rack_records_come_from_the_leader(racks: RealKafka) -> 
         assert await offsets_read(consumer, 3) == {0: [0, 1, 2]}
         await kafka.produce(topic, 0, rows(3, 3))
         assert await offsets_read(consumer, 3) == {0: [3, 4, 5]}
-        assert list(sources_of(consumer)._sources) == [LEADER]
+        assert inside.nodes_read_from(consumer) == [LEADER]

@@ -31,6 +31,7 @@ from aiokafka_lite.protocol.messages.sasl_authenticate import SaslAuthenticateRe
 from aiokafka_lite.protocol.messages.sasl_handshake import SaslHandshakeResponse
 from aiokafka_lite.records import build_batch
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 
 TP = TopicPartition("t", 0)
 PASSWORD = "canary-password-7d1c"
@@ -120,7 +121,7 @@ class Shown(logging.Handler):
             json.dumps(consumer.metrics()),
         ]
         for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
-            for target in (consumer, consumer._config):
+            for target in (consumer, inside.config(consumer)):
                 with pytest.raises(TypeError) as caught:
                     attempt(target)
                 self.texts.append(str(caught.value))
@@ -267,7 +268,7 @@ async def test_no_failure_to_start_shows_a_secret(
     async with sasl_broker() as broker:
         tokens = Tokens(broker)
         # What a hostile broker can know: the password, or the token it was given before.
-        secret = tokens._broker.oauth_token("alice") if mechanism == "OAUTHBEARER" else PASSWORD
+        secret = broker.oauth_token("alice") if mechanism == "OAUTHBEARER" else PASSWORD
         fail(broker, lambda: tokens.given[-1] if tokens.given else secret)
         consumer = consumer_of(broker, mechanism, tokens)
         with pytest.raises(KafkaError) as caught:

@@ -22,6 +22,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.helpers import create_ssl_context
 from aiokafka_lite.records import build_batch
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 from tests.support.reading import values
 from tests.support.sasl_consumer import ALL_MECHANISMS, CANARY, Tokens, consumer_of, sasl_broker
 
@@ -89,7 +90,7 @@ async def test_wrong_password_fails_the_start_at_once_and_is_shown_nowhere(
             await consumer.start()
         await consumer.stop()
         assert not caught.value.retriable
-        shown = [repr(consumer), repr(consumer._config), repr(caught.value), caplog.text]
+        shown = [repr(consumer), repr(inside.config(consumer)), repr(caught.value), caplog.text]
         assert not any(wrong in text for text in shown)
         attempts = [seen for seen in broker.requests if seen.api == "SaslHandshake"]
         assert len(attempts) == 1

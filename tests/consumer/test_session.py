@@ -9,6 +9,7 @@ from aiokafka_lite.consumer.fetching.session import (
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 
 ID = bytes(range(16))
 OTHER_ID = bytes(range(16, 32))
@@ -180,7 +181,7 @@ def test_answers_are_found_by_name_and_by_id() -> None:
 
 def test_the_epoch_wraps_around_to_one() -> None:
     session = opened()
-    session._epoch = LAST_EPOCH
+    inside.set_epoch(session, LAST_EPOCH)
     session.succeeded(9)
     assert session.request().session_epoch == 1
 

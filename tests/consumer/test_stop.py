@@ -455,13 +455,14 @@ async def test_a_callback_may_stop_the_consumer(
 
     async with nothing_left(is_collected=False):
         consumer = consumer_of(broker.bootstrap_servers)
-        consumer.subscribe(["t"], listener=Stopping())
+        listener = Stopping()
+        consumer.subscribe(["t"], listener=listener)
         starting = asyncio.ensure_future(consumer.start())
         async with timeout(GRACE_S):
             if moment == "revoked":
                 await starting
                 await consumer.getone()
-                consumer.subscribe(["t", "u"], listener=consumer._state.listener)
+                consumer.subscribe(["t", "u"], listener=listener)
             await entered.wait()
             assert await consumer.stop() == {}
             if moment == "assigned":
@@ -484,10 +485,11 @@ async def test_a_callback_that_stops_what_is_being_stopped_holds_nobody_up(broke
                 done.set()
 
     consumer = consumer_of(broker.bootstrap_servers)
-    consumer.subscribe(["t"], listener=Stopping())
+    listener = Stopping()
+    consumer.subscribe(["t"], listener=listener)
     await consumer.start()
     await consumer.getone()
-    consumer.subscribe(["t", "u"], listener=consumer._state.listener)
+    consumer.subscribe(["t", "u"], listener=listener)
     await entered.wait()
     stopping = asyncio.ensure_future(consumer.stop(timeout=60))
     # It waits for the callback, and the group task has been stopped.

@@ -29,6 +29,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.support import inside
 from tests.support.buffers import Buffers
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.events import next_of
@@ -88,7 +89,7 @@ async def exists(kafka: KafkaHandle, topic: str) -> bool:
 
 def cannot_notice(consumer: AIOKafkaConsumer) -> None:
     """Have the consumer ask for no metadata, until `invalidate`."""
-    cluster = consumer._engine.running.cluster
+    cluster = inside.cluster(consumer)
     assert cluster.config.metadata_max_age_s > 60
     assert not cluster.view.incomplete_topics()
 
@@ -157,13 +158,13 @@ async def test_a_broker_that_lags_behind_deletes_nothing() -> None:
             events = consumer.events()
             await consumer.position(TopicPartition("t", 0))
             rule = broker.on("Metadata").fail(UnknownTopicOrPartitionError)
-            await consumer._engine.running.cluster.refresh()
+            await inside.cluster(consumer).refresh()
             assert rule.is_over
             assert consumer.assignment() == {TopicPartition("t", 0)}
-            await consumer._engine.running.cluster.refresh()
+            await inside.cluster(consumer).refresh()
             broker.produce("t", b"value")
             assert (await consumer.getone()).value == b"value"
-            assert "topic_deleted" not in consumer._state.events.counts
+            assert "topic_deleted" not in inside.event_counts(consumer)
             events.close()
 
 
@@ -189,7 +190,7 @@ async def test_commits_leave_a_deleted_topic_out(kafka: KafkaHandle) -> None:
         await kafka.produce(other, 0, rows(3, 2))
         await keys_read(consumer, 2)
         await consumer.poll(timeout_ms=0)
-        await until(lambda: consumer._state.partition(there).committed == OffsetAndMetadata(5, ""))
+        await until(lambda: inside.known_commit(consumer, there) == OffsetAndMetadata(5, ""))
         assert await consumer.committed(there) == 5
         assert await consumer.poll(timeout_ms=50) == {}  # raises nothing
         assert await consumer.stop() == {}
@@ -250,7 +251,7 @@ async def test_a_position_is_not_applied_to_another_log(
         await kafka.delete_topic(topic)
         await kafka.create_topic(topic)
         await kafka.produce(topic, 0, rows(100, 5))
-        consumer._engine.running.cluster.invalidate()
+        inside.cluster(consumer).invalidate()
         assert await next_of(events, TopicRecreated) == TopicRecreated(topic)
         consumer.resume(tp)
         assert await keys_read(consumer, 5) == [b"%d" % key for key in range(100, 105)]
@@ -337,7 +338,7 @@ async def test_a_broker_that_lags_behind_does_not_bring_the_old_topic_back() -> 
         kafka = KafkaHandle("embedded", broker.bootstrap_servers)
         async with reading_by("assign", kafka, {"t": 1}) as consumer:
             events = consumer.events()
-            cluster = consumer._engine.running.cluster
+            cluster = inside.cluster(consumer)
             assert (await consumer.getone()).value == b"old"
             old_view = cluster.view
             broker.recreate_topic("t")
@@ -345,11 +346,13 @@ async def test_a_broker_that_lags_behind_does_not_bring_the_old_topic_back() -> 
             await next_of(events, TopicRecreated)
             assert (await consumer.getone()).value == b"new"
             # An answer of a broker that has not heard of it, and one that has.
-            cluster._swap(old_view._replace(fetched_at=old_view.fetched_at + 0.001))
+            inside.show_metadata(
+                consumer, old_view._replace(fetched_at=old_view.fetched_at + 0.001)
+            )
             await cluster.refresh()
             broker.produce("t", b"newer")
             assert (await consumer.getone()).value == b"newer"
-            assert consumer._state.events.counts["topic_recreated"] == 1
+            assert inside.event_counts(consumer)["topic_recreated"] == 1
 
 
 # --- More partitions -----------------------------------------------------------------------
@@ -369,7 +372,7 @@ async def test_nothing_written_to_new_partitions_is_lost_with_latest(
         await kafka.add_partitions(topic, 12)
         for partition in range(12):
             await kafka.produce(topic, partition, rows(100 + partition, 1))
-        consumer._engine.running.cluster.invalidate()
+        inside.cluster(consumer).invalidate()
         assert await next_of(events, PartitionsAdded) == PartitionsAdded(topic, 4, 12)
         if way == "assign":
             consumer.incremental_assign(TopicPartition(topic, number) for number in range(4, 12))
@@ -482,7 +485,7 @@ async def test_the_same_pattern_again_is_no_reason_to_read_old_topics_from_the_b
             consumer.unsubscribe()
             consumer.subscribe([other])
             await until(lambda: consumer.assignment() == {TopicPartition(other, 0)})
-            await consumer._engine.running.cluster.refresh()
+            await inside.cluster(consumer).refresh()
             consumer.unsubscribe()
 
 

@@ -16,6 +16,7 @@ from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
 )
 from aiokafka_lite.records import build_batch
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 from tests.support.reading import values
 
 TP = TopicPartition("t", 0)
@@ -63,7 +64,7 @@ async def test_records_that_were_buffered_of_the_lost_log_are_not_handed_out(
         cluster.truncate(TP, 1)
         append(cluster, b"B")
         # As soon as the consumer knows of the new leader, what it has of the old is dropped.
-        await consumer._engine.running.cluster.refresh()
+        await inside.cluster(consumer).refresh()
         assert await values(consumer, 1) == [b"B"]
 
 

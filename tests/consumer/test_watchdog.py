@@ -8,12 +8,9 @@ import pytest
 
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.fetching.source import Source
-from aiokafka_lite.consumer.monitoring import health
-from aiokafka_lite.consumer.positions import watchdog
 from aiokafka_lite.errors import NotLeaderForPartitionError
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside, tuning
 from tests.support.cluster import KafkaHandle
 from tests.support.reading import reading
 
@@ -22,17 +19,7 @@ TIMEOUT_S = 20.0
 
 @pytest.fixture(autouse=True)
 def fast_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "TICK_S", 0.02)
-
-
-async def until_in_a_fetch(consumer: AIOKafkaConsumer) -> Source:
-    """Wait for the long poll at the end of the log."""
-    assert await consumer.poll(timeout_ms=50) == {}
-    (node,) = consumer._engine.running.sources._sources.values()
-    async with _compat.timeout(TIMEOUT_S):
-        while node._exchange is None:
-            await consumer.poll(timeout_ms=1)
-    return node
+    tuning.watch_often(monkeypatch)
 
 
 async def test_how_long_there_is_no_position_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,14 +29,14 @@ async def test_how_long_there_is_no_position_is_measured(monkeypatch: pytest.Mon
         kafka = KafkaHandle("embedded", broker.bootstrap_servers)
         refusal = broker.on("ListOffsets").fail(NotLeaderForPartitionError, times=None)
         async with reading(kafka, "t", retry_backoff_ms=10) as consumer:
-            looker = consumer._engine.running.watchdog
+            looker = inside.watchdog(consumer)
             async with _compat.timeout(TIMEOUT_S):
                 while looker.assigned_without_position_s < 0.05:
                     await consumer.poll(timeout_ms=10)
             waited_s = consumer.metrics()["assigned_without_position_seconds"]
             assert isinstance(waited_s, float)
             assert waited_s >= 0.05
-            monkeypatch.setattr(health, "LONG_WITHOUT_POSITION_S", 0.05)
+            tuning.miss_positions_soon(monkeypatch)
             assert "no position for" in " ".join(consumer.health().reasons)
             refusal.remove()
             assert (await asyncio.wait_for(consumer.getone(), TIMEOUT_S)).value == b"first"
@@ -67,7 +54,7 @@ async def test_a_broker_that_nobody_needs_is_known_to_be_back() -> None:
         handle = KafkaHandle("embedded", addresses[unneeded - 1])
         async with reading(handle, retry_backoff_ms=10) as consumer, _compat.timeout(TIMEOUT_S):
             consumer.assign([TopicPartition("t", 0)])
-            await until_in_a_fetch(consumer)
+            await inside.until_in_flight(consumer)
             with consumer.events() as events:
                 await broker.stop_node(unneeded, clean=False)
                 assert (await anext(events)).name == "broker_down"

@@ -22,3 +22,19 @@ async def next_of(
         raise AssertionError(f"no {event_class.__name__} came")
 
     return await asyncio.wait_for(wait(), 20)
+
+
+def events_so_far(subscription: EventSubscription) -> list[ConsumerEvent]:
+    """Take what a subscription gives without waiting."""
+    found = []
+    while True:
+        step = subscription.__anext__()
+        try:
+            step.send(None)
+        except StopIteration as done:
+            found.append(done.value)
+        except StopAsyncIteration:
+            return found
+        else:
+            step.close()
+            return found

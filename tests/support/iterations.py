@@ -11,7 +11,7 @@ import pytest
 from aiokafka_lite._compat import Self
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.buffer.chunk import Record
-from aiokafka_lite.consumer.delivery import _iteration_py
+from aiokafka_lite.consumer.delivery import _iteration_py, ready
 from aiokafka_lite.consumer.delivery.iteration import RecordCursor, RecordIterator
 from aiokafka_lite.errors import ConsumerStoppedError
 from tests.support.buffers import Buffers
@@ -64,7 +64,7 @@ class Iteration(NamedTuple):
         """Iterate over what is and comes into the buffers."""
         reader = self.reader()
         reader.buffers = buffers
-        reader._iterate_over(buffers.ready.cursor)
+        iterate_over(reader, buffers)
         return reader
 
 
@@ -73,6 +73,16 @@ if RecordIterator is not _iteration_py.RecordIterator:
     ITERATIONS["compiled"] = Iteration(RecordCursor, Reader, AIOKafkaConsumer)
 
 Step = Coroutine[Any, Any, Record]
+
+
+def iterate_over(reader: RecordIterator | _iteration_py.RecordIterator, buffers: Buffers) -> None:
+    """Let an iterator take what the buffers have ready."""
+    reader._iterate_over(buffers.ready.cursor)
+
+
+def use(chosen: Iteration, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all that is made in this test use one per-message path."""
+    monkeypatch.setattr(ready, "RecordCursor", chosen.cursor)
 
 
 def step_of(reader: Reader | PlainReader) -> Step:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.other_member import OtherMember
 from tests.support.rows import rows
@@ -62,7 +63,7 @@ class Pair(NamedTuple):
 
     @property
     def is_settled(self) -> bool:
-        return self.consumer._engine.running.membership.generation == self.other.generation
+        return inside.generation(self.consumer) == self.other.generation
 
 
 @asynccontextmanager

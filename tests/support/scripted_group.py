@@ -143,9 +143,13 @@ class ScriptedBroker:
         """Give these answers, in order, to the next requests of a kind."""
         self._script[request].extend(answers)
 
+    def forget_script(self) -> None:
+        """Answer as usual from now on."""
+        self._script.clear()
+
     def hold(self, request: type[Message]) -> Held:
         """Have the next request of a kind wait, and those behind it on its connection."""
-        held = Held(self._usual)
+        held = Held(self.usual)
         self.script(request, held)
         return held
 
@@ -190,16 +194,17 @@ class ScriptedBroker:
             result = answer(request) if callable(answer) else answer
             response = await result if isinstance(result, Awaitable) else result
         else:
-            response = self._usual(request)
+            response = self.usual(request)
         if response is None:
             return None
         return framing.encode_response(response, head.version, head.correlation_id)
 
-    def _usual(self, request: Message) -> Response:
-        method = getattr(self, f"_on_{type(request).__name__}")
+    def usual(self, request: Message) -> Response:
+        """Answer as a coordinator does whose only member is this one."""
+        method = getattr(self, f"on_{type(request).__name__}")
         return cast(Response, method(request))
 
-    def _on_ApiVersionsRequest(self, _: ApiVersionsRequest) -> ApiVersionsResponse:
+    def on_ApiVersionsRequest(self, _: ApiVersionsRequest) -> ApiVersionsResponse:
         return ApiVersionsResponse(
             api_keys=[
                 ApiVersion(
@@ -211,7 +216,7 @@ class ScriptedBroker:
             ]
         )
 
-    def _on_MetadataRequest(self, request: MetadataRequest) -> MetadataResponse:
+    def on_MetadataRequest(self, request: MetadataRequest) -> MetadataResponse:
         wanted = list(self.topics)
         if request.topics is not None:
             wanted = [topic.name or "" for topic in request.topics]
@@ -243,9 +248,7 @@ class ScriptedBroker:
         known = 0 if name in self.topics else UnknownTopicOrPartitionError.errno
         return self.topic_errors.get(name, known)
 
-    def _on_FindCoordinatorRequest(
-        self, request: FindCoordinatorRequest
-    ) -> FindCoordinatorResponse:
+    def on_FindCoordinatorRequest(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
         return FindCoordinatorResponse(
             coordinators=[
                 FoundCoordinator(key=key, node_id=NODE_ID, host="127.0.0.1", port=self.port)
@@ -253,7 +256,7 @@ class ScriptedBroker:
             ]
         )
 
-    def _on_JoinGroupRequest(self, request: JoinGroupRequest) -> JoinGroupResponse:
+    def on_JoinGroupRequest(self, request: JoinGroupRequest) -> JoinGroupResponse:
         if not request.member_id and request.group_instance_id is None:
             return JoinGroupResponse(
                 error_code=MemberIdRequired.errno, member_id=self.member_id, protocol_name=""
@@ -270,7 +273,7 @@ class ScriptedBroker:
             members=[JoinGroupResponseMember(member_id=member_id, metadata=protocol.metadata)],
         )
 
-    def _on_SyncGroupRequest(self, request: SyncGroupRequest) -> SyncGroupResponse:
+    def on_SyncGroupRequest(self, request: SyncGroupRequest) -> SyncGroupResponse:
         for share in request.assignments:
             self.assignment = share.assignment
         return SyncGroupResponse(
@@ -279,22 +282,22 @@ class ScriptedBroker:
             assignment=self.assignment,
         )
 
-    def _on_HeartbeatRequest(self, _: HeartbeatRequest) -> HeartbeatResponse:
+    def on_HeartbeatRequest(self, _: HeartbeatRequest) -> HeartbeatResponse:
         return HeartbeatResponse()
 
-    def _on_LeaveGroupRequest(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    def on_LeaveGroupRequest(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
         return LeaveGroupResponse(
             members=[MemberResponse(member_id=member.member_id) for member in request.members]
         )
 
-    def _on_OffsetCommitRequest(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    def on_OffsetCommitRequest(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
         for topic in request.topics:
             for entry in topic.partitions:
-                key = (self._name(topic.name, topic.topic_id), entry.partition_index)
+                key = (self.name_of(topic.name, topic.topic_id), entry.partition_index)
                 self.offsets[key] = (entry.committed_offset, entry.committed_metadata or "")
         return commit_answer(request)
 
-    def _on_OffsetFetchRequest(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    def on_OffsetFetchRequest(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
         return OffsetFetchResponse(
             groups=[
                 OffsetFetchResponseGroup(
@@ -304,7 +307,7 @@ class ScriptedBroker:
                             name=topic.name,
                             topic_id=topic.topic_id,
                             partitions=[
-                                self._fetched(self._name(topic.name, topic.topic_id), number)
+                                self._fetched(self.name_of(topic.name, topic.topic_id), number)
                                 for number in topic.partition_indexes
                             ],
                         )
@@ -321,7 +324,8 @@ class ScriptedBroker:
             partition_index=number, committed_offset=offset, metadata=metadata
         )
 
-    def _name(self, name: str, topic_id: bytes) -> str:
+    def name_of(self, name: str, topic_id: bytes) -> str:
+        """The topic that a request names, or gives the id of."""
         names = {known: topic for topic, known in self.topic_ids.items()}
         return name or names[topic_id]
 

@@ -19,8 +19,10 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.events.kinds import LoopBlocked, Lost
 from aiokafka_lite.errors import CommitFailedError
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
-from tests.support.listeners import Losing, listening
+from tests.support.events import events_so_far
+from tests.support.listeners import Losing, beat_count, listening
 from tests.support.pair import Pair, two_members
 from tests.support.rows import rows, tps
 from tests.support.waiting import PATIENCE_S, until
@@ -187,8 +189,7 @@ async def check_a_block_that_costs_the_membership(
 
     blocks = []
     lost = []
-    while events._buffer:
-        event = await anext(events)
+    for event in events_so_far(events):
         blocks += [event] if isinstance(event, LoopBlocked) and event.blocked_s > 0.5 else []
         lost += [event] if isinstance(event, Lost) else []
     assert [event.partitions for event in lost] == [both]
@@ -312,7 +313,7 @@ async def test_to_join_again_with_nothing_new_begins_no_new_session(
         generation = pair.other.generation
         await Blocking(pair, broker, at=1).listen()
 
-        assert pair.consumer._engine.running.membership.generation == generation
+        assert inside.generation(pair.consumer) == generation
         await check_that_it_is_held_until_it_comes_back(pair)
 
 
@@ -376,8 +377,7 @@ async def check_a_block_that_costs_nothing(kafka: KafkaHandle, session_s: float)
     session_ms = int(session_s * 1000)
     settings = {"session_timeout_ms": session_ms, "heartbeat_interval_ms": session_ms // 5}
     async with listening(kafka, topic, listener := Losing(), **settings) as consumer:
-        membership = consumer._engine.running.membership
-        generation = membership.generation
+        generation = inside.generation(consumer)
         offsets = []
         async for record in consumer:
             offsets.append(record.offset)
@@ -386,14 +386,8 @@ async def check_a_block_that_costs_nothing(kafka: KafkaHandle, session_s: float)
                 await consumer.commit({TopicPartition(topic, 0): record.offset})
             if record.offset == RECORD_COUNT - 1:
                 break
-
-        def beat_count() -> int:
-            standing = membership.standing
-            assert standing is not None
-            return standing.heartbeat_count
-
-        counted = beat_count()
-        await until(lambda: beat_count() >= counted + 2)
+        counted = beat_count(consumer)
+        await until(lambda: beat_count(consumer) >= counted + 2)
         assert offsets == list(range(RECORD_COUNT))
-        assert membership.generation == generation
+        assert inside.generation(consumer) == generation
         assert [call for call, _ in listener.calls] == ["revoked", "assigned"]

@@ -21,7 +21,9 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.protocol.schema import Message, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.events import events_so_far
 from tests.support.other_member import throw_out
 from tests.support.reading import reading
 from tests.support.rows import rows, tps
@@ -65,7 +67,7 @@ async def test_after_a_commit_that_failed_the_consumer_reads_on(
             assert await next_offset() == offset
         await consumer.commit({tp: 2})
         for _ in range(2):
-            member_id = consumer._engine.running.membership.member_id
+            member_id = inside.member_id(consumer)
             await throw_out(kafka, group, member_id)
             events = consumer.events()
             with pytest.raises(CommitFailedError):
@@ -168,7 +170,9 @@ async def test_another_coordinator_is_an_event(broker: ScriptedBroker) -> None:
         async with worker:
             broker.script(OffsetCommitRequest, refused_commit(errors.NotCoordinatorError))
             await worker.commits.commit({TP: 5})
-        changes = [event for event in events._buffer if isinstance(event, CoordinatorChanged)]
+        changes = [
+            event for event in events_so_far(events) if isinstance(event, CoordinatorChanged)
+        ]
     assert changes == [CoordinatorChanged(NODE_ID)]  # the second time it was the same one
 
 
@@ -180,7 +184,7 @@ def knowing(broker: ScriptedBroker, *topics: str) -> Callable[[Message], Respons
         assert isinstance(request, OffsetCommitRequest)
         response = commit_answer(request)
         for asked, told in zip(request.topics, response.topics, strict=True):
-            name = broker._name(asked.name, asked.topic_id)
+            name = broker.name_of(asked.name, asked.topic_id)
             for entry, result in zip(asked.partitions, told.partitions, strict=True):
                 if name in topics:
                     broker.offsets[name, entry.partition_index] = (entry.committed_offset, "")

@@ -270,7 +270,7 @@ async def test_positions_of_the_next_generation_wait_for_a_commit_that_met_a_reb
     async def slowly(request: Message) -> Response:
         await held
         assert isinstance(request, SyncGroupRequest)
-        return broker._on_SyncGroupRequest(request)
+        return broker.on_SyncGroupRequest(request)
 
     async with worker_of(broker) as worker:
         broker.script(OffsetCommitRequest, refused_commit(errors.RebalanceInProgressError))
@@ -697,7 +697,7 @@ async def test_nothing_is_committed_behind_the_last_commit(broker: ScriptedBroke
     async def slowly(request: Message) -> Response:
         await held
         assert isinstance(request, LeaveGroupRequest)
-        return broker._on_LeaveGroupRequest(request)
+        return broker.on_LeaveGroupRequest(request)
 
     broker.script(LeaveGroupRequest, slowly)
     leave = asyncio.create_task(worker.leave(commit=True))
@@ -744,7 +744,7 @@ def fetched(
 ) -> Callable[[Message], Response]:
     def answer(request: Message) -> Response:
         assert isinstance(request, OffsetFetchRequest)
-        response = broker._on_OffsetFetchRequest(request)
+        response = broker.on_OffsetFetchRequest(request)
         change(response)
         return response
 
@@ -850,7 +850,7 @@ async def test_a_commit_made_while_joining_waits_for_the_new_generation(
         async def slowly(request: Message) -> Response:
             await held
             assert isinstance(request, JoinGroupRequest)
-            return broker._on_JoinGroupRequest(request)
+            return broker.on_JoinGroupRequest(request)
 
         broker.script(JoinGroupRequest, slowly)
         in_progress = HeartbeatResponse(error_code=errors.RebalanceInProgressError.errno)

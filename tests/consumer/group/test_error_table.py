@@ -20,6 +20,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import BrokerResponseError, CommitFailedError, FencedInstanceIdError
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 from tests.support.waiting import PATIENCE_S
 
 TP = TopicPartition("t", 0)
@@ -254,8 +255,7 @@ async def test_an_error_of_the_coordinator_has_its_outcome_and_no_other(
     async with member_of(broker) as consumer:
         assert (await consumer.getone()).value == b"before"
         await consumer.commit()
-        membership = consumer._engine.running.membership
-        generation = membership.generation
+        generation = inside.generation(consumer)
 
         rule = broker.on(api).fail(error)
         raised = await provoke(api, broker, consumer)
@@ -292,9 +292,9 @@ async def test_an_error_of_the_coordinator_has_its_outcome_and_no_other(
             "OffsetFetch",
         )
         if is_new:  # what was fetched before may have been handed out before
-            await broker.wait_until(lambda: membership.generation > generation)
-            await membership.wait_assigned()
-        assert (membership.generation > generation) == is_new
+            await broker.wait_until(lambda: inside.generation(consumer) > generation)
+            await inside.until_assigned(consumer)
+        assert (inside.generation(consumer) > generation) == is_new
         await consumer.commit({TP: 2})
     assert broker.committed("g") == {TP: 2}
 

@@ -12,12 +12,13 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.config import parse_address
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.events import stream as event_stream
 from aiokafka_lite.consumer.events.kinds import Lost
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.member import Interruption
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside, tuning
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.events import events_so_far
 from tests.support.listeners import Acting, Calls, beat_count, listening
 from tests.support.other_member import throw_out
 from tests.support.proxy import Proxy, send_through
@@ -94,11 +95,11 @@ async def test_nothing_is_handed_out_once_a_heartbeat_has_said_that_the_member_i
     ):
         await get(consumer)
         with consumer.events() as events:
-            await throw_out(kafka, group, consumer._engine.running.membership.member_id)
+            await throw_out(kafka, group, inside.member_id(consumer))
             while True:
                 has_been_told = consumer.metrics()["heartbeat_failures_total"] != 0
                 await get(consumer)
-                if any(isinstance(event, Lost) for event in events._buffer):
+                if any(isinstance(event, Lost) for event in events_so_far(events)):
                     break
                 assert not has_been_told  # there is more buffered than can have been handed out
                 await asyncio.sleep(0)
@@ -154,7 +155,7 @@ async def test_of_heartbeats_that_fail_one_line_is_logged_and_one_when_brokers_a
 async def test_every_heartbeat_that_fails_for_want_of_a_broker_says_why(
     kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(event_stream, "LOG_INTERVAL_S", 0.0)
+    tuning.log_every_event(monkeypatch)
     topic = await kafka.create_topic()
     async with Proxy(parse_address(kafka.bootstrap_servers)) as proxy:
         send_through(monkeypatch, proxy)

@@ -18,7 +18,9 @@ from aiokafka_lite.consumer.events.kinds import (
 from aiokafka_lite.consumer.events.stream import EventSubscription
 from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle
+from tests.support.events import events_so_far
 from tests.support.listeners import Acting, Losing, beat_count, listening
 from tests.support.other_member import throw_out
 from tests.support.rows import rows, tps
@@ -27,17 +29,13 @@ from tests.support.waiting import PATIENCE_S, until
 
 async def rebalance(consumer: AIOKafkaConsumer) -> None:
     """Have the member give back what it has and join again."""
-    state = consumer._engine.state
-    consumer.subscribe(consumer.subscription(), listener=state.listener)
-    await asyncio.wait_for(consumer._engine.running.membership.wait_assigned(), PATIENCE_S)
+    consumer.subscribe(consumer.subscription(), listener=inside.listener(consumer))
+    await asyncio.wait_for(inside.until_assigned(consumer), PATIENCE_S)
 
 
 async def drained(events: EventSubscription) -> list[ConsumerEvent]:
     """The events so far, of which there is at least one."""
-    found = [await asyncio.wait_for(anext(events), PATIENCE_S)]
-    while events._buffer:
-        found.append(await anext(events))
-    return found
+    return [await asyncio.wait_for(anext(events), PATIENCE_S), *events_so_far(events)]
 
 
 class Raising(ConsumerRebalanceListener):
@@ -352,9 +350,8 @@ async def test_a_member_that_was_thrown_out_has_lost_its_partitions(kafka: Kafka
     await kafka.produce(topic, 0, rows(0, 3))
     async with listening(kafka, topic, listener := Losing()) as consumer:
         assert (await consumer.getone()).offset == 0
-        membership = consumer._engine.running.membership
         with consumer.events() as events:
-            await throw_out(kafka, consumer._group_id or "", membership.member_id)
+            await throw_out(kafka, consumer._group_id or "", inside.member_id(consumer))
             seen: list[ConsumerEvent] = []
             while not any(isinstance(event, Assigned) for event in seen):
                 seen += await drained(events)

@@ -236,7 +236,7 @@ async def test_heartbeats_go_on_while_the_listener_gives_partitions_back(
         await until(lambda: len(broker.asked(HeartbeatRequest)) >= beats + 3, worker)
         assert worker.member.state is MemberState.PREPARING
 
-        broker._script.clear()
+        broker.forget_script()
         may_return.set()
         await until(lambda: worker.membership.generation == 2, worker)
 
@@ -481,7 +481,7 @@ async def test_the_second_answer_counts_when_the_subscription_changes_while_join
     def change(request: Message) -> Response:
         worker.state.subscribe(["u"])
         assert isinstance(request, SyncGroupRequest)
-        return broker._on_SyncGroupRequest(request)
+        return broker.on_SyncGroupRequest(request)
 
     broker.script(SyncGroupRequest, change)
     async with worker:
@@ -494,12 +494,12 @@ async def test_an_unreadable_subscription_of_a_peer_does_not_stop_the_leader(
 ) -> None:
     def with_a_broken_peer(request: Message) -> Response:
         assert isinstance(request, JoinGroupRequest)
-        answer = broker._on_JoinGroupRequest(request)
+        answer = broker.on_JoinGroupRequest(request)
         peer = type(answer.members[0])(member_id="peer", metadata=b"\x00\x00\xff\xff")
         answer.members.append(peer)
         return answer
 
-    broker.script(JoinGroupRequest, broker._usual, with_a_broken_peer)
+    broker.script(JoinGroupRequest, broker.usual, with_a_broken_peer)
     async with worker_of(broker) as worker:
         assert len(broker.asked(SyncGroupRequest)) == 1
         shares = {a.member_id for a in broker.asked(SyncGroupRequest)[0].assignments}
@@ -607,7 +607,7 @@ async def test_a_consumer_can_stop_at_any_moment_of_its_start(broker: ScriptedBr
 
 async def test_stopping_while_the_join_is_held_leaves_the_group(broker: ScriptedBroker) -> None:
     forever: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-    broker.script(JoinGroupRequest, broker._usual, lambda _: forever)
+    broker.script(JoinGroupRequest, broker.usual, lambda _: forever)
     worker = worker_of(broker)
     await worker.connect()
     await until(lambda: len(broker.asked(JoinGroupRequest)) == 2, worker)

@@ -14,6 +14,7 @@ import pytest
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.errors import CommitFailedError, CoordinatorLoadInProgressError
 from aiokafka_lite.structs import OffsetAndMetadata
+from tests.support import inside
 from tests.support.cluster import KafkaHandle
 from tests.support.other_member import OtherMember
 from tests.support.pair import Pair, two_members
@@ -166,7 +167,7 @@ async def test_a_stop_commits_nothing_of_a_lost_assignment_though_another_one_is
 def throw_out(kafka: KafkaHandle, pair: Pair) -> None:
     """Have the group forget the consumer, which it hears at its next heartbeat."""
     with OtherMember(kafka.bootstrap_servers, pair.other.group_id, pair.tp.topic) as somebody:
-        somebody.member_id = pair.consumer._engine.running.membership.member_id
+        somebody.member_id = inside.member_id(pair.consumer)
         somebody.leave()
 
 

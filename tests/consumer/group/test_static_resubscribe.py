@@ -7,6 +7,7 @@ import pytest
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.rows import rows
 from tests.support.waiting import until
@@ -23,11 +24,6 @@ class Told(ConsumerRebalanceListener):
 
     def on_partitions_assigned(self, assigned: object) -> None:
         self.calls.append(("assigned", frozenset(assigned)))  # type: ignore[call-overload]
-
-
-def generation_of(consumer: AIOKafkaConsumer) -> int:
-    assert consumer._coordinator is not None
-    return consumer._coordinator.generation
 
 
 def member(
@@ -61,12 +57,12 @@ async def test_a_static_member_is_back_without_a_rebalance(
         await until(lambda: len(leaver.assignment()) == len(watcher.assignment()) == 1)
         await until(lambda: told.calls[-1:] == [("assigned", frozenset(leaver.assignment()))])
         mine, before = leaver.assignment(), list(seen.calls)
-        generation = generation_of(watcher)
+        generation = inside.generation(watcher)
         told.calls.clear()
         leaver.unsubscribe()
         assert leaver.assignment() == set()
         if not at_once:
-            await until(lambda: generation_of(leaver) == -1)
+            await until(lambda: inside.generation(leaver) == -1)
         leaver.subscribe([topic], listener=told)
         await until(lambda: ("assigned", frozenset(mine)) in told.calls)
         assert leaver.assignment() == mine
@@ -77,7 +73,7 @@ async def test_a_static_member_is_back_without_a_rebalance(
         enough = int(str(watcher.metrics()["heartbeats_total"])) + 3
         await until(lambda: int(str(watcher.metrics()["heartbeats_total"])) >= enough)
         assert seen.calls == before
-        assert generation_of(watcher) == generation_of(leaver) == generation
+        assert inside.generation(watcher) == inside.generation(leaver) == generation
 
 
 @pytest.mark.one_loop_each
@@ -95,7 +91,7 @@ async def test_a_static_member_that_comes_back_for_another_topic_gets_it(
         await until(lambda: len(leaver.assignment()) == len(watcher.assignment()) == 1)
         leaver.unsubscribe()
         if not at_once:
-            await until(lambda: generation_of(leaver) == -1)
+            await until(lambda: inside.generation(leaver) == -1)
         leaver.subscribe([other])
         await until(lambda: leaver.assignment() == {TopicPartition(other, 0)})
         await until(lambda: len(watcher.assignment()) == 2)

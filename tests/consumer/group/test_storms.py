@@ -19,6 +19,7 @@ from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
 from aiokafka_lite.errors import CommitFailedError, ConsumerStoppedError
 from aiokafka_lite.structs import TopicPartition
 from tests.conftest import LONG
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.rows import rows, tps
 from tests.support.waiting import PATIENCE_S, until
@@ -76,7 +77,7 @@ class Storming:
         while True:
             try:
                 batches = await self.consumer.poll(timeout_ms=1_000)
-                generation = self.consumer._engine.running.membership.generation
+                generation = inside.generation(self.consumer)
                 for tp, batch in batches.items():
                     assert tp in self.consumer.assignment()
                     first, last = batch[0].offset, batch[-1].offset

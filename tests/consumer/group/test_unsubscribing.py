@@ -13,6 +13,7 @@ from aiokafka_lite.consumer.events.kinds import CommitFailed, Revoked
 from aiokafka_lite.errors import CoordinatorLoadInProgressError, GroupAuthorizationFailedError
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.listeners import Calls
 from tests.support.other_member import throw_out
@@ -310,9 +311,7 @@ async def test_partitions_that_were_lost_are_not_committed(kafka: KafkaHandle) -
     async with reading(kafka, group_id=group, **settings) as consumer:  # type: ignore[arg-type]
         consumer.subscribe([topic], listener=told)
         await read(consumer, 5)
-        coordinator = consumer._coordinator
-        assert coordinator is not None
-        await throw_out(kafka, group, coordinator.member_id)
+        await throw_out(kafka, group, inside.member_id(consumer))
         consumer.unsubscribe()
         await until(lambda: len(told.of_partitions) == 2)
         assert await consumer.stop() == {tp: OffsetAndMetadata(5, "")}

@@ -12,6 +12,7 @@ import traceback
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import ForkedError
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 
 SERVERS, TOPIC, WAY, LOOP = sys.argv[1:]
 TP = TopicPartition(TOPIC, 0)
@@ -56,9 +57,7 @@ def child(consumer: AIOKafkaConsumer) -> None:
         except ForkedError:
             pass
         asyncio.run(misuse(consumer))
-        running = consumer._engine.running
-        running.cluster.abort()  # whatever is closed here is not the parent's
-        del running
+        inside.cluster(consumer).abort()  # whatever is closed here is not the parent's
         gc.collect()
         print("child: every call is refused", flush=True)
     except BaseException:  # noqa: BLE001 -- nothing of the parent's stack may go on here
@@ -76,7 +75,7 @@ async def main() -> None:
         heartbeat_interval_ms=100,
         max_partition_fetch_bytes=200,
     ) as consumer:
-        generation = consumer._coordinator.generation  # type: ignore[union-attr]
+        generation = inside.generation(consumer)
         read = [(await consumer.getone()).offset for _ in range(3)]
         for _ in range(2):
             if WAY == "multiprocessing":
@@ -103,7 +102,7 @@ async def main() -> None:
         assert read == list(range(20)), read
         await consumer.commit()
         assert await consumer.committed(TP) == 20
-        assert consumer._coordinator.generation == generation  # type: ignore[union-attr]
+        assert inside.generation(consumer) == generation
     print("parent: read all, in one generation", flush=True)
 
 

@@ -1,0 +1,297 @@
+"""What tests ask about the inside of a consumer: the one module that reaches into it.
+
+Most tests ask what users can ask: `explain`, `metrics`, `health`, `events`, `position`, what the
+embedded broker saw. What is here, nobody but a test wants to know or to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Mapping, Set
+from typing import Literal, NamedTuple
+
+from aiokafka_lite._compat import timeout
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.view import ClusterView
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.assignment.assignment import Assignment
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan, Place
+from aiokafka_lite.consumer.buffer.budget import ByteBudget
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.fetching.session import FetchSession
+from aiokafka_lite.consumer.fetching.source import Source
+from aiokafka_lite.consumer.fetching.sources import Sources
+from aiokafka_lite.consumer.gate import Gate
+from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
+from aiokafka_lite.consumer.monitoring.diagnosis import Cause, diagnose
+from aiokafka_lite.consumer.monitoring.health import Health, examine
+from aiokafka_lite.consumer.parts import Running
+from aiokafka_lite.consumer.positions.watchdog import Watchdog
+from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.events import ConsumerEvent
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.support.waiting import PATIENCE_S
+
+# The kinds of tasks that a consumer runs.
+Kind = Literal["fetch", "positions", "group", "cluster"]
+
+
+def _running(consumer: AIOKafkaConsumer) -> Running:
+    return consumer._engine.running
+
+
+# --- The cluster ------------------------------------------------------------------------------
+def cluster(consumer: AIOKafkaConsumer) -> Cluster:
+    """The connections and the metadata of a started consumer."""
+    return _running(consumer).cluster
+
+
+def show_metadata(consumer: AIOKafkaConsumer, view: ClusterView) -> None:
+    """Let the consumer believe that a broker has answered this."""
+    cluster(consumer)._swap(view)
+
+
+# --- The group --------------------------------------------------------------------------------
+def _membership(consumer: AIOKafkaConsumer) -> ClassicMembership:
+    membership = _running(consumer).membership
+    assert isinstance(membership, ClassicMembership)
+    return membership
+
+
+def generation(consumer: AIOKafkaConsumer) -> int:
+    """The generation of the group that the member is in."""
+    return _membership(consumer).generation
+
+
+def member_id(consumer: AIOKafkaConsumer) -> str:
+    """The id that the coordinator gave to the member."""
+    return _membership(consumer).member_id
+
+
+def is_settled(consumer: AIOKafkaConsumer) -> bool:
+    """Whether the assignment answers to the subscription, and the listener knows of it."""
+    return _membership(consumer).is_settled
+
+
+async def until_assigned(consumer: AIOKafkaConsumer) -> None:
+    """Wait until the member has the assignment of the newest generation."""
+    await _membership(consumer).wait_assigned()
+
+
+def last_contact_at(consumer: AIOKafkaConsumer) -> float:
+    """When the coordinator answered last, in loop time."""
+    standing = _membership(consumer).standing
+    assert standing is not None
+    assert standing.last_contact_at is not None
+    return standing.last_contact_at
+
+
+def lose_membership(consumer: AIOKafkaConsumer) -> None:
+    """Let the member believe that the group has forgotten it."""
+    _membership(consumer)._member.lose_membership()
+
+
+def gate(consumer: AIOKafkaConsumer) -> Gate:
+    """What decides whether gets hand out records, and what they raise."""
+    return consumer._engine.gate
+
+
+def assignment(consumer: AIOKafkaConsumer) -> Assignment:
+    """What is assigned, and what changes it."""
+    return consumer._engine.state
+
+
+def listener(consumer: AIOKafkaConsumer) -> ConsumerRebalanceListener | None:
+    """The listener that was given to `subscribe`."""
+    return consumer._engine.state.listener
+
+
+# --- Positions --------------------------------------------------------------------------------
+def cursor(consumer: AIOKafkaConsumer, tp: TopicPartition) -> Cursor:
+    """All that is known of an assigned partition."""
+    return consumer._engine.state.partition(tp)
+
+
+def known_commit(consumer: AIOKafkaConsumer, tp: TopicPartition) -> OffsetAndMetadata | None:
+    """The committed offset, as far as it is known without asking the coordinator."""
+    return cursor(consumer, tp).committed
+
+
+def request_reset(consumer: AIOKafkaConsumer, tp: TopicPartition) -> None:
+    """Let the position be looked up at the beginning of the log, without a seek."""
+    consumer._engine.state.request_reset(cursor(consumer, tp), -2)
+
+
+# --- Fetching ---------------------------------------------------------------------------------
+def sources(consumer: AIOKafkaConsumer) -> Sources:
+    """What reads from the brokers."""
+    return _running(consumer).sources
+
+
+def nodes_read_from(consumer: AIOKafkaConsumer) -> list[int]:
+    """The ids of the brokers that are read from."""
+    return list(sources(consumer)._sources)
+
+
+def node_read_from(consumer: AIOKafkaConsumer, tp: TopicPartition) -> int | None:
+    """The id of the broker that a partition is read from."""
+    return cursor(consumer, tp).node_id
+
+
+def only_source(consumer: AIOKafkaConsumer) -> Source:
+    """What reads from the only broker that is read from."""
+    (source,) = sources(consumer)._sources.values()
+    return source
+
+
+def session(consumer: AIOKafkaConsumer) -> FetchSession:
+    """The fetch session with the only broker that is read from."""
+    return only_source(consumer)._session
+
+
+def set_epoch(session: FetchSession, epoch: int) -> None:
+    """Make a session old, without as many requests."""
+    session._epoch = epoch
+
+
+def is_in_flight(consumer: AIOKafkaConsumer, tp: TopicPartition) -> bool:
+    """Whether a fetch that is not answered yet asks for a partition."""
+    source = sources(consumer).of(cursor(consumer, tp))
+    is_in_flight = source is not None and source.in_flight_since is not None
+    return is_in_flight and cursor(consumer, tp).place is Place.IN_FLIGHT
+
+
+async def until_in_flight(consumer: AIOKafkaConsumer) -> None:
+    """Wait for the long poll at the end of the log."""
+    assert await consumer.poll(timeout_ms=50) == {}
+    source = only_source(consumer)
+    async with timeout(PATIENCE_S):
+        while source.in_flight_since is None:
+            await consumer.poll(timeout_ms=1)
+
+
+class Kept(NamedTuple):
+    """The cursors that a source keeps, and where."""
+
+    cursors: Set[Cursor]
+    ready: Set[Cursor]
+    backing_off: Set[Cursor]
+    loans: Collection[Loan]
+
+
+def kept_by(source: Source) -> Kept:
+    """What a source knows of its cursors."""
+    return Kept(
+        source._cursors, source._ready.keys(), source._backing_off.keys(), source._session.loans
+    )
+
+
+def lend(source: Source) -> None:
+    """Lend to the next request what it is to ask for."""
+    source._lend()
+
+
+def watchdog(consumer: AIOKafkaConsumer) -> Watchdog:
+    """What measures how long partitions have no position."""
+    return _running(consumer).watchdog
+
+
+# --- What is buffered -------------------------------------------------------------------------
+def budget(consumer: AIOKafkaConsumer) -> ByteBudget:
+    """What counts the bytes that are buffered."""
+    return consumer._engine.budget
+
+
+def has_untaken(consumer: AIOKafkaConsumer, node_id: int | None = None) -> bool:
+    """Whether a response that no get has touched is buffered, of one broker or of any."""
+    buffer = consumer._engine.buffer
+    return bool(buffer._untaken) if node_id is None else buffer.has_untaken(node_id)
+
+
+def is_idle(consumer: AIOKafkaConsumer) -> bool:
+    """Whether no get is in progress: time counts towards max_poll_interval_ms."""
+    engine = consumer._engine
+    return engine.state._gets_in_progress == 0 and not engine.buffer._waiting
+
+
+def put_error(consumer: AIOKafkaConsumer, tp: TopicPartition, error: KafkaError) -> None:
+    """Let gets raise an error of a partition until a seek, behind what is buffered of it."""
+    consumer._engine.buffer.put_error(cursor(consumer, tp), error, is_sticky=True)
+
+
+# --- Tasks and errors -------------------------------------------------------------------------
+def _scope(consumer: AIOKafkaConsumer, kind: Kind) -> TaskScope:
+    (scope,) = [scope for scope in _running(consumer).scopes if scope.name == kind]
+    return scope
+
+
+def let_a_task_die(consumer: AIOKafkaConsumer, kind: Kind) -> asyncio.Task[None]:
+    """Start a task that fails with ZeroDivisionError("a bug") at once."""
+
+    async def die() -> None:
+        raise ZeroDivisionError("a bug")
+
+    return _scope(consumer, kind).spawn(die(), name="bug")
+
+
+def supervise(
+    consumer: AIOKafkaConsumer,
+    kind: Kind,
+    run: Callable[[], Coroutine[object, object, None]],
+    *,
+    name: str,
+    first_delay_s: float,
+) -> None:
+    """Start a task that is started again when it fails by what may pass."""
+    _scope(consumer, kind).supervise(run, name=name, first_delay_s=first_delay_s)
+
+
+def failures(consumer: AIOKafkaConsumer) -> Mapping[str, BaseException | None]:
+    """What tasks died of, by their kind."""
+    return {scope.name: scope.failure for scope in _running(consumer).scopes}
+
+
+def degraded_tasks(consumer: AIOKafkaConsumer) -> Mapping[str, BaseException]:
+    """The tasks that failed and are about to be tried again, and what they failed by."""
+    return {
+        task: error for scope in _running(consumer).scopes for task, error in scope.degraded.items()
+    }
+
+
+def meet_error(consumer: AIOKafkaConsumer, error: KafkaError) -> None:
+    """Let one get raise an error of the consumer as a whole."""
+    gate(consumer).post(error)
+
+
+# --- What is told -----------------------------------------------------------------------------
+def publish(consumer: AIOKafkaConsumer, event: ConsumerEvent) -> None:
+    """Tell an event."""
+    consumer._engine.state.events.publish(event)
+
+
+def event_counts(consumer: AIOKafkaConsumer) -> Mapping[str, int]:
+    """How many events were told, by their names."""
+    return consumer._engine.state.events.counts
+
+
+def cause(consumer: AIOKafkaConsumer, tp: TopicPartition) -> Cause:
+    """The cause that `explain` puts into words."""
+    return diagnose(consumer._engine, tp, asyncio.get_running_loop().time()).cause
+
+
+def health_at(consumer: AIOKafkaConsumer, now: float) -> Health:
+    """What `health` would say at another loop time."""
+    return examine(consumer._engine, now)
+
+
+def note_block(consumer: AIOKafkaConsumer, blocked_s: float, *, ago_s: float = 0.0) -> None:
+    """Let the loop's probe believe that the loop was blocked for so long."""
+    probe = consumer._engine.probe
+    probe.blocked_s, probe.blocked_at = blocked_s, asyncio.get_running_loop().time() - ago_s
+
+
+def config(consumer: AIOKafkaConsumer) -> ConsumerConfig:
+    """The settings, checked and in the units that are used inside."""
+    return consumer._config

@@ -1,0 +1,93 @@
+"""Limits of the inside that tests set to extremes, so that they are reached at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiokafka_lite.client import cluster
+from aiokafka_lite.consumer import life, parts
+from aiokafka_lite.consumer.buffer import decode
+from aiokafka_lite.consumer.buffer.budget import ByteBudget
+from aiokafka_lite.consumer.delivery import arrow_gets
+from aiokafka_lite.consumer.events import stream
+from aiokafka_lite.consumer.fetching import leader_search, source
+from aiokafka_lite.consumer.monitoring import health
+from aiokafka_lite.consumer.positions import watchdog
+from aiokafka_lite.records import scratch
+
+
+# --- Decoding ---------------------------------------------------------------------------------
+def end_slices_at_once(monkeypatch: pytest.MonkeyPatch, *, first_run: int | None = None) -> None:
+    """End every time slice after the first run of records, which may be made shorter."""
+    monkeypatch.setattr(decode, "TIME_SLICE_S", 0.0)
+    if first_run is not None:
+        monkeypatch.setattr(decode, "FIRST_RUN", first_run)
+
+
+def end_no_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give gets more time than they can need."""
+    monkeypatch.setattr(decode, "TIME_SLICE_S", 60.0)
+
+
+def decompress(monkeypatch: pytest.MonkeyPatch, *, in_thread: bool) -> None:
+    """Decompress batches of any size in a thread, or on the loop."""
+    monkeypatch.setattr(decode, "INFLATE_ON_LOOP_S", 0.0 if in_thread else 60.0)
+
+
+def limit_arrow_batches(monkeypatch: pytest.MonkeyPatch, max_bytes: int) -> None:
+    """Let batches of rows have so many bytes."""
+    monkeypatch.setattr(arrow_gets, "MAX_BATCH_BYTES", max_bytes)
+
+
+# --- Fetching ---------------------------------------------------------------------------------
+def limit_frames(monkeypatch: pytest.MonkeyPatch, max_bytes: int, overhead_bytes: int) -> None:
+    """Let connections accept so many bytes, more if the application fetches more at once."""
+    monkeypatch.setattr(parts, "DEFAULT_MAX_FRAME_BYTES", max_bytes)
+    monkeypatch.setattr(parts, "FRAME_OVERHEAD_BYTES", overhead_bytes)
+
+
+def search_leaders_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for a lost leader's follower without long pauses."""
+    monkeypatch.setattr(cluster, "SEARCH_PAUSE_S", (0.01, 0.02))
+    monkeypatch.setattr(leader_search, "SEARCH_INTERVAL_S", 0.01)
+
+
+def doubt_leaders_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for another leader soon while an answer is overdue; keep the connection for long."""
+    monkeypatch.setattr(leader_search, "WATCH_INTERVAL_S", 0.05)
+    monkeypatch.setattr(source, "OVERDUE_S", 0.1)
+    monkeypatch.setattr(source, "FETCH_STALL_S", 600.0)
+
+
+def watch_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the watchdog look fifty times a second."""
+    monkeypatch.setattr(watchdog, "TICK_S", 0.02)
+
+
+class WatchedBudget(ByteBudget):
+    """A budget that notes the most that was buffered at a time."""
+
+    most_bytes = 0
+    change_count = 0
+
+    def change(self, by_bytes: int) -> None:
+        super().change(by_bytes)
+        self.change_count += 1
+        self.most_bytes = max(self.most_bytes, self.buffered_bytes)
+
+
+def watch_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give consumers budgets that note what they are used for."""
+    scratch._kept.clear()  # what other tests' batches needed counts whole when it is used again
+    monkeypatch.setattr(life, "ByteBudget", WatchedBudget)
+
+
+# --- What is said -----------------------------------------------------------------------------
+def log_every_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep no line about the same thing out of the log."""
+    monkeypatch.setattr(stream, "LOG_INTERVAL_S", 0.0)
+
+
+def miss_positions_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `health` say soon that a partition has no position."""
+    monkeypatch.setattr(health, "LONG_WITHOUT_POSITION_S", 0.05)
