@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from aiokafka_lite import consumer
 
@@ -52,23 +53,68 @@ def private_names() -> set[str]:
     return {name for name in names if is_private(name)} - AIOKAFKA_NAMES
 
 
+class Module(NamedTuple):
+    """A module of the tests."""
+
+    path: str
+    # What is named with a dot and an underscore, of anything but the object itself.
+    privates: list[ast.Attribute]
+    # The modules of the tests that it imports, or imports names of.
+    imports: set[str]
+
+
+def read(file: Path) -> Module:
+    """Read what a module reaches for."""
+    privates, imports = [], set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Attribute):
+            if is_private(node.attr) and not is_own(node):
+                privates.append(node)
+        elif isinstance(node, ast.Import):
+            imports |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imports |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return Module(
+        file.relative_to(TESTS).as_posix(),
+        privates,
+        {module for module in imports if module.startswith("tests.")},
+    )
+
+
 @cache
-def modules() -> list[tuple[str, ast.Module]]:
-    """Return the path of each module of the tests, and its tree."""
-    return [
-        (file.relative_to(TESTS).as_posix(), ast.parse(file.read_text()))
-        for file in sorted(TESTS.rglob("*.py"))
-    ]
+def modules() -> list[Module]:
+    """Read every module of the tests."""
+    return [read(file) for file in sorted(TESTS.rglob("*.py"))]
 
 
 def test_only_one_place_reaches_into_a_consumer() -> None:
     names = private_names()
     assert {"_engine", "_buffer"} <= names
     found = [
-        f"{path}:{node.lineno} {ast.unparse(node)}"
-        for path, tree in modules()
-        if path not in INSIDERS
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and node.attr in names and not is_own(node)
+        f"{module.path}:{node.lineno} {ast.unparse(node)}"
+        for module in modules()
+        if module.path not in INSIDERS
+        for node in module.privates
+        if node.attr in names
     ]
     assert not found, "ask what users can ask, or add a question to tests/support/inside.py"
+
+
+def test_no_test_imports_another_one() -> None:
+    found = [
+        f"{module.path}: {imported}"
+        for module in modules()
+        for imported in module.imports
+        if any(part.startswith("test_") for part in imported.split("."))
+    ]
+    assert not found, "what several tests use is in tests/support, or beside them"
+
+
+def test_what_tests_of_several_areas_use_is_in_support() -> None:
+    found = [
+        f"{module.path}: {imported}"
+        for module in modules()
+        for imported in module.imports
+        if imported.split(".")[1] not in ("support", "conftest", module.path.split("/")[0])
+    ]
+    assert not found

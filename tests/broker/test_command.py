@@ -7,9 +7,6 @@ import random
 import re
 import signal
 import struct
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -18,33 +15,9 @@ from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.structs import ConsumerRecord
 from tests.broker.wire import fetch, fetch_partition, produce, topic_metadata, until_closed
+from tests.support.broker_command import address_in, running
 from tests.support.cluster import KafkaHandle
 from tests.support.wire import RawClient
-
-
-@asynccontextmanager
-async def running(
-    *arguments: str, has_status: bool = False
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """Run the command; yields the process and the first line it prints."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "aiokafka_lite", "broker",
-        *(() if has_status else ("--no-status",)), *arguments,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        yield process, (await asyncio.wait_for(process.stdout.readline(), 30)).decode()
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
-def address_in(line: str) -> str:
-    found = re.search(r"127\.0\.0\.1:\d+", line)
-    assert found, line
-    return found.group()
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])

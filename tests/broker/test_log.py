@@ -7,47 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from aiokafka_lite import records
-from aiokafka_lite.broker.log.partition_log import AppendResult, PartitionLog
 from aiokafka_lite.broker.log.storage import FolderStore, LogStore, MemoryStore
 from aiokafka_lite.errors import KafkaStorageError, OffsetOutOfRangeError
-from aiokafka_lite.records import BatchHeader, iter_batches
-
-MEGABYTE = 1 << 20
-T0 = 1_700_000_000_000
+from aiokafka_lite.records import iter_batches
+from tests.broker.logs import MEGABYTE, T0, append, batch, headers, open_log
 
 NewStore = Callable[[int], LogStore]
-
-
-def batch(
-    count: int = 1,
-    *,
-    timestamp: int = T0,
-    size: int = 50,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-) -> bytes:
-    rows = [(timestamp + n, b"key", b"x" * size, ()) for n in range(count)]
-    return records.build_batch(
-        rows,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-    )
-
-
-def append(log: PartitionLog, built: bytes, *, epoch: int = 0) -> AppendResult:
-    ((header, _),) = iter_batches(memoryview(built))
-    return log.append(header, built, leader_epoch=epoch)
-
-
-def open_log(store: LogStore) -> PartitionLog:
-    return PartitionLog(store, run_slowly=lambda work: work())
-
-
-def headers(view: memoryview) -> list[BatchHeader]:
-    return [header for header, _ in iter_batches(view)]
 
 
 @pytest.fixture(params=["memory", "folder"])

@@ -28,6 +28,7 @@ from aiokafka_lite.protocol.messages.produce import (
     TopicProduceData,
 )
 from aiokafka_lite.records.batch import reseal
+from tests.broker.batches import NOW, batch
 from tests.broker.wire import (
     fetch,
     fetch_partition,
@@ -40,30 +41,7 @@ from tests.broker.wire import (
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.wire import RawClient
 
-NOW = int(time.time() * 1000)
 HOUR_MS = 3_600_000
-
-
-def batch(
-    count: int = 1,
-    *,
-    timestamp: int = NOW,
-    codec: str = "none",
-    base_offset: int = 0,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    is_control: bool = False,
-) -> bytes:
-    return records.build_batch(
-        [(timestamp, b"key", b"value %d" % number, ()) for number in range(count)],
-        codec=codec,
-        base_offset=base_offset,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        is_control=is_control,
-    )
 
 
 async def test_every_version_appends_and_says_where(kafka: KafkaHandle) -> None:

@@ -7,27 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from aiokafka_lite.broker.log.partition_log import PartitionLog
-from aiokafka_lite.broker.log.storage import STATE_FILE, FolderStore
+from aiokafka_lite.broker.log.storage import STATE_FILE
 from aiokafka_lite.errors import CorruptRecordException, KafkaStorageError
-from aiokafka_lite.records import iter_batches
-from tests.broker.test_log import append, batch, headers, open_log
-
-MEGABYTE = 1 << 20
-
-
-def reopen(folder: Path, segment_bytes: int = MEGABYTE) -> PartitionLog:
-    return open_log(FolderStore(folder, segment_bytes))
-
-
-def contents(log: PartitionLog) -> list[tuple[int, bytes]]:
-    """Return (base offset, bytes) of every batch."""
-    found, offset = [], log.log_start_offset
-    while offset < log.log_end_offset:
-        for header, view in iter_batches(log.read(offset, MEGABYTE)):
-            found.append((header.base_offset, bytes(view)))
-            offset = header.last_offset + 1
-    return found
+from tests.broker.logs import MEGABYTE, append, batch, contents, headers, reopen
 
 
 def test_clean_close_gives_back_everything(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from aiokafka_lite.cli.broker_security import read_users, user_option
 from aiokafka_lite.cli.problems import CommandError
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.sasl import Secret
-from tests.broker.test_command import address_in, running
+from tests.support.broker_command import address_in, running
 from tests.support.sasl_client import log_in, scram_log_in
 from tests.support.wire import RawClient
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,15 @@ from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
 from aiokafka_lite.cli.problems import CommandError, UsageError
 from aiokafka_lite.cli.properties import parse_properties
 from tests.cli.running import Running
-from tests.spark.options.test_oauth import CREDENTIALS, LOGIN, TokenServer, server
-
-__all__ = ["server"]
+from tests.support.token_server import CREDENTIALS, LOGIN, TokenServer, token_server
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 PASSWORD = "canary-of-alice"
+
+
+@pytest.fixture
+def server() -> Iterator[TokenServer]:
+    yield from token_server()
 
 
 def connected(*arguments: object, **environment: str) -> Connecting:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
-from tests.docs.test_api import EVERYTHING, MODULES, REFERENCE, Documented
+from tests.docs.reference import EVERYTHING, MODULES, REFERENCE, Documented
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(

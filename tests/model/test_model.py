@@ -7,22 +7,10 @@ from typing import Final
 
 import pytest
 
-from tests.model.course import Plan, run_round
-from tests.model.ledger import Violation
+from tests.model.checking import LONG_S, check
+from tests.model.course import Plan
 
 SHORT: Final = Plan(wild_s=8.0, calm_s=12.0, cycles=1)
-LONG_S: Final = 1800.0
-
-
-def check(seed: int, address: str | None, plan: Plan | None = None) -> None:
-    """Run a round, and fail with what was not kept and what went before."""
-    outcome = run_round(seed, address, plan)
-    violations: list[Violation] = sorted(outcome.violations, key=lambda each: each.order)
-    if violations:
-        broker = "embedded" if address is None else "real"
-        words = [str(each) for each in violations[:20]] + outcome.ledger.excerpt(violations[0])
-        again = f"python -m tests.model --broker {broker} --seed {seed} --rounds 1"
-        pytest.fail("\n".join([*words, f"as long rounds: {again}"]))
 
 
 @pytest.mark.parametrize("seed", range(3))

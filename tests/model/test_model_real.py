@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
+from tests.model.checking import LONG_S, check
 from tests.model.course import Plan
-from tests.model.test_model import LONG_S, check
 
 SHORT: Final = Plan(wild_s=3.0, calm_s=1.0, cycles=1, silent_s=15.0, ownerless_s=25.0)
 pytestmark = pytest.mark.real_kafka

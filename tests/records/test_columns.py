@@ -10,11 +10,13 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.errors import CorruptRecordException
-from tests.records.test_kafka_batches import FIXTURES
-from tests.records.test_record_set import CODECS, corrupted, interleaved
+from tests.records.recorded import FIXTURES
 from tests.support.crafted import (
+    CODECS,
     FIRST_TIMESTAMP,
     batch,
+    corrupted,
+    interleaved,
     message,
     numbered,
     raw_batch,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from aiokafka_lite import records
+from tests.records.recorded import FIXTURES
 from tests.support.crafted import FIRST_TIMESTAMP, Record, offsets, record_set, take_all
 
-FIXTURES = Path(__file__).parent / "fixtures"
 COUNT = 20
 
 MAGIC_2 = ["none", "gzip", "snappy", "lz4", "zstd"]

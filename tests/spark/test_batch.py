@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
@@ -15,17 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.spark import KafkaDataSource
 from tests.support.cluster import KafkaHandle, unique
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from tests.support.threads import wait
 
 # The first test of a worker starts the session, too.
 pytestmark = [pytest.mark.one_loop_each, pytest.mark.timeout(300)]
-
-
-async def wait(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call what blocks while the loop, and the embedded broker in it, goes on."""
-    return await asyncio.to_thread(call, *args, **kwargs)
 
 
 @pytest.fixture(autouse=True, scope="module")

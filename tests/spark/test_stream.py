@@ -13,8 +13,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.spark import KafkaDataSource
-from tests.spark.test_batch import wait
 from tests.support.cluster import KafkaHandle
+from tests.support.threads import wait
 
 # The first test of a worker starts the session, too.
 pytestmark = [pytest.mark.one_loop_each, pytest.mark.timeout(300)]

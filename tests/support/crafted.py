@@ -141,3 +141,56 @@ def take_all(record_set: records.RecordSet, at_a_time: int = 1000) -> list[Recor
 
 def offsets(taken: Iterable[Record]) -> list[int]:
     return [record.offset for record in taken]
+
+
+CODECS = [codec.name.lower() for codec in records.Codec]
+TRANSACTIONAL = 0x10
+
+
+CONTROL = 0x30
+
+
+def corrupted(content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+def of_transaction(producer_id: int, base_offset: int, count: int = 2) -> bytes:
+    return batch(count, base_offset=base_offset, producer_id=producer_id, is_transactional=True)
+
+
+def committed(producer_id: int, base_offset: int) -> bytes:
+    return records.control_batch(
+        records.ControlType.COMMIT,
+        producer_id=producer_id,
+        producer_epoch=0,
+        timestamp_ms=1,
+        base_offset=base_offset,
+    )
+
+
+def aborted(producer_id: int, base_offset: int) -> bytes:
+    return records.control_batch(
+        records.ControlType.ABORT,
+        producer_id=producer_id,
+        producer_epoch=0,
+        timestamp_ms=1,
+        base_offset=base_offset,
+    )
+
+
+def interleaved() -> bytes:
+    """Producer 1 commits at 4 and aborts at 12, producer 2 aborts at 5, producer 3 has no list."""
+    return b"".join(
+        (
+            of_transaction(1, 0),
+            of_transaction(2, 2),
+            committed(1, 4),
+            aborted(2, 5),
+            batch(2, base_offset=6),
+            of_transaction(2, 8),
+            of_transaction(1, 10),
+            aborted(1, 12),
+            committed(2, 13),
+            of_transaction(3, 14),
+        )
+    )

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from aiokafka_lite.consumer.events.stream import EventSubscription
-from aiokafka_lite.events import (
-    ConsumerEvent,
-)
+from aiokafka_lite.events import ConsumerEvent
 
 
 async def next_of(

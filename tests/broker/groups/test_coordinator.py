@@ -10,8 +10,8 @@ import pytest
 from aiokafka_lite import errors
 from aiokafka_lite.broker.groups.classic.state import GroupState
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetCommitEntry
-from aiokafka_lite.broker.groups.values import ErrorType, Join, Joined, Leaver, Sync
+from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED
+from aiokafka_lite.broker.groups.values import Join, Joined, Leaver, Sync
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -23,11 +23,8 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
-from aiokafka_lite.structs import TopicPartition
+from tests.broker.groups.committing import TOPIC_ID, TP, commit
 from tests.broker.groups.fakes import Services, classic_group, elect_all, run_in_virtual_time
-
-TP = TopicPartition("t", 0)
-TOPIC_ID = b"\x07" * 16
 
 
 @pytest.fixture
@@ -69,22 +66,6 @@ async def stable(
     sync = Sync(joined.member_id, joined.generation, assignments={joined.member_id: b"all"})
     assert (await coordinator.sync("g", sync)).assignment == b"all"
     return joined
-
-
-def commit(
-    coordinator: GroupCoordinator,
-    offset: int = 5,
-    *,
-    group_id: str = "g",
-    tp: TopicPartition = TP,
-    topic_id: bytes = TOPIC_ID,
-    retention_ms: int = -1,
-) -> ErrorType:
-    item = OffsetCommitEntry(tp, topic_id, offset, -1, "m")
-    (error,) = coordinator.commit(
-        group_id, [item], member_id="", instance_id=None, generation=-1, retention_ms=retention_ms
-    )
-    return error
 
 
 async def successor(services: Services) -> GroupCoordinator:

@@ -9,7 +9,7 @@ import pytest
 
 from aiokafka_lite.broker.log.partition_log import PartitionLog
 from aiokafka_lite.broker.log.storage import FolderStore, MemoryStore
-from tests.broker.test_log import open_log
+from tests.broker.logs import open_log
 
 OpenLog = Callable[[int], PartitionLog]
 

@@ -11,8 +11,8 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
-from tests.broker.log.test_compaction import DAY_MS, keyed
-from tests.broker.log.test_retention import Clock
+from tests.broker.log.keyed import DAY_MS, keyed
+from tests.broker.logs import Clock
 from tests.broker.wire import eventually
 
 KEPT = TopicPartition("kept", 0)

@@ -19,30 +19,12 @@ from aiokafka_lite.broker.log.storage import FolderStore, MemoryStore
 from aiokafka_lite.records import Codec, ControlType, decode_all, iter_batches
 from aiokafka_lite.structs import ConsumerRecord
 from tests.broker.log.conftest import OpenLog
-from tests.broker.log.test_retention import topic_config
-from tests.broker.test_log import MEGABYTE, T0, append, headers, open_log
+from tests.broker.log.keyed import DAY_MS, Row, keyed
+from tests.broker.logs import MEGABYTE, T0, append, headers, open_log, topic_config
 
 Record: TypeAlias = ConsumerRecord
-Row = tuple[bytes, bytes | None]
 
-DAY_MS = 86_400_000
 ALWAYS = topic_config(cleanup_policy="compact", min_cleanable_dirty_ratio="0")
-
-
-def keyed(
-    *rows: Row, timestamp: int = T0, codec: str = "none", producer: int = -1, seq: int = -1
-) -> bytes:
-    """Build a batch of (key, value) pairs."""
-    return records.build_batch(
-        [
-            (timestamp + number, key, value, (("h", b"1"),))
-            for number, (key, value) in enumerate(rows)
-        ],
-        codec=codec,
-        producer_id=producer,
-        producer_epoch=-1 if producer < 0 else 0,
-        base_sequence=seq,
-    )
 
 
 def run(log: PartitionLog, config: TopicConfig = ALWAYS, now_ms: int = T0 + DAY_MS) -> None:

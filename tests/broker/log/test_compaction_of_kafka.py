@@ -11,7 +11,7 @@ import pytest
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.records import decode_all, iter_batches
-from tests.broker.log.test_compaction import Row
+from tests.broker.log.keyed import Row
 from tests.broker.wire import fetch, fetch_partition, new_producer_id, produce
 from tests.support.cluster import KafkaHandle
 from tests.support.wire import RawClient

@@ -11,8 +11,7 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.records import build_batch
-from tests.broker.test_log import T0, append, batch
-from tests.broker.test_recovery import contents, reopen
+from tests.broker.logs import T0, append, batch, contents, reopen
 
 TP = TopicPartition("t", 0)
 SEGMENT_BYTES = 300  # two batches

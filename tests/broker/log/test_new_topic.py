@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker import Broker
-from tests.broker.test_produce import batch
+from tests.broker.batches import batch
 from tests.broker.wire import produce, topic_metadata
 from tests.support.wire import RawClient
 

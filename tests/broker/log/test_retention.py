@@ -9,24 +9,17 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.configs.topic_config import TopicConfig
 from aiokafka_lite.broker.log.partition_log import PartitionLog
 from aiokafka_lite.broker.log.retention import count_expired
 from aiokafka_lite.broker.log.storage import FolderStore
 from aiokafka_lite.errors import OffsetOutOfRangeError
 from tests.broker.log.conftest import OpenLog
-from tests.broker.test_log import MEGABYTE, T0, append, batch, open_log
-from tests.broker.test_recovery import contents
+from tests.broker.logs import MEGABYTE, T0, Clock, append, batch, contents, open_log, topic_config
 from tests.broker.wire import eventually, fetch, fetch_partition
 from tests.support.wire import RawClient
 
 SIZE = len(batch())
 HOUR_MS = 3_600_000
-
-
-def topic_config(**overrides: str) -> TopicConfig:
-    given = {name.replace("_", "."): value for name, value in overrides.items()}
-    return TopicConfig.parse(given, {})
 
 
 def hourly(new_log: OpenLog, hours: Sequence[int]) -> PartitionLog:
@@ -132,16 +125,6 @@ def test_log_without_segments_remembers_its_end_over_a_kill(tmp_path: Path) -> N
     assert append(again, batch(producer_id=5, producer_epoch=0, base_sequence=2)).is_duplicate
     assert append(again, batch()).base_offset == 3
     again.close()
-
-
-class Clock:
-    """The wall clock of a broker under test."""
-
-    def __init__(self) -> None:
-        self.now_ms = T0
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True])

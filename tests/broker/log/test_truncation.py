@@ -12,8 +12,7 @@ from aiokafka_lite.broker.log.partition_log import PartitionLog
 from aiokafka_lite.broker.log.storage import FolderStore
 from aiokafka_lite.errors import OffsetOutOfRangeError
 from tests.broker.log.conftest import OpenLog
-from tests.broker.test_log import MEGABYTE, T0, append, batch, headers, open_log
-from tests.broker.test_recovery import contents
+from tests.broker.logs import MEGABYTE, T0, append, batch, contents, headers, open_log
 
 SIZE = len(batch(2))
 

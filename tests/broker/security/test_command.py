@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.errors import AuthenticationFailedError
-from tests.broker.test_command import running
+from tests.support.broker_command import running
 
 USERS = "# who may\nalice:pass:word\n\nbob:zwölf\n"
 

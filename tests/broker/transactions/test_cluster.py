@@ -11,8 +11,8 @@ from aiokafka_lite.errors import ConcurrentTransactions, NotCoordinatorError
 from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.structs import TopicPartition
+from tests.broker.transactions.offsets import commit, settled
 from tests.broker.transactions.requests import TRANSACTION, VERSION_2, Producer
-from tests.broker.transactions.test_offsets import commit, settled
 from tests.broker.wire import eventually
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import GroupRequests, await_coordinator

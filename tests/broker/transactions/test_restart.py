@@ -16,6 +16,8 @@ import pytest
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.records import RecordSet
+from tests.broker.transactions.offsets import commit as commit_offset
+from tests.broker.transactions.offsets import settled
 from tests.broker.transactions.requests import (
     PRODUCE_THAT_ADDS,
     VERSION_1,
@@ -23,8 +25,6 @@ from tests.broker.transactions.requests import (
     Producer,
     await_transactions,
 )
-from tests.broker.transactions.test_offsets import commit as commit_offset
-from tests.broker.transactions.test_offsets import settled
 from tests.broker.wire import fetch, fetch_partition, list_offset
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import GroupRequests, await_coordinator

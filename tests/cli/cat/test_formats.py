@@ -5,15 +5,7 @@ from __future__ import annotations
 import json
 
 from aiokafka_lite.cli.cat import formats
-from aiokafka_lite.structs import ConsumerRecord
-
-AT_MS = 1_752_746_400_123
-
-
-def record(
-    value: bytes | None, key: bytes | None = None, headers: list[tuple[str, bytes]] | None = None
-) -> formats.Record:
-    return ConsumerRecord("t", 1, 7, AT_MS, 0, key, value, None, -1, -1, headers or [])
+from tests.cli.cat.records import record
 
 
 def test_terminal_is_shown_control_characters_and_does_not_obey_them() -> None:

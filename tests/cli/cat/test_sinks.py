@@ -10,7 +10,7 @@ import pytest
 
 from aiokafka_lite.cli.cat.formats import raw_values
 from aiokafka_lite.cli.cat.sinks import StreamSink
-from tests.cli.cat.test_formats import record
+from tests.cli.cat.records import record
 
 
 class SlowStream(io.BytesIO):

@@ -14,9 +14,7 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-)
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.group_requests import await_coordinator

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple
-from urllib.parse import parse_qs
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,61 +15,12 @@ from aiokafka_lite.errors import AuthenticationFailedError, InsecureConfigError,
 from aiokafka_lite.sasl import Secret
 from aiokafka_lite.spark.options import SourceOptions, parse_options
 from aiokafka_lite.spark.options.oauth import ClientCredentials
-
-LOGIN = "org.apache.kafka.common.security.oauthbearer"
-CREDENTIALS = 'clientId="reader" clientSecret="hunter2/="'
-
-
-class Asked(NamedTuple):
-    """What a client sent."""
-
-    form: dict[str, list[str]]
-    login: str
-
-
-class TokenServer:
-    """Answers as it is told to, and keeps what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[Asked] = []
-        self.answer: Callable[[], tuple[int, bytes]] = lambda: (200, b"{}")
-        self.location: str | None = None
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-                kind, _, encoded = self.headers["Authorization"].partition(" ")
-                assert kind == "Basic"
-                outer.asked.append(Asked(form, base64.b64decode(encoded).decode()))
-                status, body = outer.answer()
-                self.send_response(status)
-                if outer.location is not None:
-                    self.send_header("Location", outer.location)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Say nothing."""
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}/token"
-
-    def give(self, token: str, **others: object) -> None:
-        body = json.dumps({"access_token": token, **others}).encode()
-        self.answer = lambda: (200, body)
+from tests.support.token_server import CREDENTIALS, LOGIN, TokenServer, token_server
 
 
 @pytest.fixture
 def server() -> Iterator[TokenServer]:
-    server = TokenServer()
-    thread = threading.Thread(target=server.http.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.http.shutdown()
-    thread.join()
-    server.http.server_close()
+    yield from token_server()
 
 
 def provider(url: str, **settings: object) -> ClientCredentials:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
@@ -57,8 +56,3 @@ def new_planner() -> Iterator[Planners]:
     yield planners
     for cluster in planners.clusters:
         cluster.close()
-
-
-async def wait(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call what blocks while the loop, and the embedded broker in it, goes on."""
-    return await asyncio.to_thread(call, *args, **kwargs)

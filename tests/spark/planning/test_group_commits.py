@@ -21,9 +21,9 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.spark.planning.group_commits import COMMITTED_AGAIN_AFTER_S, GroupCommits
 from aiokafka_lite.structs import TopicPartition
-from tests.spark.planning.conftest import wait
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.java import JavaTools
+from tests.support.threads import wait
 
 LOG = "aiokafka_lite.spark"
 TP = TopicPartition("t", 0)

@@ -23,8 +23,9 @@ from aiokafka_lite.spark.options.positions import (
 )
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.structs import TopicPartition
-from tests.spark.planning.conftest import Planners, wait
+from tests.spark.planning.conftest import Planners
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.threads import wait
 
 pytestmark = pytest.mark.one_loop_each
 

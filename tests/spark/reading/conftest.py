@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import ParamSpec, TypeAlias, TypeVar
@@ -61,11 +60,6 @@ def read(
 
 def offsets(rows: Sequence[Row]) -> list[int]:
     return [offset for _, offset, _, _ in rows]
-
-
-async def wait(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call what blocks while the loop, and the embedded broker in it, goes on."""
-    return await asyncio.to_thread(call, *args, **kwargs)
 
 
 class Clock:

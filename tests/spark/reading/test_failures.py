@@ -28,10 +28,8 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.messages.fetch import (
-    FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
-    PartitionData,
 )
 from aiokafka_lite.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -40,18 +38,23 @@ from aiokafka_lite.protocol.messages.list_offsets import (
 )
 from aiokafka_lite.spark import worker
 from aiokafka_lite.spark.errors import DataLossError, ReadTimeoutError
-from aiokafka_lite.spark.options import SourceOptions
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.spark.reading import batches
 from aiokafka_lite.spark.schema import default_schema
 from aiokafka_lite.structs import TopicPartition
-from tests.spark.reading.conftest import Clock, Row, offsets, options_for, read, wait
+from tests.spark.reading.conftest import Clock, offsets, options_for, read
+from tests.spark.reading.flights import (
+    COUNT,
+    TOPIC,
+    TP,
+    assert_all,
+    empty_answer,
+    fill,
+    planned,
+    several_fetches,
+)
 from tests.support.cluster import KafkaHandle
-from tests.support.real_kafka import RealKafka
-
-COUNT = 1000
-TOPIC = "flights"
-TP = TopicPartition(TOPIC, 0)
+from tests.support.threads import wait
 
 
 @pytest.fixture
@@ -59,36 +62,6 @@ def filled(kafka_broker: BrokerThread) -> BrokerThread:
     """A broker with a topic of a thousand records."""
     fill(kafka_broker)
     return kafka_broker
-
-
-def fill(broker: BrokerThread) -> None:
-    for first in range(0, COUNT, 50):
-        numbers = range(first, first + 50)
-        broker.produce_all(TOPIC, [NewRecord(b"%d" % n, partition=0) for n in numbers])
-
-
-def planned(broker: BrokerThread, start: int = 0, end: int = COUNT) -> KafkaOffsetRange:
-    """A range as the planner makes it: with the topic's id, its leader and epoch."""
-    options = options_for(broker.bootstrap_servers)
-    with worker.borrowed_cluster(options) as cluster:
-        view = cluster.refresh([TOPIC])
-    leader = view.leader(TP)
-    assert leader is not None
-    topic_id = view.topics[TOPIC].topic_id
-    node = view.nodes[leader.leader]
-    return KafkaOffsetRange(TOPIC, 0, start, end, topic_id, node, leader.leader_epoch)
-
-
-def several_fetches(broker: BrokerThread | RealKafka, **more: str) -> SourceOptions:
-    """Options by which reading all takes several requests."""
-    more.setdefault("kafka__max__partition__fetch__bytes", "1500")
-    return options_for(broker.bootstrap_servers, kafka__retry__backoff__ms="1", **more)
-
-
-def assert_all(rows: list[Row]) -> None:
-    assert [(offset, value) for _, offset, _, value in rows] == [
-        (n, b"%d" % n) for n in range(COUNT)
-    ]
 
 
 # --- What is asked for -------------------------------------------------------------------------
@@ -341,24 +314,6 @@ def test_compacted_offsets_are_passed(kafka_broker: BrokerThread) -> None:
     for cut in (1, 100, gaps[0], gaps[0] + 1, gaps[-1], gaps[-1] + 1, 999):
         halves = [KafkaOffsetRange(TOPIC, 0, 0, cut), KafkaOffsetRange(TOPIC, 0, cut, COUNT)]
         assert [offset for half in halves for offset in offsets(read(options, [half]))] == left
-
-
-def empty_answer(
-    broker: BrokerThread, high_watermark: int, preferred_read_replica: int = -1
-) -> FetchResponse:
-    """An answer that has no records."""
-    wanted = planned(broker)
-    nothing = PartitionData(
-        partition_index=0,
-        error_code=0,
-        high_watermark=high_watermark,
-        last_stable_offset=high_watermark,
-        aborted_transactions=None,
-        preferred_read_replica=preferred_read_replica,
-        records=None,
-    )
-    topic = FetchableTopicResponse(topic=TOPIC, topic_id=wanted.topic_id, partitions=[nothing])
-    return FetchResponse(session_id=0, responses=[topic])
 
 
 def is_at_end(context: object, request: object) -> bool:

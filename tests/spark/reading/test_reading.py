@@ -16,9 +16,10 @@ from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.spark.reading import batches
 from aiokafka_lite.spark.reading.batches import read_ranges
 from aiokafka_lite.spark.schema import default_schema
-from tests.spark.reading.conftest import Row, offsets, options_for, read, wait
+from tests.spark.reading.conftest import Row, offsets, options_for, read
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.crafted import FIRST_TIMESTAMP, batch, message
+from tests.support.threads import wait
 
 pytestmark = pytest.mark.one_loop_each
 

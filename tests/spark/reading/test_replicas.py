@@ -22,8 +22,8 @@ from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.spark.options import SourceOptions
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.structs import TopicPartition
-from tests.spark.reading.conftest import Clock, read, wait
-from tests.spark.reading.test_failures import (
+from tests.spark.reading.conftest import Clock, read
+from tests.spark.reading.flights import (
     COUNT,
     TOPIC,
     assert_all,
@@ -34,6 +34,7 @@ from tests.spark.reading.test_failures import (
 from tests.support.cluster import KafkaHandle
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 from tests.support.required import unavailable
+from tests.support.threads import wait
 
 RACKS = ("rack1", "rack2", "rack3")
 LEADER, FOLLOWER = 1, 2

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite.protocol.messages.consumer_group_describe import (
-    ConsumerGroupDescribeRequest,
-)
+from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from aiokafka_lite.protocol.messages.describe_groups import DescribeGroupsRequest
 from aiokafka_lite.protocol.messages.list_groups import ListGroupsRequest
 from aiokafka_lite.protocol.messages.offset_delete import (

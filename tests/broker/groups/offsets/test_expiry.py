@@ -17,8 +17,8 @@ from aiokafka_lite.protocol.messages.group_records import GroupMetadataKey, enco
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.records import decode_all
 from aiokafka_lite.structs import TopicPartition
+from tests.broker.groups.committing import commit
 from tests.broker.groups.fakes import Services, elect_all
-from tests.broker.groups.test_coordinator import commit
 
 RETENTION_MS = 10_000
 CONSUMED, LEFT = TopicPartition("consumed", 0), TopicPartition("left", 3)
