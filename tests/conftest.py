@@ -2,7 +2,7 @@
 
 A test that asks for the fixture `kafka` runs against the embedded broker and against a real one,
 on asyncio's loop and on uvloop; one that asks for `decoder` runs with both decoders too. The
-short form (make test) keeps every pair of these choices, the long form (make test-all,
+short form (make test) keeps what can fail in a way of its own, the long form (make test-all,
 AIOKAFKA_LITE_TEST_LONG=1) every combination.
 """
 
@@ -30,9 +30,6 @@ LONG = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
 hypothesis.settings.register_profile("short", max_examples=20, deadline=None)
 hypothesis.settings.register_profile("long", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile("long" if LONG else "short")
-
-# The parameters that the short form takes a part of.
-ALL_CHOICES = frozenset({"kafka", "decoder", "_asyncio_loop_factory"})
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 ASYNCIO_LOOP: Mapping[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
@@ -96,7 +93,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.java)
         has_one_loop_each = item.get_closest_marker("one_loop_each") is not None
         wanted = LONG or (
-            _is_in_pairwise_set(params, has_one_loop_each=has_one_loop_each)
+            _can_fail_alone(params, has_one_loop_each=has_one_loop_each)
             and not item.get_closest_marker("slow")
         )
         (keep if wanted else left_out).append(item)
@@ -105,17 +102,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = keep
 
 
-def _is_in_pairwise_set(params: Mapping[str, object], *, has_one_loop_each: bool) -> bool:
-    """Of broker × loop × decoder keep the even half: it still holds every pair of choices.
+def _can_fail_alone(params: Mapping[str, object], *, has_one_loop_each: bool) -> bool:
+    """Whether a test may fail with these choices and with no others of the short form.
 
-    Without decoder it holds each broker with one loop, which is enough for some tests.
+    Of broker × loop × decoder the even half does: it still holds every pair of choices. Without
+    a decoder, what fails on uvloop with the real broker fails there with the embedded one, or on
+    asyncio's loop with the real one. Where the loop cannot matter, each broker has one.
     """
-    needed = {"kafka", "_asyncio_loop_factory"} if has_one_loop_each else ALL_CHOICES
-    if not needed <= params.keys():
+    if not {"kafka", "_asyncio_loop_factory"} <= params.keys():
         return True
+    is_real = params["kafka"] == "real"
     is_uvloop = params["_asyncio_loop_factory"] is not ASYNCIO_LOOP["asyncio"]
-    choices = (params["kafka"] == "real", params.get("decoder") == "python", is_uvloop)
-    return sum(choices) % 2 == 0
+    if has_one_loop_each or "decoder" in params:
+        return (is_real + is_uvloop + (params.get("decoder") == "python")) % 2 == 0
+    return not (is_real and is_uvloop)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -13,6 +13,8 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import reading
 from tests.support.rows import rows
 
+pytestmark = pytest.mark.one_loop_each
+
 
 async def test_names_answer_in_a_group(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)

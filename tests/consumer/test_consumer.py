@@ -109,7 +109,7 @@ async def test_seek_goes_anywhere(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 20))
     tp = TopicPartition(topic, 0)
-    async with reading(kafka, topic) as consumer:
+    async with reading(kafka, topic, fetch_max_wait_ms=50) as consumer:
         assert (await consumer.getone()).offset == 0
         consumer.seek(tp, 15)
         assert await consumer.position(tp) == 15

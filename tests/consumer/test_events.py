@@ -37,6 +37,9 @@ from tests.support.events import events_so_far, next_of
 from tests.support.reading import offsets_read, reading
 from tests.support.rows import rows
 
+pytestmark = pytest.mark.one_loop_each
+
+
 A = TopicPartition("t", 0)
 
 

@@ -36,6 +36,9 @@ from tests.broker.wire import produce
 from tests.support.cluster import KafkaHandle
 from tests.support.wire import RawClient
 
+pytestmark = pytest.mark.one_loop_each
+
+
 DELETE = 1
 
 

@@ -22,6 +22,7 @@ async def test_aiokafkas_assignor_shares_a_topic_out(kafka: KafkaHandle, assigno
     topic = await kafka.create_topic(partitions=4)
     member: dict[str, Any] = {
         "group_id": unique("group"),
+        "heartbeat_interval_ms": 100,
         "partition_assignment_strategy": [assignor],
     }
     async with reading(kafka, topic, **member) as first:
