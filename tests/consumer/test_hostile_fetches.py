@@ -11,7 +11,6 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import (
     CorruptRecordException,
     DecompressionLimitError,
@@ -24,7 +23,7 @@ from tests.support import tuning
 from tests.support.buffers import Buffers, batch
 from tests.support.cluster import KafkaHandle
 from tests.support.crafted import raw_batch
-from tests.support.reading import reading
+from tests.support.reading import consumer_of, reading
 
 MIB = 1 << 20
 
@@ -119,17 +118,6 @@ async def broker() -> AsyncIterator[Broker]:
         yield broker
 
 
-def consumer_of(broker: Broker, **settings: object) -> AIOKafkaConsumer:
-    arguments: dict[str, object] = {
-        "bootstrap_servers": broker.bootstrap_servers,
-        "auto_offset_reset": "earliest",
-        "fetch_max_wait_ms": 10,
-        "retry_backoff_ms": 10,
-        **settings,
-    }
-    return AIOKafkaConsumer("t", **arguments)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("damage", "error_class"),
     [("records", RecordTooLargeError), ("crc", CorruptRecordException)],
@@ -139,7 +127,7 @@ async def test_a_partition_that_cannot_be_read_is_not_asked_for_in_a_hot_loop(
 ) -> None:
     loop = asyncio.get_running_loop()
     with broker.on("Fetch", partition=0).corrupt(damage, times=None) as rule:  # type: ignore[arg-type]
-        async with consumer_of(broker) as consumer:
+        async with consumer_of(broker, "t", fetch_max_wait_ms=10) as consumer:
             consumer.pause(TopicPartition("t", 1))
             began = loop.time()
             errors = 0
@@ -167,7 +155,7 @@ async def test_an_error_code_that_nobody_knows_is_asked_again_with_pauses(
 ) -> None:
     loop = asyncio.get_running_loop()
     with broker.on("Fetch").fail(999, times=None, at=at) as rule:  # type: ignore[arg-type]
-        async with consumer_of(broker, retry_backoff_ms=100) as consumer:
+        async with consumer_of(broker, "t", fetch_max_wait_ms=10, retry_backoff_ms=100) as consumer:
             began = loop.time()
             raised = 0
             while loop.time() - began < 0.5:
@@ -179,13 +167,13 @@ async def test_an_error_code_that_nobody_knows_is_asked_again_with_pauses(
             assert rule.hits <= 2 * (2 + (loop.time() - began) / 0.1)
             assert (raised > 0) == (at == "partition")
             assert consumer.assignment()
-    async with consumer_of(broker) as consumer:
+    async with consumer_of(broker, "t", fetch_max_wait_ms=10) as consumer:
         assert (await consumer.getone()).offset == 0
 
 
 # --- A fetch that fails ------------------------------------------------------------------------
 async def test_a_fetch_that_fails_loses_nothing_of_what_is_buffered_ahead(broker: Broker) -> None:
-    async with consumer_of(broker) as consumer:
+    async with consumer_of(broker, "t", fetch_max_wait_ms=10) as consumer:
         first = await consumer.getone()
         broker.on("Fetch").fail(3, times=3)
         broker.on("Fetch").disconnect(times=2)

@@ -14,13 +14,12 @@ import pytest
 
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.client import connection as client_connection
 from aiokafka_lite.client.config import Address, parse_address
 from aiokafka_lite.client.dial import dial
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import NotLeaderForPartitionError
 from aiokafka_lite.structs import TopicPartition
-from tests.support import inside
+from tests.support import inside, tuning
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.proxy import Proxy, send_through
 from tests.support.reading import reading
@@ -298,7 +297,7 @@ async def test_brokers_that_are_down_cost_next_to_nothing(
         caplog.clear()
         polling = asyncio.ensure_future(consumer.poll())
         await asyncio.sleep(1.0)
-        monkeypatch.setattr(client_connection, "dial", count)
+        tuning.dial_by(monkeypatch, count)
         cpu_s = time.process_time()
         await asyncio.sleep(WATCHED_S)
         cpu_s = time.process_time() - cpu_s

@@ -15,6 +15,7 @@ from aiokafka_lite.errors import KafkaConnectionError, TLSError
 from aiokafka_lite.helpers import create_ssl_context
 from aiokafka_lite.records import build_batch
 from aiokafka_lite.structs import TopicPartition
+from tests.support import tuning
 from tests.support.certificates import Authority, Issued, self_signed
 from tests.support.tls_server import TlsServer
 
@@ -181,7 +182,7 @@ async def test_certificate_with_the_name_is_accepted(
     server_name: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("aiokafka_lite.client.dial._resolve", _this_machine)
+    tuning.resolve_by(monkeypatch, _this_machine)
     context = issue(authority).server_context(tmp_path)
     handshakes = Handshakes(context)
     async with broker_with(context) as broker:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import FencedLeaderEpochError, LogTruncationError
 from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -17,7 +16,7 @@ from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
 from aiokafka_lite.records import build_batch
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
-from tests.support.reading import values
+from tests.support.reading import consumer_of, values
 
 TP = TopicPartition("t", 0)
 
@@ -35,19 +34,9 @@ def append(cluster: Broker, *values: bytes) -> None:
         cluster.partition(*TP).append(build_batch([(1_000, None, value, ())]))
 
 
-def consumer_of(cluster: Broker, reset: str = "earliest", **settings: object) -> AIOKafkaConsumer:
-    return AIOKafkaConsumer(
-        "t",
-        bootstrap_servers=cluster.bootstrap_servers,
-        auto_offset_reset=reset,
-        retry_backoff_ms=10,
-        **settings,  # type: ignore[arg-type]
-    )
-
-
 async def test_reading_goes_on_where_the_logs_part(cluster: Broker) -> None:
     append(cluster, b"a", b"b", b"c")
-    async with consumer_of(cluster) as consumer:
+    async with consumer_of(cluster, "t") as consumer:
         assert await values(consumer, 3) == [b"a", b"b", b"c"]
         cluster.truncate(TP, 1)
         append(cluster, b"B", b"C", b"D")
@@ -59,7 +48,7 @@ async def test_records_that_were_buffered_of_the_lost_log_are_not_handed_out(
     cluster: Broker,
 ) -> None:
     append(cluster, b"a", b"b", b"c")
-    async with consumer_of(cluster, fetch_max_wait_ms=10) as consumer:
+    async with consumer_of(cluster, "t", fetch_max_wait_ms=10) as consumer:
         assert await values(consumer, 1) == [b"a"]
         cluster.truncate(TP, 1)
         append(cluster, b"B")
@@ -70,7 +59,7 @@ async def test_records_that_were_buffered_of_the_lost_log_are_not_handed_out(
 
 async def test_without_a_policy_the_application_decides(cluster: Broker) -> None:
     append(cluster, b"a", b"b", b"c")
-    async with consumer_of(cluster, "none") as consumer:
+    async with consumer_of(cluster, "t", auto_offset_reset="none") as consumer:
         consumer.seek(TP, 0)
         assert await values(consumer, 3) == [b"a", b"b", b"c"]
         cluster.truncate(TP, 1)
@@ -92,7 +81,7 @@ async def test_log_that_lost_just_the_last_record_read_is_noticed(
     cluster: Broker, reset: str
 ) -> None:
     append(cluster, b"a", b"b", b"c")
-    async with consumer_of(cluster, reset) as consumer:
+    async with consumer_of(cluster, "t", auto_offset_reset=reset) as consumer:
         consumer.seek(TP, 0)
         assert await values(consumer, 3) == [b"a", b"b", b"c"]
         cluster.truncate(TP, 2)
@@ -107,7 +96,7 @@ async def test_log_that_lost_just_the_last_record_read_is_noticed(
 
 async def test_new_leader_with_all_that_was_read_changes_nothing(cluster: Broker) -> None:
     append(cluster, b"a", b"b")
-    async with consumer_of(cluster) as consumer:
+    async with consumer_of(cluster, "t") as consumer:
         assert await values(consumer, 2) == [b"a", b"b"]
         for number in range(5):
             cluster.move_leader(TP)
@@ -119,12 +108,12 @@ async def test_new_leader_with_all_that_was_read_changes_nothing(cluster: Broker
 
 async def test_committed_offset_is_checked_where_its_epoch_is_an_old_one(cluster: Broker) -> None:
     append(cluster, b"a", b"b", b"c")
-    async with consumer_of(cluster, group_id="g") as consumer:
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
         assert await values(consumer, 3) == [b"a", b"b", b"c"]
         await consumer.commit()
     cluster.truncate(TP, 1)
     append(cluster, b"B", b"C", b"D", b"E")
-    async with consumer_of(cluster, group_id="g") as consumer:
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
         assert await values(consumer, 4) == [b"B", b"C", b"D", b"E"]
 
 
@@ -134,7 +123,7 @@ async def test_epoch_that_the_leader_does_not_know_is_no_alarm(cluster: Broker, 
     undefined = OffsetForLeaderEpochResponse(
         topics=[OffsetForLeaderTopicResult(topic="t", partitions=[EpochEndOffset(partition=0)])]
     )
-    async with consumer_of(cluster, reset) as consumer:
+    async with consumer_of(cluster, "t", auto_offset_reset=reset) as consumer:
         consumer.seek(TP, 0)
         assert await values(consumer, 2) == [b"a", b"b"]
         cluster.on("OffsetForLeaderEpoch").answer(undefined)
@@ -149,7 +138,7 @@ async def test_epoch_that_the_leader_does_not_know_is_no_alarm(cluster: Broker, 
 
 async def test_validation_that_fails_is_tried_again_with_pauses(cluster: Broker) -> None:
     append(cluster, b"a")
-    async with consumer_of(cluster) as consumer:
+    async with consumer_of(cluster, "t") as consumer:
         assert await values(consumer, 1) == [b"a"]
         rule = cluster.on("OffsetForLeaderEpoch").fail(FencedLeaderEpochError, times=3)
         cluster.move_leader(TP)

@@ -20,9 +20,9 @@ import pytest
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import connection as client_connection
 from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.dial import dial
+from tests.support import tuning
 
 CHUNK_BYTES = 64 * 1024
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER that sends RST instead of FIN
@@ -237,4 +237,4 @@ def send_through(monkeypatch: pytest.MonkeyPatch, *proxies: Proxy) -> None:
         proxy = places.get(address)
         return await dial(make, address if proxy is None else proxy.address, **settings)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(client_connection, "dial", dial_proxy)
+    tuning.dial_by(monkeypatch, dial_proxy)

@@ -61,10 +61,10 @@ async def committed(kafka: KafkaHandle, group: str, tp: TopicPartition) -> int |
 
 def consumer_of(broker: Broker, *topics: str, **settings: object) -> AIOKafkaConsumer:
     """A consumer that is not started, of the embedded broker."""
-    return AIOKafkaConsumer(
-        *topics,
-        bootstrap_servers=broker.bootstrap_servers,
-        auto_offset_reset="earliest",
-        retry_backoff_ms=10,
-        **settings,  # type: ignore[arg-type]
-    )
+    arguments: dict[str, object] = {
+        "bootstrap_servers": broker.bootstrap_servers,
+        "auto_offset_reset": "earliest",
+        "retry_backoff_ms": 10,
+        **settings,
+    }
+    return AIOKafkaConsumer(*topics, **arguments)  # type: ignore[arg-type]

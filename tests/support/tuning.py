@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
-from aiokafka_lite.client import cluster
+from aiokafka_lite.client import cluster, connection, dial
 from aiokafka_lite.consumer import life, parts
 from aiokafka_lite.consumer.buffer import decode
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
@@ -80,6 +82,17 @@ def watch_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give consumers budgets that note what they are used for."""
     scratch._kept.clear()  # what other tests' batches needed counts whole when it is used again
     monkeypatch.setattr(life, "ByteBudget", WatchedBudget)
+
+
+# --- The network ------------------------------------------------------------------------------
+def dial_by(monkeypatch: pytest.MonkeyPatch, connect: Callable[..., Awaitable[object]]) -> None:
+    """Let connections be opened by a stand-in for `dial`."""
+    monkeypatch.setattr(connection, "dial", connect)
+
+
+def resolve_by(monkeypatch: pytest.MonkeyPatch, resolve: Callable[..., object]) -> None:
+    """Let names of hosts be looked up by a stand-in for the resolver."""
+    monkeypatch.setattr(dial, "_resolve", resolve)
 
 
 # --- What is said -----------------------------------------------------------------------------
