@@ -189,7 +189,9 @@ def test_a_loan_is_outdated_by_another_name(cursor: Cursor, name: tuple[int, byt
     assert loan.is_outdated
 
 
-@pytest.mark.parametrize("event", CALLS_IN.keys() - {"an error", "another source", "no leader"})
+@pytest.mark.parametrize(
+    "event", sorted(CALLS_IN.keys() - {"an error", "another source", "no leader"})
+)
 def test_a_search_is_over_with(cursor: Cursor, event: str) -> None:
     cursor.await_reset(-1, "")
     search = cursor.search

@@ -20,7 +20,8 @@ class Part:
 def tell_all(observers: Observers) -> None:
     observers.subscription_changed()
     observers.assignment_changed()
-    observers.get_began()
+    for observer in observers.of_gets:
+        observer()
 
 
 def test_parts_hear_nothing_more_once_they_are_closed_and_those_before_them_do() -> None:

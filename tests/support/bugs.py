@@ -11,8 +11,7 @@ import pytest
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.cluster import Cluster
-from aiokafka_lite.client.connection import Connection
-from aiokafka_lite.client.exchange import Exchange
+from aiokafka_lite.client.connection import Connection, Exchange
 from aiokafka_lite.client.frames import FrameReader
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.commits.commits import Commits
