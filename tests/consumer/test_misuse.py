@@ -14,7 +14,6 @@ import threading
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -31,7 +30,7 @@ from tests.support.reading import reading
 from tests.support.rows import rows
 
 TP = TopicPartition("t", 0)
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = "tests.consumer.programs"
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
 Call = Callable[[AIOKafkaConsumer], Awaitable[object]]
@@ -221,7 +220,7 @@ async def test_a_consumer_is_not_copied(duplicate: Callable[[object], object]) -
 def run_program(name: str, *arguments: str, timeout_s: float = 60) -> str:
     """Run a program beside this file; return what it printed."""
     done = subprocess.run(
-        [sys.executable, "-W", "default", str(PROGRAMS / name), *arguments],
+        [sys.executable, "-W", "default", "-m", f"{PROGRAMS}.{name}", *arguments],
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -241,7 +240,7 @@ async def test_a_forked_child_is_refused_and_the_parent_goes_on(
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 20))
     said = await asyncio.to_thread(
-        run_program, "forking.py", kafka.bootstrap_servers, topic, way, loop
+        run_program, "forking", kafka.bootstrap_servers, topic, way, loop
     )
     assert "child: every call is refused" in said
     assert "parent: read all, in one generation" in said
@@ -253,7 +252,7 @@ async def test_a_consumer_left_open_does_not_keep_the_interpreter_from_ending(
     broker: BrokerThread, way: str, loop: str
 ) -> None:
     said = await asyncio.to_thread(
-        run_program, "leaving_open.py", broker.bootstrap_servers, "t", way, loop
+        run_program, "leaving_open", broker.bootstrap_servers, "t", way, loop
     )
     assert "Unclosed AIOKafkaConsumer" in said
 
@@ -299,7 +298,7 @@ async def test_a_process_that_was_stopped_for_two_sessions_has_lost_its_partitio
     tp = TopicPartition(topic, 0)
     await kafka.produce(topic, 0, rows(0, 10))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(PROGRAMS / "sleeping.py"), kafka.bootstrap_servers, topic, group),
+        *(sys.executable, "-m", f"{PROGRAMS}.sleeping", kafka.bootstrap_servers, topic, group),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
