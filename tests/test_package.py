@@ -26,7 +26,6 @@ NOT_AT_IMPORT = (
     "aiokafka_lite._record_py",
     "aiokafka_lite.bad_records",
     "aiokafka_lite.broker",
-    "aiokafka_lite.consumer.buffer.application",
     "aiokafka_lite.consumer.commits.commits",
     "aiokafka_lite.consumer.buffer.deserialising",
     "aiokafka_lite.consumer.events.kinds",

@@ -19,7 +19,7 @@ from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.aiokafka_names import ClientNames, CoordinatorNames, SubscriptionNames
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
-from aiokafka_lite.consumer.buffer.delivering import LentDelivery, make_delivery
+from aiokafka_lite.consumer.buffer.decode import lend, make_delivery
 from aiokafka_lite.consumer.caller import as_if_running, running_loop
 from aiokafka_lite.consumer.config import (
     EARLIEST_TIMESTAMP,
@@ -135,7 +135,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             self._engine = Engine(
                 self._config.without_callables(),
                 self._state,
-                LentDelivery(self._delivery, self._state.events),
+                lend(self._delivery, self._state.events),
                 LoopProbe(
                     self._state,
                     has_deserializers=self._delivery.has_deserializers,
@@ -533,9 +533,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             # Imports pyarrow, which most consumers have no use for.
             from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
 
-            self._arrow_gets = ArrowGets(
-                self._state, self._engine.buffer, self._ready, self._config.max_poll_records
-            )
+            self._arrow_gets = ArrowGets(self._engine.buffer, self._config.max_poll_records)
         return self._arrow_gets
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord[KT, VT]]:

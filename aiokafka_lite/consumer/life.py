@@ -36,15 +36,14 @@ from typing import TYPE_CHECKING, Final
 from aiokafka_lite._compat import timeout, timeout_at
 from aiokafka_lite._event import Event
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
-from aiokafka_lite.consumer.buffer.delivering import AnyDelivery
+from aiokafka_lite.consumer.buffer.decode import AnyDelivery
 from aiokafka_lite.consumer.caller import Owner
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.delivery.gets import Gets
-from aiokafka_lite.consumer.delivery.ready import ReadyRecords
+from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
@@ -192,7 +191,6 @@ class Engine:
             self.state,
             raise_if_unusable=self.gate.check,
             on_taken=self._taken,
-            on_room=Cursor.chunks_changed,
             on_error=lambda: self._state_changed.set(),
             on_blocked=self._budget_released,
             on_sought=self._sought_changed,
@@ -200,7 +198,7 @@ class Engine:
             delivery=delivery,
             most_held_bytes=config.max_buffered_bytes,
         )
-        self.ready = ReadyRecords(self.state, on_closed=self.buffer.finish_if_exhausted)
+        self.ready = ReadyRecords(self.state, self.buffer)
         self.gets = Gets(self.state, self.buffer, self.ready, self.gate.check_poll)
         self.owner = Owner(self.ready.cursor.close)
         self._rng = rng

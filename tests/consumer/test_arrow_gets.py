@@ -9,6 +9,8 @@ import random
 import pytest
 
 from aiokafka_lite import records
+from aiokafka_lite.consumer.assignment.cursor import Place
+from aiokafka_lite.consumer.buffer.buffer import Limits
 from aiokafka_lite.consumer.buffer.decode import ROWS_A_RECORD
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.errors import (
@@ -44,7 +46,7 @@ class Gets:
     """Gets of rows beside those of records, of the same queue."""
 
     def __init__(self, buffers: Buffers, max_rows: int | None = None) -> None:
-        self.arrow = ArrowGets(buffers.state, buffers.buffer, buffers.ready, max_rows)
+        self.arrow = ArrowGets(buffers.buffer, max_rows)
 
     async def rows(self, timeout_s: float | None = 0, max_rows: int | None = None) -> Rows:
         return rows_of(await self.arrow.one(self.arrow.columns(None), timeout_s, max_rows))
@@ -71,7 +73,7 @@ async def test_rows_come_in_order_and_move_the_position() -> None:
     assert await gets.rows() == of(A, 0, 1, 2, 3, 4)
     assert buffers.partition().position == 5
     assert buffers.budget.used_bytes == 0
-    assert buffers.with_room == [A]
+    assert buffers.partition(A).place is Place.READY  # for another request
     assert await gets.rows() == []
 
 
@@ -230,7 +232,7 @@ async def test_what_was_decoded_is_bounded_in_bytes_too(monkeypatch: pytest.Monk
     buffers = Buffers()
     gets = Gets(buffers)
     buffers.put({A: batch(0, 3, size=100) + batch(3, 1, size=999)})
-    await buffers.buffer.decode(())
+    await buffers.buffer.decode(Limits())
     assert [await gets.rows() for _ in range(4)] == [of(A, 0, 1), of(A, 2), of(A, 3), []]
 
 

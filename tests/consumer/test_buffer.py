@@ -6,6 +6,8 @@ import itertools
 import pytest
 
 from aiokafka_lite import records
+from aiokafka_lite.consumer.assignment.cursor import Place
+from aiokafka_lite.consumer.buffer.buffer import Limits
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
@@ -43,7 +45,7 @@ async def test_a_limit_may_end_exactly_with_a_response_behind_which_more_is_deco
     buffers = Buffers()
     buffers.put({A: batch(0, 3)})
     buffers.put({A: batch(3, 3)})
-    await buffers.buffer.decode(())  # as a get does that is cancelled then
+    await buffers.buffer.decode(Limits())  # as a get does that is cancelled then
     assert await buffers.poll(max_records=3) == {A: [0, 1, 2]}
     assert await buffers.poll() == {A: [3, 4, 5]}
 
@@ -108,7 +110,7 @@ async def test_fetching_goes_on_behind_what_is_buffered_twice_at_most() -> None:
     assert buffers.partition().is_full
     await buffers.poll(max_records=3)
     assert not buffers.partition().is_full
-    assert buffers.with_room == [A]
+    assert buffers.partition(A).place is Place.READY  # for another request
     assert await buffers.poll() == {A: [3, 4, 5]}
 
 

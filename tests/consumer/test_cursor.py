@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -22,7 +21,6 @@ from aiokafka_lite.consumer.assignment.cursor import (
     LEGAL_MOVES,
     MOST_CHUNKS,
     RESTING,
-    BufferedChunk,
     Cursor,
     Loan,
     Place,
@@ -42,7 +40,7 @@ class Part:
 
     def __init__(self, end_offset: int | None = None, error: KafkaError | None = None) -> None:
         self.end_offset = end_offset
-        self.error = error
+        self.failure = error
 
 
 class Keeper:
@@ -78,8 +76,7 @@ def started(cursor: Cursor, offset: int = 0) -> Cursor:
 
 def buffer(cursor: Cursor, chunk: Part, *, is_sticky: bool = False) -> None:
     """Do what the buffer does."""
-    chunks: deque[BufferedChunk] = deque([*cursor.chunks, chunk])
-    cursor.chunks = chunks
+    cursor.chunks = (*cursor.chunks, chunk)  # type: ignore[arg-type]
     cursor.buffered(chunk.end_offset, is_sticky=is_sticky)
 
 
@@ -353,7 +350,7 @@ class SourceMachine(RuleBasedStateMachine):
     @rule(number=numbers)
     def use_a_chunk_up(self, number: int) -> None:
         cursor = self.cursors[number]
-        cursor.chunks = deque(list(cursor.chunks)[1:])
+        cursor.chunks = cursor.chunks[1:]
         cursor.chunks_changed()
 
     @rule(number=numbers)

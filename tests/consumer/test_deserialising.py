@@ -292,7 +292,7 @@ async def test_what_was_deserialised_when_a_get_is_cancelled_is_not_waited_for_a
             return item.offset
 
     buffers = Buffers(value_deserializer=Hanging())
-    buffers.buffer.time_slice.length_s = 60.0  # however busy the machine is
+    buffers.buffer.decoder.slice_s = 60.0  # however busy the machine is
     buffers.put({A: numbers(6)})
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(buffers.poll(), 0.01)
@@ -394,7 +394,7 @@ async def test_getone_decodes_no_other_partition_before_the_first_is_deserialise
     buffers = Buffers(A, B, value_deserializer=AtOnce())
     buffers.put({A: numbers(3), B: numbers(3)})
     first = await buffers.gets.one(())
-    other = buffers.buffer.line.first_share(buffers.partition(B if first.partition == 0 else A))
+    other = buffers.partition(B if first.partition == 0 else A).first_chunk
     assert other is not None
     assert not other.raw
 

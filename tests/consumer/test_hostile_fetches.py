@@ -78,7 +78,7 @@ async def test_cancelled_gets_do_not_pile_up_what_they_decompressed(
         await asyncio.wait([getting])
         if not getting.cancelled():
             continue
-        decoded = [part.decoded for parts in buffers.buffer.line.front(99) for part in parts]
+        decoded = [chunk.decoded for tp in partitions for chunk in buffers.partition(tp).chunks]
         held = sum(len(record.value or b"") for some in decoded for record in some)
         assert held <= 6 * MIB
 

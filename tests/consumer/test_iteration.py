@@ -204,7 +204,7 @@ async def test_several_tasks_share_the_records(
     async def poll_arrow() -> None:
         from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
 
-        gets = ArrowGets(buffers.state, buffers.buffer, buffers.ready, max_rows=3)
+        gets = ArrowGets(buffers.buffer, max_rows=3)
         while True:
             for row in (await gets.one(gets.columns(None), None, None)).to_pylist():
                 note(row["partition"], row["offset"])
@@ -234,7 +234,7 @@ async def test_two_gets_that_wait_for_one_share_take_its_records_once(
     buffers = Buffers()
     reader = iteration.read(buffers)
     buffers.put({A: batch(0, 1)})
-    buffers.buffer.time_slice.begin()  # and end it: both gets let others run before they decode
+    buffers.buffer.decoder.begin_slice()  # and end it: both gets let others run before they decode
     gets = [asyncio.ensure_future(anext(reader)) for _ in range(2)]
     await rounds(5)
     assert [get.done() for get in gets] == [True, False]

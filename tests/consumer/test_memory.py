@@ -12,6 +12,7 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.assignment.cursor import Place
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.errors import NotLeaderForPartitionError
 from aiokafka_lite.structs import TopicPartition
@@ -413,7 +414,7 @@ async def test_decompression_makes_room_by_what_has_not_been_begun() -> None:
     assert found == {A: list(range(10))}
     assert not budget.is_over  # B's was dropped, and is to be fetched again
     assert buffers.partition(B).fetched == 0
-    assert B in buffers.with_room or not buffers.partition(B).is_full
+    assert buffers.partition(B).place is Place.READY
     assert budget.is_tight or budget.headroom_bytes > 0
 
 
@@ -441,7 +442,7 @@ async def test_many_batches_that_are_begun_keep_to_the_budget(rows: bool) -> Non
         buffers.put({tp: batch(0, 100, codec="gzip", size=2_000)}, node_id=tp.partition)
     if rows:
         arrow_gets = pytest.importorskip("aiokafka_lite.consumer.delivery.arrow_gets")
-        arrow = arrow_gets.ArrowGets(buffers.state, buffers.buffer, buffers.ready, None)
+        arrow = arrow_gets.ArrowGets(buffers.buffer, None)
     for _ in range(40):
         if rows:
             assert (await arrow.one(arrow.columns(None), 0, 3)).num_rows

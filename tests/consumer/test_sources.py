@@ -100,7 +100,7 @@ async def test_a_wide_answer_leaves_the_loop_free_and_minds_a_seek_meanwhile(
     )
     await asyncio.sleep(0)
     await asyncio.sleep(0)  # the first slice is settled, and nothing is to be had before the last
-    assert not fetching.buffer.line.is_any_served(())
+    assert not fetching.buffer.can_serve(())
     fetching.seek(moved, 7)
     assert await fetching.cluster.sends_nothing()
     assert await fetching.poll() == {number: [0] for number in range(count) if number != moved}

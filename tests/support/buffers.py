@@ -9,11 +9,11 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse
-from aiokafka_lite.consumer.buffer.delivering import make_delivery
+from aiokafka_lite.consumer.buffer.decode import make_delivery
 from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.delivery.gets import Gets
-from aiokafka_lite.consumer.delivery.ready import ReadyRecords
+from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
 from aiokafka_lite.structs import TopicPartition
 
 A = TopicPartition("t", 0)
@@ -30,7 +30,7 @@ def batch(first: int, count: int, *, codec: str = "none", size: int = 3) -> byte
 
 
 class Buffers:
-    """A queue with its gets, fed by hand instead of by fetchers."""
+    """A buffer with its gets, fed by hand instead of by fetchers."""
 
     def __init__(
         self,
@@ -44,7 +44,6 @@ class Buffers:
     ) -> None:
         self.state = SubscriptionState()
         self.taken: list[int] = []
-        self.with_room: list[TopicPartition] = []
         self.unusable: BaseException | None = None
         self.budget = ByteBudget(budget_bytes, lambda: None)
         config = ConsumerConfig(
@@ -57,12 +56,11 @@ class Buffers:
             self.state,
             raise_if_unusable=self._raise_if_unusable,
             on_taken=self.taken.append,
-            on_room=lambda partition: self.with_room.append(partition.tp),
             budget=self.budget,
             delivery=self.delivery,
             most_held_bytes=most_held_bytes,
         )
-        self.ready = ReadyRecords(self.state, self.buffer.finish_if_exhausted)
+        self.ready = ReadyRecords(self.state, self.buffer)
         self.gets = Gets(self.state, self.buffer, self.ready)
         self.state.assign_from_user(assigned or (A,))
         for tp in self.state.assignment:

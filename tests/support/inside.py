@@ -213,7 +213,7 @@ def has_untaken(consumer: AIOKafkaConsumer, node_id: int | None = None) -> bool:
 def is_idle(consumer: AIOKafkaConsumer) -> bool:
     """Whether no get is in progress: time counts towards max_poll_interval_ms."""
     engine = consumer._engine
-    return engine.state._gets_in_progress == 0 and not engine.buffer._waiting
+    return engine.state._gets_in_progress == 0 and not engine.buffer.waiting_count
 
 
 def put_error(consumer: AIOKafkaConsumer, tp: TopicPartition, error: KafkaError) -> None:

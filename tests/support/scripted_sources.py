@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
-from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
-from aiokafka_lite.consumer.buffer.delivering import make_delivery
+from aiokafka_lite.consumer.buffer.decode import make_delivery
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.delivery.gets import Gets
-from aiokafka_lite.consumer.delivery.ready import ReadyRecords
+from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
 from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.protocol.fetch_template import PreparedFetch
 from aiokafka_lite.protocol.messages.fetch import (
@@ -259,13 +258,12 @@ class Fetching:
             self.state,
             raise_if_unusable=self.scope.raise_if_failed,
             on_taken=lambda node_id: self.sources.taken(node_id),
-            on_room=Cursor.chunks_changed,
             on_blocked=self._released,
             on_sought=lambda: self.sources.choose_anew(),
             budget=self.budget,
             delivery=make_delivery(self.config, self.state.events),
         )
-        self.ready = ReadyRecords(self.state, self.buffer.finish_if_exhausted)
+        self.ready = ReadyRecords(self.state, self.buffer)
         self.gets = Gets(self.state, self.buffer, self.ready)
         stand_in: Cluster = cluster  # type: ignore[assignment]
         self.sources = Sources(

@@ -28,9 +28,9 @@ handed, `fetched` the next offset to ask a broker for. What lies between them is
 Everything here is plain data changed synchronously on the event loop; nothing waits. Each field
 has one writer, this module but for three; a test holds that (tests/consumer/test_one_writer.py):
 
-    chunks               buffer/
-    preferred_replica    replicas.py
+    chunks               buffer.py
     corrupt_at           bad_records.py
+    preferred_replica    replicas.py
 
 Who wants a change calls the method that says why: of SubscriptionState where others have to hear of
 it (a new position, a pause, a revocation), or of the cursor itself (a back-off, an answer).
@@ -39,12 +39,15 @@ it (a new position, a pause, a revocation), or of the cursor itself (a back-off,
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiokafka_lite.errors import IllegalStateError, KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.buffer.chunk import Chunk
 
 NO_EPOCH: Final = -1
 # Of one partition: the chunk that is worked on, and the one that is asked for meanwhile.
@@ -144,18 +147,6 @@ class Loan(NamedTuple):
         )
 
 
-class BufferedChunk(Protocol):
-    """What a cursor asks of a chunk that is buffered of it."""
-
-    @property
-    def error(self) -> KafkaError | None:
-        """What stands behind its records."""
-
-    @property
-    def end_offset(self) -> int | None:
-        """Offset behind its last record; None: nothing can be fetched beyond it."""
-
-
 class CursorSource(Protocol):
     """What reads a cursor's partition from a broker."""
 
@@ -252,7 +243,7 @@ class Cursor:
         self.current_epoch = NO_EPOCH
         self.topic_id = b""
         # What is buffered of it, in offset order.
-        self.chunks: Sequence[BufferedChunk] = ()
+        self.chunks: tuple[Chunk, ...] = ()
         # Next offset to hand out; None until it is known.
         self.position: int | None = None
         # Where it was set to last: it has been handed out from there on.
@@ -317,7 +308,7 @@ class Cursor:
     def _rest(self) -> None:
         """Be where chunks and back-off put it, as its position is known."""
         chunks = self.chunks
-        if chunks and chunks[-1].error is not None:
+        if chunks and chunks[-1].failure is not None:
             self._move(Place.FAILED)
         elif chunks and (len(chunks) >= MOST_CHUNKS or chunks[-1].end_offset is None):
             self._move(Place.FULL)
@@ -329,16 +320,6 @@ class Cursor:
     def _search(self, search: Search) -> None:
         self.search = search
         self._move(Place.UNPOSITIONED)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether enough is buffered, or it is not known from where to fetch more."""
-        chunks = self.chunks
-        return bool(chunks) and (
-            len(chunks) >= MOST_CHUNKS
-            or chunks[-1].error is not None
-            or chunks[-1].end_offset is None
-        )
 
     @property
     def is_fetchable(self) -> bool:
@@ -585,6 +566,27 @@ class Cursor:
     def note_reason(self, reason: str) -> None:
         """Note what keeps the position from being found."""
         self.retry_reason = reason
+
+    # --- What is buffered -----------------------------------------------------------------
+    @property
+    def first_chunk(self) -> Chunk | None:
+        """What a get looks at first; None: nothing is buffered."""
+        return self.chunks[0] if self.chunks else None
+
+    @property
+    def failure(self) -> KafkaError | None:
+        """The error that stands behind its records, until a get has raised it, or a seek."""
+        return self.chunks[-1].failure if self.chunks else None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for another response, or no offset known to ask for."""
+        if not self.chunks:
+            return False
+        last = self.chunks[-1]
+        return (
+            len(self.chunks) >= MOST_CHUNKS or last.end_offset is None or last.failure is not None
+        )
 
     # --- What was handed out --------------------------------------------------------------
     def hand_out(self, next_position: int, leader_epoch: int) -> None:

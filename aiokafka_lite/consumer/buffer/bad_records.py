@@ -1,65 +1,221 @@
-"""What becomes of an error in the line, and of a batch that cannot be read.
+"""What becomes of errors that stand behind records, and of what `on_bad_record` covers.
 
-The poison rule: an error stands behind its partition's records, is raised without moving the
-position, and is met again by the next get, until the application seeks or the log is mended.
+An error waits behind its partition's records. A get raises it without moving the position, and the
+next get meets it again, until the application seeks or the log is mended; unless `on_bad_record`
+says otherwise:
+
+    covered by on_bad_record                  decided
+    a key or value that a deserialiser        "skip" and "raw": where it is met, so that bad
+    refuses                                   records do not cut lists short
+    a batch: corrupt also when fetched        when all ahead of it was handed out: fetching goes
+    again, of an unknown format or codec,     on behind it
+    too large decompressed, or to be fetched
+    both, by a callable                       when all ahead of it was handed out, awaited by the
+                                              get that comes to it
+
+Whatever is decided, the position passes only with the records behind it, or with the skip.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.chunk import Chunk
-from aiokafka_lite.consumer.buffer.line import Line
-from aiokafka_lite.errors import CorruptRecordException, KafkaError
-from aiokafka_lite.structs import ConsumerRecord
+from aiokafka_lite.errors import (
+    CorruptRecordException,
+    DecompressionLimitError,
+    DeserializationError,
+    KafkaError,
+    RecordTooLargeError,
+    UnsupportedCodecError,
+    UnsupportedMagicError,
+)
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.bad_records import BadRecord, BadRecordHandler, OnBadRecord, Verdict
+    from aiokafka_lite.consumer.events.stream import Events
 
 log = logging.getLogger(__name__)
+
+Record: TypeAlias = ConsumerRecord
 
 # How long a partition that stays corrupt is not fetched.
 CORRUPT_PAUSE_S: Final = 0.5
 
+WORDS: Final = ("raise", "skip", "raw")
+BAD_BATCHES: Final = (
+    CorruptRecordException,
+    UnsupportedMagicError,
+    UnsupportedCodecError,
+    DecompressionLimitError,
+    RecordTooLargeError,
+)
 
-class PoisonRule:
-    """Raises errors of shares, and goes on where it was decided to.
 
-    `on_room(partition)` is told that a partition has room for another response.
+class BadRecords:
+    """What `on_bad_record` says; tells of what is skipped."""
+
+    __slots__ = ("_events", "handler", "word")
+
+    def __init__(self, on_bad_record: OnBadRecord, events: Events) -> None:
+        self._events = events
+        #: What is done with each, unless `handler` decides.
+        self.word = on_bad_record if isinstance(on_bad_record, str) else "raise"
+        self.handler: BadRecordHandler | None = None
+        if not isinstance(on_bad_record, str):
+            self.handler = on_bad_record
+
+    def decides(self, error: KafkaError) -> bool:
+        """Whether an error is to be decided on before, or instead of, being raised."""
+        if (self.word == "raise" and self.handler is None) or error.next_offset is None:
+            return False
+        if isinstance(error, DeserializationError):
+            return not error.retriable
+        # A batch that cannot be read has no records that could be handed out raw.
+        return isinstance(error, BAD_BATCHES) and self.word != "raw"
+
+    def skipped(self, error: KafkaError) -> None:
+        """Tell that what an error is about is not delivered."""
+        from aiokafka_lite.consumer.events.kinds import RecordSkipped
+
+        if error.tp is None or error.offset is None:
+            raise AssertionError("only what has a place can be skipped")
+        self._events.publish(
+            RecordSkipped(error.tp, error.offset, error, next_offset=error.next_offset)
+        )
+
+    def raw_record(self, record: Record, error: KafkaError) -> Record:
+        """Return a record as it was read, which says why it was not deserialised."""
+        from aiokafka_lite.bad_records import RawRecord
+
+        raw = RawRecord(
+            record.topic,
+            record.partition,
+            record.offset,
+            record.timestamp,
+            record.timestamp_type,
+            record.key,
+            record.value,
+            record.checksum,
+            record.serialized_key_size,
+            record.serialized_value_size,
+            record.headers,
+        )
+        raw.error = error
+        return raw
+
+
+def check_on_bad_record(given: object) -> None:
+    """Refuse what `on_bad_record` cannot be.
+
+    Raises:
+        ValueError: It is a word that means nothing.
+        TypeError: It is neither a word nor callable.
+    """
+    if isinstance(given, str):
+        if given not in WORDS:
+            raise ValueError(
+                f"on_bad_record is one of {', '.join(WORDS)}, or a callable, not {given!r}"
+            )
+    elif not callable(given):
+        raise TypeError(f"on_bad_record is a word or a callable, not {given!r}")
+
+
+def describe(error: KafkaError) -> BadRecord:
+    """Return what a callable is told of a record or batch that cannot be delivered."""
+    from aiokafka_lite.bad_records import BadRecord
+
+    if error.tp is None or error.offset is None or error.next_offset is None:
+        raise AssertionError("it has no place")
+    bad = BadRecord(error.tp, error.offset, error.next_offset, error)
+    record = error.record if isinstance(error, DeserializationError) else None
+    if not isinstance(record, ConsumerRecord):
+        return bad
+    return bad._replace(
+        timestamp=record.timestamp, headers=record.headers, key=record.key, value=record.value
+    )
+
+
+def check_verdict(verdict: object, bad: BadRecord) -> Verdict:
+    """Return a callable's verdict, if it is one.
+
+    Raises:
+        TypeError: It is something else, as None; or "raw" for a batch.
+        ValueError: The record to deliver is of another place.
+    """
+    if isinstance(verdict, ConsumerRecord):
+        tp = TopicPartition(verdict.topic, verdict.partition)
+        if tp != bad.tp or not bad.offset <= verdict.offset < bad.next_offset:
+            raise ValueError(
+                f"on_bad_record was asked about offset {bad.offset} of {bad.tp}, and returned a "
+                f"record with offset {verdict.offset} of {tp}: it has to keep its place"
+            )
+        return verdict
+    if verdict == "raw" and bad.is_batch:
+        raise TypeError("a batch that cannot be read has no raw records: return 'skip' or 'raise'")
+    if verdict == "raise" or verdict == "skip" or verdict == "raw":
+        return verdict
+    raise TypeError(
+        f"on_bad_record returned {verdict!r}: it returns 'raise', 'skip', 'raw', or a record"
+    )
+
+
+class ChunkErrors:
+    """Raises the errors of chunks, and goes on behind what is not to be raised.
+
+    `add(chunk)` puts a chunk into the buffer, in place of what was buffered of its partition.
     """
 
-    def __init__(
-        self, state: SubscriptionState, line: Line, on_room: Callable[[Cursor], None]
-    ) -> None:
+    def __init__(self, state: SubscriptionState, add: Callable[[Chunk], None]) -> None:
         self._state = state
-        self._line = line
-        self._on_room = on_room
+        self._add = add
         self._loop = asyncio.get_running_loop()
 
-    def fail(self, part: Chunk, error: KafkaError) -> None:
-        """Raise a share's error, unless it is to be tried again; other partitions come next."""
-        partition = part.partition
-        self._line.move_to_end(partition)
-        if part.is_undecided:
-            return  # on_bad_record comes first, and may not want it raised
-        if part.is_error_only and not part.is_sticky:
-            self._line.remove_first(partition)
-            self._on_room(partition)
-        part.raised()
+    def raise_error(self, chunk: Chunk, error: KafkaError) -> None:
+        """Raise a chunk's error, unless what is corrupt is fetched again first."""
+        chunk.raised()
         if isinstance(error, CorruptRecordException):
-            if self.fetch_again(part, error):
+            if self._fetch_again(chunk, error):
                 return
             # It may be mended in the log; but a loop of gets must not ask without a pause.
+            partition = chunk.partition
             partition.back_off(self._loop.time() + CORRUPT_PAUSE_S, type(error).__name__)
             self._state.refetch(partition)
         self._state.note_raised(error)
         raise error.with_traceback(None)
 
-    def fetch_again(self, part: Chunk, error: CorruptRecordException) -> bool:
+    async def decide(self, chunk: Chunk, error: KafkaError) -> None:
+        """Ask `on_bad_record` what becomes of the record or batch of an error.
+
+        While it waits anything may happen to the partition. What was decided counts if the chunk
+        is still current then.
+        """
+        if isinstance(error, CorruptRecordException) and self._fetch_again(chunk, error):
+            return
+        bad = describe(error)
+        handler = chunk.delivery.bad.handler
+        verdict: Verdict = "skip" if handler is None else await _ask(handler, bad)
+        if not chunk.is_current or chunk.failure is not error:
+            return
+        if verdict == "raise":
+            chunk.fail()
+        elif not bad.is_batch:
+            chunk.settle_bad_record(verdict, error)
+        elif isinstance(verdict, ConsumerRecord):
+            self._replace_batch(chunk, bad.next_offset, verdict)
+        else:
+            chunk.delivery.bad.skipped(error)
+            self._state.pass_over(chunk.partition, bad.next_offset)
+            self._state.refetch(chunk.partition)
+
+    def _fetch_again(self, chunk: Chunk, error: CorruptRecordException) -> bool:
         """Fetch once more what is corrupt; return False if that was done already."""
-        partition = part.partition
+        partition = chunk.partition
         offset = partition.position if error.offset is None else error.offset
         if partition.corrupt_at == offset:
             return False
@@ -68,18 +224,18 @@ class PoisonRule:
         self._state.refetch(partition)
         return True
 
-    def skip_batch(self, part: Chunk, next_offset: int) -> None:
-        """Go on fetching behind a batch that cannot be read."""
-        self._state.pass_over(part.partition, next_offset)
-        self._state.refetch(part.partition)
-
-    def replace_batch(
-        self, part: Chunk, next_offset: int, record: ConsumerRecord[object, object]
+    def _replace_batch(
+        self, chunk: Chunk, next_offset: int, record: ConsumerRecord[object, object]
     ) -> None:
-        """Deliver a record instead of a batch that cannot be read, and go on fetching behind it."""
-        partition = part.partition
-        self._state.refetch(partition)
-        substitute = Chunk(partition, part.delivery, end_offset=next_offset)
+        """Deliver a record instead of a batch that cannot be read; fetch what is behind it."""
+        self._state.refetch(chunk.partition)
+        substitute = Chunk(chunk.partition, chunk.delivery, end_offset=next_offset)
         substitute.decoded.append(record)  # type: ignore[arg-type]  # of the application's types
-        self._line.add(substitute)
-        self._on_room(partition)
+        self._add(substitute)
+
+
+async def _ask(handler: BadRecordHandler, bad: BadRecord) -> Verdict:
+    answer = handler(bad)
+    if isinstance(answer, Awaitable):
+        answer = await answer
+    return check_verdict(answer, bad)

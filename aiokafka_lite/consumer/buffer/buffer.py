@@ -1,101 +1,96 @@
 """What brokers have answered and the application has not been handed yet.
 
-The responses' shares stand in line (line.py), at most two of a partition: one request ahead. A get
-goes through three steps, and only the last moves anything:
+Each assigned partition has its chunks at itself (`Cursor.chunks`), at most two with records: one
+request ahead. The buffer keeps the order in which partitions take turns: those that a limited get
+was served from, and always the first, go to its end.
+
+There is one way out, `take`. It goes through three steps, and only the last moves anything:
 
     wait      until something can be handed out
-    decode    a run at a time, yielding to the loop when the time slice is used up, large
-              batches decompressed in a worker thread; records gather in the shares
-    pop       without any await: hands records out and moves the positions
+    decode    some records at a time, yielding to the loop when the time slice is used up, large
+              batches decompressed in a worker thread; records gather in the chunks
+    hand out  without any await: a sink takes what it wants, and the positions move
 
-So a get may be cancelled at every await, and the next one finds all that this one prepared. A get
-of rows (arrow_gets.py) decodes in its third step, for a time slice at most, so that there never are
-rows that the positions do not know of.
+So a get may be cancelled at every await, and the next one finds all that this one prepared. A sink
+of rows decodes in the third step, for a time slice at most, so that there never are rows that the
+positions do not know of.
 
-An error stands in line behind its partition's records. It is raised when its partition is first in
-line, or when there is nothing else, and never takes records with it (bad_records.py).
+An error stands behind its partition's records. It is raised when its partition is the first in
+turn, or when there is nothing else, and never takes records with it (bad_records.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import NamedTuple, Protocol
 
 from aiokafka_lite.consumer import caller
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.buffer.bad_records import PoisonRule
+from aiokafka_lite.consumer.buffer.bad_records import ChunkErrors
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
-from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse, Record
-from aiokafka_lite.consumer.buffer.decode import Runs, TimeSlice
-from aiokafka_lite.consumer.buffer.delivering import AnyDelivery
-from aiokafka_lite.consumer.buffer.line import Line, Wanted
+from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse
+from aiokafka_lite.consumer.buffer.decode import AnyDelivery, Decoder
 from aiokafka_lite.consumer.config import DEFAULT_MAX_BUFFERED_BYTES
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
 
-if TYPE_CHECKING:
-    from aiokafka_lite.records.decoders import Columns
+Wanted = Collection[TopicPartition]
 
 
-class WaitingGets:
-    """Futures of the gets that wait, and the one timer that serves all their deadlines."""
+class Limits(NamedTuple):
+    """What a get is about, how long it waits for it, and how much it takes at most."""
 
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        # With what each is about, none for all; the one that waits longest comes first.
-        self._waiters: dict[asyncio.Future[None], Wanted] = {}
-        # Moved only when it fires, so a get that does not wait to its deadline costs none.
-        self._alarm: asyncio.TimerHandle | None = None
+    #: Empty: all partitions.
+    wanted: Wanted = ()
+    #: None: it waits without end.
+    timeout_s: float | None = None
+    #: Records or rows in all; and of each partition.
+    max_records: int | None = None
+    max_of_each: int | None = None
 
-    def __len__(self) -> int:
-        """Return how many gets wait."""
-        return len(self._waiters)
+    @property
+    def most_of_one(self) -> int | None:
+        """How much it takes of one partition."""
+        return self.max_records if self.max_of_each is None else self.max_of_each
 
-    def wake(self) -> None:
-        """Wake all of them."""
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
 
-    def wanted(self) -> list[TopicPartition]:
-        """Return the partitions that gets wait for; empty also if one waits for whatever comes."""
-        if not all(self._waiters.values()):
-            return []
-        return [tp for wanted in self._waiters.values() for tp in wanted]
+class Span(NamedTuple):
+    """What a sink took of a chunk: the first offset, and the position behind."""
 
-    def add(self, wanted: Wanted) -> asyncio.Future[None]:
-        """Return what a get awaits; it hands it to `discard` then, whatever happened."""
-        waiter = self._loop.create_future()
-        self._waiters[waiter] = wanted
-        return waiter
+    first_offset: int
+    position: int
 
-    def discard(self, waiter: asyncio.Future[None]) -> None:
-        """Forget a get that waits no more."""
-        del self._waiters[waiter]
 
-    def set_alarm(self, deadline: float) -> bool:
-        """Wake all of them at the deadline, a loop time; return False if it has passed."""
-        if self._loop.time() >= deadline:
-            return False
-        if self._alarm is not None:
-            if self._alarm.when() <= deadline:
-                return True
-            self._alarm.cancel()
-        self._alarm = self._loop.call_at(deadline, self._ring)
-        return True
+class Sink(Protocol):
+    """Where a get's records go. Between its calls for one get nothing is awaited."""
 
-    def _ring(self) -> None:
-        self._alarm = None
-        self.wake()
+    @property
+    def count(self) -> int:
+        """How many records or rows it has taken."""
 
-    def cancel_alarm(self) -> None:
-        """Leave no timer behind; gets that wait until a deadline must not come any more."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no more, whatever the limits say."""
+
+    @property
+    def is_for_one(self) -> bool:
+        """Whether it takes from one chunk, and what is decoded at once is enough for it."""
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it takes what is not decoded yet, by `decoder.fill`."""
+
+    def take(self, chunk: Chunk, limit: int | None, decoder: Decoder) -> Span | None:
+        """Take up to `limit` records of a chunk; None: none were taken, or none yet."""
+
+    def finish(self) -> None:
+        """Make of it what the get returns; the positions move when this has succeeded."""
+
+    def clear(self) -> None:
+        """Drop what was taken: it is fetched again."""
 
 
 def _do_nothing() -> None:
@@ -103,13 +98,12 @@ def _do_nothing() -> None:
 
 
 class Buffer:
-    """Buffered responses of one consumer, and the gets' side of the hand-over.
+    """Buffered responses of one consumer, and the gets that take from them.
 
     `raise_if_unusable` raises what every get has to raise: stopped, or a task has died.
-    `on_taken(node_id)` tells a sources that its buffered response was taken, `on_room(partition)`
-    that a partition has room for another response, `on_error()` that a partition cannot go on,
-    `on_blocked()` that a get waits though something is buffered: others may lack its bytes,
-    `on_sought()` that other partitions are sought (`sought`) than before.
+    `on_taken(node_id)` tells a source that its buffered response was taken, `on_error()` that a
+    partition cannot go on, `on_blocked()` that a get waits though something is buffered: others may
+    lack its bytes, `on_sought()` that other partitions are sought (`sought`) than before.
     """
 
     def __init__(
@@ -118,7 +112,6 @@ class Buffer:
         *,
         raise_if_unusable: Callable[[], None],
         on_taken: Callable[[int], None],
-        on_room: Callable[[Cursor], None],
         on_error: Callable[[], None] | None = None,
         on_blocked: Callable[[], None] | None = None,
         on_sought: Callable[[], None] | None = None,
@@ -129,21 +122,26 @@ class Buffer:
         self._state = state
         self._raise_if_unusable = raise_if_unusable
         self._on_taken = on_taken
-        self._on_room = on_room
         self._on_error = on_error or _do_nothing
         self._on_blocked = on_blocked or _do_nothing
         self._on_sought = on_sought or _do_nothing
+        # Called before a get takes anything: see `on_take`.
+        self._close_reader = _do_nothing
         self.delivery = delivery
         self._asks_application = delivery.asks_application
         self._budget = budget
         # A get decodes no more than what was decompressed to so much, and a batch.
         self._most_held_bytes = most_held_bytes
         self._loop = asyncio.get_running_loop()
-        self.time_slice = TimeSlice()
-        self.line = Line(state, budget)
-        self.poison = PoisonRule(state, self.line, on_room)
-        self._runs = Runs(state, self.line, self.poison, self.time_slice, budget, delivery)
-        self._waiting = WaitingGets()
+        self._errors = ChunkErrors(state, self._add_substitute)
+        self.decoder = Decoder(state, self._errors, delivery)
+        # The partitions of which something is buffered, in the order of their turns.
+        self._turns: dict[Cursor, None] = {}
+        # The gets that wait, with what each is about, none for all; the oldest comes first.
+        self._waiters: dict[asyncio.Future[None], Wanted] = {}
+        # Serves the deadlines of all of them. Moved only when it fires, so that a get that does
+        # not wait to its deadline costs none.
+        self._alarm: asyncio.TimerHandle | None = None
         # The only partitions to fetch, because memory is short and gets wait for them; none: all.
         self.sought: frozenset[TopicPartition] = frozenset()
         # By broker, what the application has not come for.
@@ -153,22 +151,133 @@ class Buffer:
         state.observers.on_partition_change(self._partition_changed)
         state.gate.on_change(self.wake)
 
-    # --- The fetchers' side ---------------------------------------------------------------
+    def on_take(self, close_reader: Callable[[], None]) -> None:
+        """Set what is called before a get takes anything.
+
+        It brings back what is being read record by record, so that there is one order of records.
+        """
+        self._close_reader = close_reader
+
+    # --- What is buffered -----------------------------------------------------------------
+    @property
+    def partitions(self) -> Collection[Cursor]:
+        """The partitions of which something is buffered, in the order of their turns."""
+        return self._turns.keys()
+
+    @property
+    def waiting_count(self) -> int:
+        """How many gets wait."""
+        return len(self._waiters)
+
     def has_untaken(self, node_id: int) -> bool:
         """Whether a response of this broker waits that the application has not come for."""
         return node_id in self._untaken
 
-    def put(self, response: FetchedResponse, parts: list[Chunk]) -> None:
-        """Add a response's partitions, which must be current."""
-        for part in parts:
-            self.line.add(part)
-        if self._waiting or all(part.partition.is_paused for part in parts):
-            # A get is waiting, and takes this; or none will. So the sources may go on at once.
+    def awaited(self) -> list[TopicPartition]:
+        """Return the partitions that gets wait for; empty if none do, or one for whatever comes."""
+        if not all(self._waiters.values()):
+            return []
+        return [tp for wanted in self._waiters.values() for tp in wanted]
+
+    def sticky_error(self, partition: Cursor) -> KafkaError | None:
+        """Return the error that stays until the application seeks, if there is one."""
+        return next((chunk.failure for chunk in partition.chunks if chunk.is_sticky), None)
+
+    def can_serve(self, wanted: Wanted) -> bool:
+        """Whether there is something to hand out or raise, of all partitions if none are named."""
+        return bool(self._in_turn(wanted, 1))
+
+    def _has_decoded(self, wanted: Wanted) -> bool:
+        """Whether a get of these partitions would be handed something without decoding."""
+        if self._state.gate.holds:
+            return False
+        for partition in self._turns:
+            is_wanted = not wanted or partition.tp in wanted
+            if is_wanted and partition.chunks[0].decoded and not partition.is_paused:
+                return True
+        return False
+
+    # --- Whose turn it is -----------------------------------------------------------------
+    def _in_turn(self, wanted: Wanted, most: int | None) -> list[Cursor]:
+        """Return the first `most` partitions that may be served, of those wanted."""
+        found: list[Cursor] = []
+        if self._state.gate.holds:
+            return found
+        for partition in self._turns:
+            if not partition.is_paused and (not wanted or partition.tp in wanted):
+                found.append(partition)
+                if len(found) == most:
+                    break
+        return found
+
+    def _in_order(self, wanted: Wanted, most: int | None) -> list[Cursor]:
+        """Do the same; but when memory is short, what takes none comes first."""
+        if not self._budget.is_tight:
+            return self._in_turn(wanted, most)
+        return list(islice(_light_first(self._in_turn(wanted, None)), most))
+
+    def _first(self, wanted: Wanted) -> Chunk | None:
+        """Return the chunk that a get looks at first."""
+        order = self._in_order(wanted, 1)
+        return order[0].chunks[0] if order else None
+
+    # --- Changes --------------------------------------------------------------------------
+    def _add(self, chunk: Chunk) -> None:
+        """Put a chunk behind those of its partition."""
+        partition = chunk.partition
+        partition.chunks = (*partition.chunks, chunk)
+        self._turns.setdefault(partition)
+        partition.buffered(chunk.end_offset, is_sticky=chunk.is_sticky)
+
+    def _add_substitute(self, chunk: Chunk) -> None:
+        """Put in a chunk that stands for what cannot be read."""
+        self._add(chunk)
+        chunk.partition.chunks_changed()
+
+    def _remove_first(self, partition: Cursor) -> None:
+        partition.chunks = partition.chunks[1:]
+        if not partition.chunks:
+            del self._turns[partition]
+
+    def _end_turn(self, partition: Cursor) -> None:
+        """Put a partition behind all others."""
+        if partition in self._turns:
+            del self._turns[partition]
+            self._turns[partition] = None
+
+    def drop(self, partition: Cursor) -> None:
+        """Forget all that is buffered of a partition."""
+        chunks, partition.chunks = partition.chunks, ()
+        self._turns.pop(partition, None)
+        for chunk in chunks:
+            response = chunk.response
+            chunk.close()
+            if response is not None and not response.is_open:
+                self._release_source(response)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for partition in tuple(self._turns):
+            self.drop(partition)
+        self._untaken.clear()
+        if self._alarm is not None:  # no get may wait until a deadline any more
+            self._alarm.cancel()
+            self._alarm = None
+
+    # --- The sources' side ----------------------------------------------------------------
+    def put(self, response: FetchedResponse, chunks: list[Chunk]) -> None:
+        """Add a response's chunks, which must be current."""
+        is_wanted = False
+        for chunk in chunks:
+            self._add(chunk)
+            is_wanted = is_wanted or not chunk.partition.is_paused
+        if self._waiters or not is_wanted:
+            # A get is waiting, and takes this; or none will. So the source may go on at once.
             response.is_taken = True
         else:
             self._untaken[response.node_id] = response
         if self.sought:
-            self._seek(self.sought.difference(part.partition.tp for part in parts))
+            self._seek(self.sought.difference(chunk.partition.tp for chunk in chunks))
         self.wake()
 
     def put_error(self, partition: Cursor, error: KafkaError, *, is_sticky: bool = False) -> None:
@@ -177,46 +286,42 @@ class Buffer:
         A sticky error stays until the application seeks; others are raised once. Nobody is told
         of an error of a partition that was taken away meanwhile.
         """
-        shares = self.line.shares.get(partition)
-        if not partition.is_assigned or (shares and shares[-1].error is not None):
+        if not partition.is_assigned or partition.failure is not None:
             return
-        part = Chunk(partition, self.delivery, is_sticky=is_sticky)
-        part.set_error(error)
-        self.line.add(part)
+        self._add(Chunk(partition, self.delivery, error=error, is_sticky=is_sticky))
         self.wake()
         self._on_error()
-
-    def sticky_error(self, partition: Cursor) -> KafkaError | None:
-        """Return the error that holds a partition until the application seeks, if any."""
-        for part in self.line.shares.get(partition, ()):
-            if part.is_sticky:
-                return part.error
-        return None
-
-    def drop(self, partition: Cursor) -> None:
-        """Forget all that is buffered of a partition."""
-        for part in self.line.remove(partition):
-            response = part.response
-            part.close()
-            if response is not None and not response.is_open:
-                self._give_up(response)
-
-    def _give_up(self, response: FetchedResponse) -> None:
-        """Let the next request go out though no get has come for a response.
-
-        Soon, not now: the partition that it is about is being changed.
-        """
-        if self._take(response):
-            self._loop.call_soon(self._on_taken, response.node_id)
 
     def _partition_changed(self, partition: Cursor) -> None:
         if partition.is_paused:
             # What else its broker has must not wait until it is resumed.
-            for part in self.line.shares.get(partition, ()):
-                if part.response is not None:
-                    self._give_up(part.response)
+            for chunk in partition.chunks:
+                if chunk.response is not None:
+                    self._release_source(chunk.response)
         self.wake()
 
+    def _release_source(self, response: FetchedResponse) -> None:
+        """Let the next request go out though no get has come for a response.
+
+        Soon, not now: the partition that it is about is being changed.
+        """
+        if self._take_response(response):
+            self._loop.call_soon(self._on_taken, response.node_id)
+
+    def _mark_taken(self, response: FetchedResponse) -> None:
+        """Let the next request go out: a get has come for a response."""
+        if self._take_response(response):
+            self._on_taken(response.node_id)
+
+    def _take_response(self, response: FetchedResponse) -> bool:
+        """Note that nobody has to come for a response; whether its broker waited for that."""
+        response.is_taken = True
+        if self._untaken.get(response.node_id) is not response:
+            return False
+        del self._untaken[response.node_id]
+        return True
+
+    # --- When memory is short -------------------------------------------------------------
     def make_room(self, *, is_behind: bool) -> None:
         """Make room for a fetch that was refused its bytes.
 
@@ -231,9 +336,8 @@ class Buffer:
         if not self._state.gate.holds:
             awaited = frozenset(self.awaited())
         are_others_dropped = is_behind and bool(awaited) and awaited == self.sought
-        for partition in self.line.partitions():
-            shares = self.line.shares.get(partition, ())
-            has_bytes = any(part.response is not None for part in shares)
+        for partition in tuple(self._turns):
+            has_bytes = any(chunk.response is not None for chunk in partition.chunks)
             is_unwanted = are_others_dropped and partition.tp not in awaited
             if has_bytes and (is_unwanted or partition.is_paused):
                 self._state.refetch(partition)
@@ -249,329 +353,391 @@ class Buffer:
         if self.sought:
             self._seek(frozenset(self.awaited()))
 
-    def awaited(self) -> list[TopicPartition]:
-        """Return the partitions that gets wait for; empty if none do, or one for whatever comes."""
-        return self._waiting.wanted()
+    def _keep_to_budget(self, kept: Chunk) -> None:
+        """Drop what is least useful until the rest, and the chunk at hand, fit into the budget."""
+        for partition in _least_useful_first(self._turns, kept):
+            self._state.refetch(partition)
+            if not self._budget.is_over:
+                return
 
-    def clear(self) -> None:
-        """Forget everything."""
-        for partition in self.line.partitions():
-            self.drop(partition)
-        self._untaken.clear()
-        self._waiting.cancel_alarm()
-
-    def wake(self) -> None:
-        """Wake the waiting gets, so that they look again."""
-        self._waiting.wake()
-
-    # --- wait -----------------------------------------------------------------------------
-    async def wait(
-        self,
-        wanted: Wanted,
-        deadline: float | None,
-        also_raise: Callable[[], None] | None = None,
-        *,
-        may_be_lost: bool = False,
+    # --- take -----------------------------------------------------------------------------
+    async def take(
+        self, sink: Sink, limits: Limits, also_raise: Callable[[], None] | None = None
     ) -> bool:
-        """Wait until there is something to decode or raise.
+        """Wait for records, decode them, and let a sink take them.
 
-        False when the deadline passed, or when none of the partitions is assigned any more. Those
-        that a rebalance takes away and gives back at its end are assigned all the time.
+        A get that is cancelled has taken nothing.
 
         Args:
-            wanted: The partitions it is about; empty for all.
-            deadline: Loop time; None waits without end.
-            also_raise: Raises what only this kind of get does; called before and after waits.
-            may_be_lost: Wait for partitions that are not assigned, too: they may come back.
+            sink: What takes them.
+            limits: Of which partitions, how much, and for how long.
+            also_raise: Raises what only this kind of get does.
+
+        Returns:
+            Whether the sink has taken something. Not if the time was up, or if the last of the
+            partitions was taken away meanwhile. Those that a rebalance takes away and gives back
+            at its end are assigned all the time.
 
         Raises:
             ConsumerStoppedError: The consumer is stopped.
             IllegalStateError: A rebalance listener would wait without end.
+            KafkaError: What stands first in turn, or alone.
             BaseException: A background task has died of it.
+        """
+        wanted, timeout_s = limits.wanted, limits.timeout_s
+        deadline = None if timeout_s is None else self._loop.time() + timeout_s
+        self._close_reader()
+        self._state.enter_get()
+        try:
+            if timeout_s is not None and timeout_s <= 0 and not self.can_serve(wanted):
+                # A loop of gets that never wait must not keep the sources from working.
+                await asyncio.sleep(0)
+            # What was lost before may come back, and a get of it alone takes its time.
+            may_be_lost = deadline is not None and not self._state.has_any(wanted)
+            while await self._wait(wanted, deadline, also_raise, may_be_lost=may_be_lost):
+                if sink.decodes:
+                    await self._pause_if_due(wanted)
+                else:
+                    # A get that does not wait takes all that is buffered: only decoding takes time.
+                    await self.decode(limits, deadline if timeout_s else None, sink.is_for_one)
+                # Another task's get may have opened a chunk meanwhile.
+                self._close_reader()
+                if self._hand_out(sink, limits):
+                    return True
+            return False
+        finally:
+            self._state.leave_get(self._loop.time())
+
+    async def let_others_run(self) -> None:
+        """Go once round the loop in the middle of what the application takes as one get."""
+        self._state.enter_get()
+        try:
+            await self.decoder.let_others_run()
+        finally:
+            self._state.leave_get(self._loop.time())
+
+    # --- wait -----------------------------------------------------------------------------
+    def wake(self) -> None:
+        """Wake the waiting gets, so that they look again."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _wait(
+        self,
+        wanted: Wanted,
+        deadline: float | None,
+        also_raise: Callable[[], None] | None,
+        *,
+        may_be_lost: bool,
+    ) -> bool:
+        """Wait until there is something to decode or raise.
+
+        Return False when the deadline passed, or when none of the partitions is assigned any more,
+        unless they may be lost.
         """
         self._raise_if_unusable()
         if also_raise is not None:
             also_raise()
-        while not self.line.is_any_served(wanted):
+        while not self.can_serve(wanted):
             if not may_be_lost and not self._state.has_any(wanted):
                 return False
-            # Whatever else is buffered is of no use to this get, and must not keep the fetchers
+            # Whatever else is buffered is of no use to this get, and must not keep the sources
             # from bringing what is.
             for response in tuple(self._untaken.values()):
                 self._mark_taken(response)
             if deadline is None:
                 caller.refuse_to_wait_for_records()
-            elif not self._waiting.set_alarm(deadline):
+            elif not self._set_alarm(deadline):
                 return False
-            waiter = self._waiting.add(wanted)
+            waiter = self._loop.create_future()
+            self._waiters[waiter] = wanted
             self._seek_awaited()
-            if self.line:
+            if self._turns:
                 self._on_blocked()
             try:
                 await waiter
             finally:
-                self._waiting.discard(waiter)
+                del self._waiters[waiter]
                 if self.sought:  # soon, not now: this get may go on waiting
                     self._loop.call_soon(self._seek_awaited)
-            self.time_slice.renew()
+            self.decoder.renew_slice()
             self._raise_if_unusable()
             if also_raise is not None:
                 also_raise()
         return True
 
+    def _set_alarm(self, deadline: float) -> bool:
+        """Wake the gets at a deadline, a loop time; return False if it has passed."""
+        if self._loop.time() >= deadline:
+            return False
+        if self._alarm is not None:
+            if self._alarm.when() <= deadline:
+                return True
+            self._alarm.cancel()
+        self._alarm = self._loop.call_at(deadline, self._ring)
+        return True
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.wake()
+
     # --- decode ---------------------------------------------------------------------------
     async def decode(
-        self,
-        wanted: Wanted,
-        max_records: int | None = None,
-        deadline: float | None = None,
-        max_of_each: int | None = None,
+        self, limits: Limits, deadline: float | None = None, is_for_one: bool = False
     ) -> None:
-        """Decode up to `max_records` of what is buffered now; moves nothing.
+        """Decode what a get may take of what is buffered now; move nothing.
 
-        Of each partition no more than `max_of_each`. Stops early, with what it has, when the
-        deadline passes.
+        Stop early, with what there is, when the deadline passes; and where one chunk is enough, as
+        soon as some of its records are decoded.
         """
-        each = max_records if max_of_each is None else max_of_each
+        wanted, decoder = limits.wanted, self.decoder
         # What an earlier get has left is handed out before the application is awaited again.
-        may_work = not self._asks_application or not self.line.has_decoded(wanted)
-        while (
-            part := self._decode_some(wanted, max_records, deadline, each, may_work=may_work)
-        ) is not None:
+        may_work = is_for_one or not self._asks_application or not self._has_decoded(wanted)
+        while (chunk := self._decode_to_pause(limits, deadline, is_for_one)) is not None:
+            is_work = chunk.needs_application
+            if is_work and not (may_work and self._may_work_on(chunk, wanted, is_for_one)):
+                break
             paused_at = self._loop.time()
-            is_work = part.needs_application
-            await self._runs.pause(part)
-            self._raise_if_unusable()
-            if is_work and self.time_slice.looked_at - paused_at > self.time_slice.length_s:
+            await self._pause(chunk)
+            if is_work and not is_for_one and decoder.looked_at - paused_at > decoder.slice_s:
                 may_work = False
-        if not self.line.has_decoded(wanted):
+        if not self._has_decoded(wanted):
             # Perhaps there is only an error. A loop of gets that raise must let others run, too.
-            await self.time_slice.let_others_run()
+            await decoder.let_others_run()
 
-    def _decode_some(
-        self,
-        wanted: Wanted,
-        max_records: int | None,
-        deadline: float | None,
-        each: int | None,
-        *,
-        may_work: bool,
+    def _decode_to_pause(
+        self, limits: Limits, deadline: float | None, is_for_one: bool
     ) -> Chunk | None:
-        """Decode until it is done, or time for a pause ahead of the share returned.
-
-        Without `may_work` it is done where the application would have to be awaited.
-        """
-        line, time_slice, runs = self.line, self.time_slice, self._runs
-        left = max_records
+        """Decode until there is enough, or a pause is due ahead of the chunk returned."""
+        decoder = self.decoder
         has_decoded = False
-        held_bytes, most_held_bytes = 0, self._most_held_bytes
-        # Deserialisers may do as they please: what they change is met in what was in line.
-        for partition in tuple(islice(line.decoded_next(wanted), max_records)):
+        held_bytes = 0
+        for chunk, limit in self._to_decode(limits, is_for_one):
+            response = chunk.response
+            if response is not None and not response.is_taken:
+                # The source sends its next request before this one's records are decoded.
+                self._mark_taken(response)
+            if is_for_one and chunk.decoded:
+                return None
+            while chunk.can_decode and (limit is None or len(chunk.decoded) < limit):
+                if decoder.needs_pause(chunk):
+                    return chunk
+                if has_decoded and deadline is not None and decoder.looked_at >= deadline:
+                    return None
+                is_enough = held_bytes + chunk.held_bytes > self._most_held_bytes
+                if is_enough and self._has_decoded(limits.wanted):
+                    return None
+                decoder.decode(chunk, limit)
+                has_decoded = True
+                if self._budget.is_over:
+                    self._keep_to_budget(chunk)
+                if is_for_one and chunk.decoded:
+                    return None
+            held_bytes += chunk.held_bytes
+        return None
+
+    def _to_decode(self, limits: Limits, is_for_one: bool) -> Iterator[tuple[Chunk, int | None]]:
+        """Yield chunks in the order of turns, and how many records each should hold then."""
+        left, each = limits.max_records, limits.most_of_one
+        # Deserialisers may do as they please: what they change is met in what was buffered.
+        for partition in self._in_order(limits.wanted, 1 if is_for_one else left):
             missing = each if left is None or each is None else min(left, each)
-            parts = tuple(line.shares.get(partition, ()))
-            for part in parts:
-                if part.response is not None and not part.response.is_taken:
-                    # The sources sends its next request before this one's records are decoded.
-                    self._mark_taken(part.response)
-                while (missing is None or len(part.decoded) < missing) and part.can_decode:
-                    if runs.needs_pause(part):
-                        if not part.needs_application:
-                            return part
-                        is_next = may_work and part is parts[0]
-                        # What a get has is handed out before on_bad_record may raise.
-                        is_next = is_next and (part.error is None or not line.has_decoded(wanted))
-                        return part if is_next else None
-                    if has_decoded and deadline is not None and time_slice.looked_at >= deadline:
-                        return None
-                    is_enough = held_bytes + part.held_bytes > most_held_bytes
-                    if is_enough and line.has_decoded(wanted):
-                        return None
-                    runs.decode(part, missing)
-                    has_decoded = True
-                held_bytes += part.held_bytes
+            for chunk in partition.chunks:
+                yield chunk, missing
                 if missing is not None:
-                    count = min(missing, len(part.decoded))
+                    count = min(missing, len(chunk.decoded))
                     missing -= count
                     left = None if left is None else left - count
                     if missing <= 0:
                         break
             if left is not None and left <= 0:
-                return None
-        return None
+                return
 
-    async def decode_next(self, wanted: Wanted, limit: int) -> Chunk | None:
-        """Decode up to `limit` records of the partition that is first in line.
-
-        Returns:
-            Its share, with `decoded` filled, now last in line; None if it had no records.
-        """
-        part = await self.first_in_line(wanted)
-        if part is None:
-            return None
-        if not part.decoded and part.can_decode:
-            self._runs.decode(part, limit)
-            if not self.line.is_next(part):
-                return None  # a deserialiser has moved or paused its partition
-        if not part.decoded and part.needs_application:
-            return None  # it stays the first: that comes next
-        self.line.move_to_end(part.partition)
-        if part.decoded:
-            return part
-        if part.error is not None:
-            self.poison.fail(part, part.error)
-        elif part.is_exhausted:
-            self._finish(part)
-        return None
-
-    async def first_in_line(self, wanted: Wanted) -> Chunk | None:
-        """Return the share that is first in line, after a pause if one is due before its decoding.
-
-        None if there is none, or if the line has changed meanwhile: the caller looks again.
-        """
-        partition = next(self.line.decoded_next(wanted), None)
-        part = None if partition is None else self.line.first_share(partition)
-        if part is None:
-            return None
-        if part.response is not None and not part.response.is_taken:
-            self._mark_taken(part.response)
-        while not part.decoded and part.can_decode and self._runs.needs_pause(part):
-            await self._runs.pause(part)
-            self._raise_if_unusable()
-            if not self.line.is_next(part):
-                return None
-            # Another task's get may have come to a batch that is being decompressed. A slice that
-            # is used up again already, however, must not keep this get from ever decoding.
-            if not self._runs.has_to_wait(part):
-                break
-        if part.error is not None and not part.decoded:
-            # A loop of gets that raise must let others run, too.
-            await self.time_slice.let_others_run()
-            if not self.line.is_next(part):
-                return None
-        return part
-
-    def _mark_taken(self, response: FetchedResponse) -> None:
-        if self._take(response):
-            self._on_taken(response.node_id)
-
-    def _take(self, response: FetchedResponse) -> bool:
-        """Note that nobody has to come for a response; whether its broker waited for that."""
-        response.is_taken = True
-        if self._untaken.get(response.node_id) is not response:
+    def _may_work_on(self, chunk: Chunk, wanted: Wanted, is_for_one: bool) -> bool:
+        """Whether the application may be awaited for a chunk now."""
+        if chunk is not chunk.partition.first_chunk:
             return False
-        del self._untaken[response.node_id]
-        return True
+        # What a get has is handed out before on_bad_record may raise.
+        return is_for_one or chunk.failure is None or not self._has_decoded(wanted)
 
-    # --- pop ------------------------------------------------------------------------------
-    def pop(
-        self, wanted: Wanted, max_records: int | None = None, max_of_each: int | None = None
-    ) -> dict[TopicPartition, list[Record]]:
-        """Hand out decoded records and move the positions behind them.
+    async def _pause_if_due(self, wanted: Wanted) -> None:
+        """Pause as long as that is due before the first in turn can be decoded."""
+        while (chunk := self._first(wanted)) is not None and not chunk.decoded:
+            if chunk.response is not None and not chunk.response.is_taken:
+                self._mark_taken(chunk.response)
+            if chunk.can_decode and self.decoder.needs_pause(chunk):
+                await self._pause(chunk)
+                continue
+            if chunk.failure is not None:
+                # A loop of gets that raise must let others run, too.
+                await self.decoder.let_others_run()
+            return
 
-        Partitions that were served go to the end of the line, if the limit left some unserved.
+    async def _pause(self, chunk: Chunk) -> None:
+        """Let others run before more of a chunk is decoded."""
+        is_work = chunk.needs_application
+        try:
+            await self.decoder.pause(chunk)
+        except BaseException:
+            if is_work:
+                # What hangs or fails must not keep the other partitions from being served.
+                self._end_turn(chunk.partition)
+            raise
+        self._raise_if_unusable()
+
+    # --- hand out -------------------------------------------------------------------------
+    def _hand_out(self, sink: Sink, limits: Limits) -> bool:
+        """Let a sink take from one partition after the other, and move the positions behind it.
+
+        Partitions that were served go to the end of the turns, if the limit left some unserved.
 
         Raises:
-            KafkaError: What stands first in line, or alone.
+            KafkaError: What stands first in turn, or alone.
         """
-        result: dict[TopicPartition, list[Record]] = {}
-        failed: tuple[Chunk, KafkaError] | None = None
-        missing = max_records
-        each = max_records if max_of_each is None else max_of_each
+        most, each = limits.max_records, limits.most_of_one
         served: list[Cursor] = []
-        for partition in tuple(islice(self.line.served(wanted), max_records)):
-            is_first = not served
-            limit = each if missing is None or each is None else min(missing, each)
-            records = self._pop_partition(partition, limit)
-            if records or is_first:
-                served.append(partition)
-            if records:
-                result[partition.tp] = records
-                if missing is not None:
-                    missing -= len(records)
-                    if missing <= 0:
-                        break
-                continue
-            part = self.line.first_share(partition)
-            if part is not None and part.error is not None:
-                failed = failed or (part, part.error)
-                if is_first:
+        taken: list[tuple[Chunk, Span | None]] = []
+        failed: Chunk | None = None
+        is_alone, is_enough = True, False
+        try:
+            for partition in self._in_order(limits.wanted, most):
+                before = sink.count
+                left = None if most is None else most - before
+                limit = each if left is None or each is None else min(left, each)
+                chunk = self._take_from(partition, sink, limit, taken)
+                is_first = not served
+                if sink.count > before or sink.is_full or is_first:
+                    served.append(partition)
+                if sink.is_full or sink.count == most:
+                    is_enough = True
                     break
-        for partition in served if missing is not None and missing <= 0 else served[:1]:
-            self.line.move_to_end(partition)
-        if failed is not None and not result:
-            self.poison.fail(*failed)
-        return result
-
-    def _pop_partition(self, partition: Cursor, missing: int | None) -> list[Record]:
-        records: list[Record] = []
-        shares = self.line.shares[partition]
-        while shares:
-            part = shares[0]
-            if part.decoded:
-                if len(records) == missing:
+                if sink.count == before:
+                    if chunk.failure is not None:
+                        failed = failed or chunk
+                        if is_first:
+                            break
+                    elif not chunk.is_exhausted:
+                        is_alone = False  # more of it can be handed out after a pause
+                if sink.decodes and self._budget.is_over:
                     break
-                taken = part.pop(None if missing is None else missing - len(records))
-                position = taken[-1].offset + 1 if part.decoded else part.position_after
-                self._state.hand_out(partition, taken[0].offset, position, part.leader_epoch)
-                self._state.record_count += len(taken)
-                records = records + taken if records else taken
-            if not part.is_exhausted:
-                break
-            self._finish(part)
-        return records
+            sink.finish()
+        except BaseException:
+            # As from a lack of memory: nothing is handed out, all is fetched again.
+            sink.clear()
+            for chunk, _ in taken:
+                self._state.refetch(chunk.partition)
+            raise
+        self._move_positions(taken)
+        for partition in served if is_enough else served[:1]:
+            self._end_turn(partition)
+        self._state.record_count += sink.count
+        if sink.count or is_enough:
+            if sink.decodes:
+                self._keep_to_budget_of_rows(taken)
+            return True
+        if failed is not None and (is_alone or failed.partition is served[0]):
+            self._fail(failed)
+        return False
 
-    # --- pop, into columns ----------------------------------------------------------------
-    def fill(self, part: Chunk, columns: Columns, max_rows: int) -> bool:
-        """Add a run of rows to columns; False if there are none, or a pause is due first.
+    def _take_from(
+        self,
+        partition: Cursor,
+        sink: Sink,
+        limit: int | None,
+        taken: list[tuple[Chunk, Span | None]],
+    ) -> Chunk:
+        """Let a sink take up to `limit` of a partition; return the chunk that it came to."""
+        before = sink.count
+        chunks = partition.chunks
+        for chunk in chunks:
+            left = None if limit is None else limit - (sink.count - before)
+            span = sink.take(chunk, left, self.decoder)
+            taken.append((chunk, span))
+            if not chunk.is_exhausted:
+                return chunk
+        return chunks[-1]
 
-        Moves nothing: that is for `hand_out_rows`, before anything else is done.
-        """
-        if part.decoded or not part.can_decode or self._runs.needs_pause(part):
-            return False
-        if part.response is not None and not part.response.is_taken:
-            self._mark_taken(part.response)
-        return self._runs.fill(part, columns, max_rows)
+    def _move_positions(self, taken: Iterable[tuple[Chunk, Span | None]]) -> None:
+        """Move the positions behind what was taken, and let go of chunks that are used up."""
+        for chunk, span in taken:
+            if span is not None:
+                if chunk.response is not None and not chunk.response.is_taken:
+                    self._mark_taken(chunk.response)
+                self._state.hand_out(
+                    chunk.partition, span.first_offset, span.position, chunk.leader_epoch
+                )
+            if chunk.is_exhausted:
+                self._finish(chunk)
 
-    def hand_out_rows(self, part: Chunk, first_offset: int | None) -> None:
-        """Move the position behind what was filled from a share, the first of its partition.
+    def _keep_to_budget_of_rows(self, taken: list[tuple[Chunk, Span | None]]) -> None:
+        """Make up for what was decompressed for rows; end a slice that is half used up."""
+        if taken and self._budget.is_over:
+            self._keep_to_budget(taken[-1][0])
+        self.decoder.end_half_used_slice()
 
-        `first_offset` is that of the first row; None if there was none.
-        """
-        if first_offset is not None:
-            position = part.position_after
-            self._state.hand_out(part.partition, first_offset, position, part.leader_epoch)
-        self.finish_if_exhausted(part)
+    def give_back(self, chunk: Chunk, count: int) -> None:
+        """Take back a chunk that was read record by record; the first `count` were handed out."""
+        chunk.pop(count)
+        if chunk.is_exhausted and chunk is chunk.partition.first_chunk:
+            self._finish(chunk)
 
-    @property
-    def is_over_budget(self) -> bool:
-        """Whether more is buffered than there may be."""
-        return self._budget.is_over
-
-    def keep_to_budget(self, part: Chunk) -> None:
-        """Bring what is buffered down to the budget, whatever that takes but the share at hand."""
-        self._runs.keep_to_budget(part)
-
-    def end_turn(self, partition: Cursor) -> None:
-        """Let the next partition be first; a time slice that is half used up is over."""
-        self.line.move_to_end(partition)
-        self.time_slice.end_if_half_used()
-
-    def finish_if_exhausted(self, part: Chunk) -> None:
-        """Let go of a share whose records have all been handed out."""
-        if self.line.first_share(part.partition) is part and part.is_exhausted:
-            self._finish(part)
-
-    def _finish(self, part: Chunk) -> None:
-        """Take an exhausted share, the first of its partition, out of the buffer."""
-        partition = part.partition
-        self.line.remove_first(partition)
-        if partition.position != part.position_after:
-            self._state.pass_over(partition, part.position_after)
-        self._close(part)
-        self._on_room(partition)
-
-    def _close(self, part: Chunk) -> None:
-        response = part.response
-        part.close()
-        if response is not None and not response.is_open and not response.is_taken:
+    def _finish(self, chunk: Chunk) -> None:
+        """Take an exhausted chunk, the first of its partition, out of the buffer."""
+        partition, response = chunk.partition, chunk.response
+        self._remove_first(partition)
+        if partition.position != chunk.position_after:
+            self._state.pass_over(partition, chunk.position_after)
+        chunk.close()
+        if response is not None and not response.is_taken and not response.is_open:
             self._mark_taken(response)  # nothing is left of it to take
+        partition.chunks_changed()
+
+    def _fail(self, chunk: Chunk) -> None:
+        """Raise a chunk's error, unless it is to be tried again; other partitions come next."""
+        partition, error = chunk.partition, chunk.failure
+        self._end_turn(partition)
+        if error is None or chunk.is_undecided:
+            return  # on_bad_record comes first, and may not want it raised
+        if chunk.is_error_only and not chunk.is_sticky:
+            self._remove_first(partition)
+            chunk.close()
+            partition.chunks_changed()
+        self._errors.raise_error(chunk, error)
+
+
+def _light_first(turns: Iterable[Cursor]) -> Iterator[Cursor]:
+    """Yield the partitions of which no batch has to be decompressed now.
+
+    If there are none, the first in turn; so batches that are decompressed already are finished
+    before memory is taken for another.
+    """
+    first: Cursor | None = None
+    has_light = False
+    for partition in turns:
+        first = first or partition
+        chunk = partition.chunks[0]
+        if chunk.is_begun or not chunk.inflate_estimate_s:
+            has_light = True
+            yield partition
+    if first is not None and not has_light:
+        yield first
+
+
+def _least_useful_first(turns: Iterable[Cursor], kept: Chunk) -> list[Cursor]:
+    """Return the partitions whose chunks may be dropped for one, the least useful first.
+
+    The last in turn come first, and before all that has been begun what has not. What has the
+    memory of a response in common with `kept` gives back only what was decompressed of it.
+    """
+    others = [
+        (any(chunk.is_begun for chunk in partition.chunks), partition)
+        for partition in turns
+        if partition is not kept.partition
+        and any(
+            chunk.response is not None and (chunk.response is not kept.response or chunk.is_begun)
+            for chunk in partition.chunks
+        )
+    ]
+    others.reverse()
+    return [partition for _, partition in sorted(others, key=lambda other: other[0])]

@@ -1,20 +1,36 @@
-"""One answered fetch, and each partition's share of it on the way to the application."""
+"""One answered fetch, and what it brought of each partition, on the way to the application.
+
+A chunk's state says what has to happen before more of it can be handed out. Whatever it is, the
+records in `decoded` can be handed out first:
+
+    PACKED         batches wait to be decoded
+    INFLATING      a worker thread decompresses the batch that comes next
+    RAW            records wait for keys and values to be made of their bytes
+    DESERIALISING  a get awaits the application's deserialisers for them
+    UNDECIDED      an error is met, and on_bad_record is to say what becomes of it
+    DECIDING       a get awaits what on_bad_record says
+    FAILED         an error is raised by every get that comes to it
+    EXHAUSTED      nothing comes behind `decoded`
+    CLOSED         it has left the buffer, used up or dropped
+"""
 
 from __future__ import annotations
 
 import asyncio
 import copy
-from typing import TYPE_CHECKING, TypeAlias
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
 from aiokafka_lite.consumer.buffer.budget import Reservation
-from aiokafka_lite.consumer.buffer.delivering import AnyDelivery, Deserialize, raw_record
-from aiokafka_lite.errors import DeserializationError, KafkaError
+from aiokafka_lite.errors import DeserializationError, IllegalStateError, KafkaError
 from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
     from aiokafka_lite.bad_records import Verdict
-    from aiokafka_lite.consumer.buffer.application import Work
+    from aiokafka_lite.consumer.buffer.decode import AnyDelivery, ApplicationWork, Deserialize
     from aiokafka_lite.consumer.buffer.deserialising import Converted
     from aiokafka_lite.records import RecordSet
     from aiokafka_lite.records.decoders import Columns
@@ -25,29 +41,31 @@ Record: TypeAlias = ConsumerRecord
 class FetchedResponse:
     """An answered fetch: all its partitions' record sets are slices of the same memory.
 
-    So its bytes are given back to the budget when the last of them is used up or dropped.
+    So its bytes are given back to the budget when the last of its chunks is used up or dropped.
     """
 
-    __slots__ = ("_open_part_count", "_reservation", "is_taken", "node_id")
+    __slots__ = ("_open_chunk_count", "_reservation", "is_taken", "node_id")
 
     def __init__(self, node_id: int, reservation: Reservation) -> None:
         self.node_id = node_id
         # Whether the application has come for it, so that the next request may be sent.
         self.is_taken = False
         self._reservation = reservation
-        self._open_part_count = 0
+        self._open_chunk_count = 0
 
     @property
     def is_open(self) -> bool:
-        """Whether any of its partitions' shares is still in use."""
-        return self._open_part_count > 0
+        """Whether any of its chunks is still in use."""
+        return self._open_chunk_count > 0
 
-    def open_part(self) -> None:
-        self._open_part_count += 1
+    def open_chunk(self) -> None:
+        """Count a chunk that uses its memory."""
+        self._open_chunk_count += 1
 
-    def close_part(self) -> None:
-        self._open_part_count -= 1
-        if not self._open_part_count:
+    def close_chunk(self) -> None:
+        """Count a chunk that does so no more."""
+        self._open_chunk_count -= 1
+        if not self._open_chunk_count:
             self._reservation.release()
 
     def account(self, by_bytes: int, batch_bytes: int) -> None:
@@ -55,18 +73,63 @@ class FetchedResponse:
         self._reservation.inflated(by_bytes, batch_bytes)
 
 
+class ChunkState(enum.Enum):
+    """What comes behind the records that are decoded; see the module's docstring."""
+
+    PACKED = enum.auto()
+    INFLATING = enum.auto()
+    RAW = enum.auto()
+    DESERIALISING = enum.auto()
+    UNDECIDED = enum.auto()
+    DECIDING = enum.auto()
+    FAILED = enum.auto()
+    EXHAUSTED = enum.auto()
+    CLOSED = enum.auto()
+
+
+# Compared on every get: as names of the module they cost no look-up in the class.
+PACKED: Final = ChunkState.PACKED
+RAW: Final = ChunkState.RAW
+EXHAUSTED: Final = ChunkState.EXHAUSTED
+
+# What may follow where a record, or the error in its place, was dealt with.
+_GOING_ON: Final = frozenset({ChunkState.PACKED, ChunkState.RAW, ChunkState.EXHAUSTED})
+_AT_AN_ERROR: Final = frozenset({ChunkState.UNDECIDED, ChunkState.FAILED})
+_AFTER_DECODING: Final = frozenset({*_GOING_ON, *_AT_AN_ERROR, ChunkState.CLOSED})
+
+LEGAL_MOVES: Final[Mapping[ChunkState, frozenset[ChunkState]]] = MappingProxyType(
+    {
+        ChunkState.PACKED: _AFTER_DECODING | {ChunkState.INFLATING},
+        ChunkState.INFLATING: frozenset({ChunkState.PACKED, ChunkState.CLOSED}),
+        ChunkState.RAW: _AFTER_DECODING | {ChunkState.DESERIALISING},
+        ChunkState.DESERIALISING: _AFTER_DECODING,
+        ChunkState.UNDECIDED: frozenset({ChunkState.DECIDING, ChunkState.CLOSED}),
+        # A record is skipped or delivered raw; a batch that is skipped is fetched past. Back to
+        # UNDECIDED where the get was cancelled, or on_bad_record has raised.
+        ChunkState.DECIDING: _AFTER_DECODING,
+        # Raised: the record is tried again, or on_bad_record is asked again.
+        ChunkState.FAILED: frozenset({ChunkState.RAW, ChunkState.UNDECIDED, ChunkState.CLOSED}),
+        ChunkState.EXHAUSTED: frozenset({ChunkState.CLOSED}),
+        ChunkState.CLOSED: frozenset(),
+    }
+)
+_STANDING: Final = frozenset({*_AT_AN_ERROR, ChunkState.DECIDING})
+_DECODABLE: Final = frozenset(
+    {ChunkState.PACKED, ChunkState.INFLATING, ChunkState.RAW, ChunkState.DESERIALISING}
+)
+
+
 class Chunk:
-    """One partition's share of a response; the source of its records, in offset order.
+    """What one response brought of one partition: the source of its records, in offset order.
 
     `decoded` are records ready for the application; it grows by `decode` and shrinks when they
-    are handed out. `raw` are those behind them, decoded but not deserialised. `error` is what
-    stands behind the last of `decoded`.
+    are handed out. `raw` are those behind them, decoded but not deserialised. `error` is what is
+    known to be wrong with what comes next: it stands there, or was raised and is tried again.
     """
 
     __slots__ = (
         "_inflated_bytes",
-        "_is_closed",
-        "_raised",
+        "_inflated_total_bytes",
         "_records",
         "decoded",
         "delivery",
@@ -75,10 +138,10 @@ class Chunk:
         "held_bytes",
         "inflating",
         "is_sticky",
-        "is_undecided",
         "partition",
         "raw",
         "response",
+        "state",
         "work",
     )
 
@@ -90,6 +153,7 @@ class Chunk:
         response: FetchedResponse | None = None,
         records: RecordSet | None = None,
         end_offset: int | None = None,
+        error: KafkaError | None = None,
         is_sticky: bool = False,
     ) -> None:
         self.partition = partition
@@ -99,40 +163,64 @@ class Chunk:
         self.end_offset = end_offset
         self.decoded: list[Record] = []
         self.raw: list[Record] = []
-        self.error: KafkaError | None = None
-        # What a get has raised about the first of `raw`, which the next one tries again.
-        self._raised: KafkaError | None = None
-        # Whether on_bad_record is still to say what becomes of what `error` is about.
-        self.is_undecided = False
+        self.error = error
         # Whether the error stays until the application seeks, or is raised only once.
         self.is_sticky = is_sticky
+        # The thread's work, while INFLATING; gets that wait for it share it.
         self.inflating: asyncio.Future[None] | None = None
-        # The get that awaits the application for it.
-        self.work: Work | None = None
+        # The get that is DESERIALISING or DECIDING.
+        self.work: ApplicationWork | None = None
         self._records = records
+        # Of the batch at hand, and of all batches so far.
         self._inflated_bytes = 0
-        self._is_closed = False
+        self._inflated_total_bytes = 0
         # What was decompressed for the records in `decoded` and `raw`, at most.
         self.held_bytes = 0
+        self.state = PACKED
+        if error is not None:
+            is_undecided = delivery.bad.decides(error)
+            self.state = ChunkState.UNDECIDED if is_undecided else ChunkState.FAILED
+        elif records is None:
+            self.state = EXHAUSTED
         if response is not None:
-            response.open_part()
+            response.open_chunk()
+
+    # --- Its state ------------------------------------------------------------------------
+    def _move(self, new: ChunkState) -> None:
+        """Change the state.
+
+        Raises:
+            IllegalStateError: The table of legal moves has no such step.
+        """
+        if new not in LEGAL_MOVES[self.state]:
+            raise IllegalStateError(
+                f"a chunk of {self.partition.tp} cannot go from {self.state.name} to {new.name}"
+            )
+        self.state = new
 
     @property
     def is_current(self) -> bool:
         """Whether no seek, reset or revocation has dropped it."""
-        return not self._is_closed
+        return self.state is not ChunkState.CLOSED
 
     @property
-    def waiting_error(self) -> KafkaError | None:
-        """What a get raises, or has raised and will again, as far as known."""
-        return self.error or self._raised
+    def failure(self) -> KafkaError | None:
+        """The error that stands behind its records, raised or to be decided on."""
+        return self.error if self.state in _STANDING else None
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether on_bad_record is still to say what becomes of its error."""
+        return self.state is ChunkState.UNDECIDED or self.state is ChunkState.DECIDING
 
     @property
     def is_exhausted(self) -> bool:
         """Whether it has nothing left to hand out, and no error."""
-        if self.decoded or self.raw or self.error is not None:
+        if self.decoded:
             return False
-        return self._records is None or self._records.is_exhausted
+        if self.state is PACKED:
+            self._go_on()
+        return self.state is EXHAUSTED
 
     @property
     def is_error_only(self) -> bool:
@@ -142,16 +230,16 @@ class Chunk:
     @property
     def can_decode(self) -> bool:
         """Whether `decode`, or the application, may add records."""
-        if self.error is not None:
-            return self.needs_application
-        return bool(self.raw) or (self._records is not None and not self._records.is_exhausted)
+        return self.state in _DECODABLE or (self.is_undecided and not self.decoded)
 
     @property
     def needs_application(self) -> bool:
-        """Whether the application has to be awaited before more can be added (application.py)."""
-        if self.error is not None:
-            return self.is_undecided and not self.decoded
-        return bool(self.raw) and self.delivery.awaited is not None
+        """Whether the application has to be awaited before more can be added."""
+        if self.state is RAW:
+            return self.delivery.awaited is not None
+        if self.state is ChunkState.UNDECIDED:
+            return not self.decoded
+        return self.state is ChunkState.DESERIALISING or self.state is ChunkState.DECIDING
 
     @property
     def position_after(self) -> int:
@@ -168,14 +256,20 @@ class Chunk:
         return NO_EPOCH if self._records is None else self._records.leader_epoch
 
     @property
+    def is_begun(self) -> bool:
+        """Whether a part of it waits in memory in the form in which it is handed out."""
+        return bool(self.decoded or self.raw or self._inflated_bytes)
+
+    # --- Decompressing --------------------------------------------------------------------
+    @property
     def inflate_estimate_s(self) -> float:
         """About how long the batch that comes next takes to decompress, 0 if it has not to be."""
         return 0.0 if self.raw or self._records is None else self._records.inflate_estimate_s
 
-    @property
-    def is_begun(self) -> bool:
-        """Whether a part of it waits in memory in the form in which it is handed out."""
-        return bool(self.decoded or self.raw or self._inflated_bytes)
+    def begin_inflating(self, in_thread: asyncio.Future[None]) -> None:
+        """Note that a thread calls `inflate`, and what tells of its end."""
+        self._move(ChunkState.INFLATING)
+        self.inflating = in_thread
 
     def inflate(self) -> None:
         """Decompress the next batch; runs in a worker thread, changes nothing but the set."""
@@ -185,46 +279,92 @@ class Chunk:
         except KafkaError:
             pass  # decode() meets it again, behind the records ahead of it
 
+    def end_inflating(self) -> None:
+        """Note that the thread is done."""
+        self.inflating = None
+        if self.state is ChunkState.INFLATING:  # not dropped meanwhile
+            self._move(PACKED)
+
+    def _account_inflated(self, records: RecordSet) -> None:
+        """Count what decompression has added since the last time."""
+        total_bytes = records.inflated_total_bytes
+        self.held_bytes += total_bytes - self._inflated_total_bytes
+        self._inflated_total_bytes = total_bytes
+        inflated_bytes = records.inflated_bytes
+        if self.response is not None and inflated_bytes != self._inflated_bytes:
+            self.response.account(inflated_bytes - self._inflated_bytes, inflated_bytes)
+            self._inflated_bytes = inflated_bytes
+
+    # --- Decoding -------------------------------------------------------------------------
     def decode(self, limit: int) -> None:
-        """Add up to `limit` records to `decoded`, or to `raw`, or set `error`."""
+        """Add up to `limit` records to `decoded`, or to `raw`, or meet an error."""
         deserialize = self.delivery.deserialize
         if self.raw and deserialize is not None:
             self._deserialize_raw(limit, deserialize)
             return
-        if self._records is None:
+        records = self._records
+        if records is None or self.state is not PACKED:
             return
         if not self.decoded:
             self.held_bytes = 0
-        before = self._records.inflated_total_bytes
+        failure: KafkaError | None = None
+        fresh: list[Record] = []
         try:
-            fresh = self._records.take(limit)
+            fresh = records.take(limit)
         except KafkaError as error:
-            self.set_error(error)
-            return
-        finally:
-            self._account_inflated()
-            self.held_bytes += self._records.inflated_total_bytes - before
-        if deserialize is not None:
+            failure = error
+        if records.inflated_total_bytes:
+            self._account_inflated(records)
+        if failure is not None:
+            self._meet(failure)
+        elif deserialize is not None:
             self.raw = fresh
             self._deserialize_raw(limit, deserialize)
-        elif self.delivery.awaited is not None:
-            self.raw += fresh
-        elif self.decoded:
-            self.decoded += fresh
         else:
-            self.decoded = fresh
+            if self.delivery.awaited is not None:
+                self.raw = fresh
+            elif self.decoded:
+                self.decoded += fresh
+            else:
+                self.decoded = fresh
+            self._go_on()
 
     def fill(self, columns: Columns, limit: int) -> int:
-        """Add up to `limit` rows to columns instead, or set `error`; return how many were added."""
-        if self._records is None:
+        """Add up to `limit` rows to columns instead, or meet an error; return how many."""
+        records = self._records
+        if records is None or self.state is not PACKED:
             return 0
+        failure: KafkaError | None = None
+        added = 0
         try:
-            return self._records.take_columns(columns, limit)
+            added = records.take_columns(columns, limit)
         except KafkaError as error:
-            self.set_error(error)
-            return 0
+            failure = error
         finally:
-            self._account_inflated()
+            if records.inflated_total_bytes:
+                self._account_inflated(records)
+        if failure is not None:
+            self._meet(failure)
+        else:
+            self._go_on()
+        return added
+
+    def _go_on(self) -> None:
+        """Look what comes next, now that a record, or an error in its place, was dealt with."""
+        records = self._records
+        if self.raw:
+            if self.state is not ChunkState.DESERIALISING and self.state is not RAW:
+                self._move(RAW)
+        elif records is None or records.is_exhausted:
+            self._move(EXHAUSTED)
+        elif self.state is not PACKED:
+            self._move(PACKED)
+
+    def _meet(self, error: KafkaError) -> None:
+        """Let an error stand behind the records."""
+        self.error = error
+        is_undecided = self.delivery.bad.decides(error)
+        self._move(ChunkState.UNDECIDED if is_undecided else ChunkState.FAILED)
 
     def pop(self, limit: int | None) -> list[Record]:
         """Remove and return up to `limit` decoded records, all for None."""
@@ -236,18 +376,7 @@ class Chunk:
         self.decoded = decoded[limit:]
         return decoded[:limit]
 
-    def raised(self) -> None:
-        """Note that a get raises `error`: the next one tries the same record again."""
-        if self.error is None:
-            return
-        # A copy: the traceback of what is raised, and of its cause, hold whoever has asked.
-        error = copy.copy(self.error)
-        if self.raw:
-            self.error, self._raised = None, error
-        else:
-            self.error = error
-            self.is_undecided = self.delivery.bad.decides(error)
-
+    # --- Deserialising --------------------------------------------------------------------
     def _deserialize_raw(self, limit: int, deserialize: Deserialize) -> None:
         done = 0
         error = None
@@ -259,6 +388,10 @@ class Chunk:
             error = refused
         self._move_to_decoded(done, error)
 
+    def begin_deserialising(self) -> None:
+        """Note that a get awaits the application's deserialisers."""
+        self._move(ChunkState.DESERIALISING)
+
     def accept(self, converted: Converted) -> None:
         """Take what the application's deserialisers made of the first of `raw`."""
         for record, (key, value) in zip(self.raw, converted.pairs, strict=False):
@@ -269,48 +402,71 @@ class Chunk:
 
     def _move_to_decoded(self, count: int, error: DeserializationError | None) -> None:
         """Move records from `raw` to `decoded`, up to the one that an error is about."""
+        if self.state is ChunkState.CLOSED:
+            return  # a deserialiser has moved the partition
         self.decoded += self.raw[:count]
         del self.raw[:count]
-        self._raised = None
+        self.error = None
         if error is None:
+            self._go_on()
             return
         # It may be kept for long, by whoever is told of it.
-        self.set_error(error.with_traceback(None))
+        error = error.with_traceback(None)
         bad = self.delivery.bad
-        if self.is_undecided and bad.handler is None:
+        if bad.handler is None and bad.decides(error):
             self.settle_bad_record(bad.word, error)
+        else:
+            self._meet(error)
 
-    def set_error(self, error: KafkaError) -> None:
-        """Put an error behind the records."""
-        self.error = error
-        self.is_undecided = self.delivery.bad.decides(error)
+    # --- Errors ---------------------------------------------------------------------------
+    def raised(self) -> None:
+        """Note that a get raises its error: the next one tries the same record again."""
+        if self.error is None or self.state is not ChunkState.FAILED:
+            return
+        # A copy: the traceback of what is raised, and of its cause, hold whoever has asked.
+        self.error = copy.copy(self.error)
+        if self.raw:
+            self._move(RAW)
+        elif self.delivery.bad.decides(self.error):
+            self._move(ChunkState.UNDECIDED)
+
+    def begin_deciding(self) -> None:
+        """Note that a get awaits what on_bad_record says."""
+        self._move(ChunkState.DECIDING)
+
+    def end_work(self) -> None:
+        """Note that the get awaits the application no more, whatever came of it."""
+        self.work = None
+        if self.state is ChunkState.DESERIALISING:
+            self._move(RAW)
+        elif self.state is ChunkState.DECIDING:
+            self._move(ChunkState.UNDECIDED)
+
+    def fail(self) -> None:
+        """Have the error raised, as on_bad_record says."""
+        self._move(ChunkState.FAILED)
 
     def settle_bad_record(self, verdict: Verdict, error: KafkaError) -> None:
         """Skip or deliver the first of `raw`, which `error` is about, as was decided."""
         record = self.raw.pop(0)
+        bad = self.delivery.bad
         if isinstance(verdict, ConsumerRecord):
             self.decoded.append(verdict)  # type: ignore[arg-type]  # of the application's types
         elif verdict == "raw":
-            self.decoded.append(raw_record(record, error))
+            self.decoded.append(bad.raw_record(record, error))
         else:
-            self.delivery.bad.skipped(error)
+            bad.skipped(error)
         self.error = None
-
-    def _account_inflated(self) -> None:
-        if self.response is None or self._records is None:
-            return
-        inflated_bytes = self._records.inflated_bytes
-        if inflated_bytes != self._inflated_bytes:
-            self.response.account(inflated_bytes - self._inflated_bytes, inflated_bytes)
-            self._inflated_bytes = inflated_bytes
+        if self.state is not ChunkState.CLOSED:
+            self._go_on()
 
     def close(self) -> None:
         """Give its bytes back to the budget; called once, when it leaves the buffer."""
-        self._is_closed = True
+        self._move(ChunkState.CLOSED)
         if self.response is None:
             return
         if self._inflated_bytes:
             self.response.account(-self._inflated_bytes, 0)
             self._inflated_bytes = 0
-        self.response.close_part()
+        self.response.close_chunk()
         self.response = None

@@ -1,75 +1,43 @@
-"""Decoding a run at a time, and the pauses between runs.
+"""Decoding some records at a time, and the pauses between.
 
 A pause is due when the time slice is used up, when a large batch has to be decompressed, which a
-worker thread does, or when the application has to be awaited (application.py).
+worker thread does, or when the application has to be awaited: deserialisers that may wait, and the
+callable given as `on_bad_record`.
+
+The application is awaited within the get that comes to it, and only when that get has nothing to
+hand out yet. So whatever it does, the records ahead have been delivered; a get that is cancelled
+meanwhile has moved nothing, and the next one begins anew. Other gets wait for the one that is at
+work on a chunk.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from aiokafka_lite._event import Event
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.buffer.bad_records import PoisonRule
-from aiokafka_lite.consumer.buffer.budget import ByteBudget
-from aiokafka_lite.consumer.buffer.chunk import Chunk
-from aiokafka_lite.consumer.buffer.delivering import AnyDelivery
-from aiokafka_lite.consumer.buffer.line import Line
+from aiokafka_lite.consumer.buffer.bad_records import (
+    BadRecords,
+    ChunkErrors,
+    check_on_bad_record,
+)
+from aiokafka_lite.consumer.buffer.chunk import PACKED, Chunk, Record
+from aiokafka_lite.errors import IllegalStateError
 
 if TYPE_CHECKING:
+    from aiokafka_lite.consumer.buffer.deserialising import AwaitedDeserialising
+    from aiokafka_lite.consumer.config import ConsumerConfig
+    from aiokafka_lite.consumer.events.stream import Events
     from aiokafka_lite.records.decoders import Columns
+
+Deserialize = Callable[[Record], None]
 
 # What becomes ready meanwhile waits for the rest of the slice, a timer for most of the next one
 # too; a round of asyncio's loop costs some 15 us, so that shorter slices would cost more than 3 %.
 TIME_SLICE_S: Final = 0.0005
-
-
-class TimeSlice:
-    """The time that the gets of one consumer, and a loop over its records, have until a pause."""
-
-    def __init__(self) -> None:
-        self.length_s = TIME_SLICE_S
-        self._loop = asyncio.get_running_loop()
-        # None: the loop has just run; the slice begins with the next decoding.
-        self._ends_at: float | None = None
-        # Loop time of the latest look at the clock.
-        self.looked_at = 0.0
-
-    def begin(self) -> float:
-        """Return when the slice ends; it begins now if the loop has just run."""
-        if self._ends_at is None:
-            self._ends_at = self._loop.time() + self.length_s
-        return self._ends_at
-
-    def renew(self) -> None:
-        """Note that the loop has run: the next slice begins when it is asked for."""
-        self._ends_at = None
-
-    def is_used_up(self) -> bool:
-        """Look at the clock, and say whether the loop has to run; begins a slice if it has run."""
-        now = self.looked_at = self._loop.time()
-        if self._ends_at is None:
-            self._ends_at = now + self.length_s
-            return False
-        return now >= self._ends_at
-
-    def look(self) -> None:
-        """Look at the clock, as after a pause, which is no part of the run that follows."""
-        self.looked_at = self._loop.time()
-
-    def end_if_half_used(self) -> None:
-        """End the slice, if half of it was used up at the latest look."""
-        if self._ends_at is not None and self.looked_at > self._ends_at - self.length_s / 2:
-            self._ends_at = 0.0
-
-    async def let_others_run(self) -> None:
-        """Go once round the loop, after which the next slice begins."""
-        try:
-            await asyncio.sleep(0)
-        finally:  # the loop has run also when this was cancelled
-            self._ends_at = None
-
-
 # Records decoded between two looks at the clock: doubled while that takes less than a quarter of a
 # time slice, halved when it takes more than half of one.
 FIRST_RUN: Final = 256
@@ -84,103 +52,282 @@ ROWS_A_RECORD: Final = 4
 INFLATE_ON_LOOP_S: Final = 0.0005
 
 
-class Runs:
-    """Decodes shares within the time slice, and learns how many records fit into a run."""
+# --- What is called for each record --------------------------------------------------------
+class AnyDelivery(Protocol):
+    """What is called for each record; `deserialize` and `awaited` exclude each other."""
+
+    @property
+    def bad(self) -> BadRecords: ...
+
+    @property
+    def deserialize(self) -> Deserialize | None: ...
+
+    @property
+    def awaited(self) -> AwaitedDeserialising | None: ...
+
+    @property
+    def has_deserializers(self) -> bool: ...
+
+    @property
+    def asks_application(self) -> bool: ...
+
+
+class Delivery:
+    """What the application gave, and so often what knows the consumer."""
+
+    __slots__ = ("__weakref__", "awaited", "bad", "deserialize")
 
     def __init__(
         self,
-        state: SubscriptionState,
-        line: Line,
-        poison: PoisonRule,
-        time_slice: TimeSlice,
-        budget: ByteBudget,
-        delivery: AnyDelivery,
+        bad: BadRecords,
+        deserialize: Deserialize | None = None,
+        awaited: AwaitedDeserialising | None = None,
+    ) -> None:
+        self.bad = bad
+        self.deserialize = deserialize
+        self.awaited = awaited
+
+    @property
+    def has_deserializers(self) -> bool:
+        return self.deserialize is not None or self.awaited is not None
+
+    @property
+    def asks_application(self) -> bool:
+        """Whether a chunk may need the application before more of it can be handed out."""
+        return self.awaited is not None or self.bad.handler is not None or self.bad.word == "skip"
+
+
+class LentDelivery:
+    """A delivery that the consumer holds, and nothing of what keeps running without it."""
+
+    __slots__ = ("_delivery", "_without")
+
+    def __init__(self, delivery: Delivery, events: Events) -> None:
+        self._delivery = weakref.ref(delivery)
+        # For what comes in until its end is noticed: no get will ask for it.
+        self._without = Delivery(BadRecords("raise", events))
+
+    def _present(self) -> Delivery:
+        return self._delivery() or self._without
+
+    @property
+    def bad(self) -> BadRecords:
+        return self._present().bad
+
+    @property
+    def deserialize(self) -> Deserialize | None:
+        return self._present().deserialize
+
+    @property
+    def awaited(self) -> AwaitedDeserialising | None:
+        return self._present().awaited
+
+    @property
+    def has_deserializers(self) -> bool:
+        """Whether keys or values are made of their bytes."""
+        return self._present().has_deserializers
+
+    @property
+    def asks_application(self) -> bool:
+        """Whether a chunk may need the application before more of it can be handed out."""
+        return self._present().asks_application
+
+
+def lend(delivery: Delivery, events: Events) -> AnyDelivery:
+    """Return what may be kept without keeping alive what the application gave.
+
+    That is the delivery itself if it has nothing of the application's: no call to look it up then.
+    """
+    if delivery.bad.handler is None and not delivery.has_deserializers:
+        return delivery
+    return LentDelivery(delivery, events)
+
+
+def make_delivery(config: ConsumerConfig[object, object], events: Events) -> Delivery:
+    """Return how a consumer with these arguments delivers.
+
+    Raises:
+        ValueError: `on_bad_record` is a word that means nothing.
+        TypeError: It is neither a word nor callable; a deserialiser is none.
+    """
+    check_on_bad_record(config.on_bad_record)
+    bad = BadRecords(config.on_bad_record, events)
+    if not config.has_deserializers:
+        return Delivery(bad)
+    # Imported where it is used: many consumers have no deserialisers.
+    from aiokafka_lite.consumer.buffer import deserialising
+
+    key, value = config.key_deserializer, config.value_deserializer
+    deserialising.check_deserializer("key_deserializer", key)
+    deserialising.check_deserializer("value_deserializer", value)
+    if deserialising.may_wait(key) or deserialising.may_wait(value):
+        return Delivery(bad, awaited=deserialising.AwaitedDeserialising(key, value))
+    return Delivery(bad, deserialising.make_deserialize(key, value))
+
+
+# --- Decoding ------------------------------------------------------------------------------
+class ApplicationWork(NamedTuple):
+    """The get that awaits the application for a chunk."""
+
+    task: asyncio.Task[object] | None
+    is_done: Event
+
+
+class Decoder:
+    """Decodes chunks within a time slice, and learns how many records fit between two looks.
+
+    The slice is the time that the gets of one consumer, and a loop over its records, have until
+    the event loop has to run.
+    """
+
+    def __init__(
+        self, state: SubscriptionState, errors: ChunkErrors, delivery: AnyDelivery
     ) -> None:
         self._state = state
-        self._line = line
-        self._poison = poison
-        self._slice = time_slice
-        self._budget = budget
-        self._asks_application = delivery.asks_application
+        self._errors = errors
         self._loop = asyncio.get_running_loop()
-        self._length = FIRST_DESERIALIZE_RUN if delivery.has_deserializers else FIRST_RUN
+        self._run_length = FIRST_DESERIALIZE_RUN if delivery.has_deserializers else FIRST_RUN
         if delivery.awaited is not None:
-            self._length = max(self._length, delivery.awaited.max_records)
+            self._run_length = max(self._run_length, delivery.awaited.max_records)
+        self.slice_s = TIME_SLICE_S
+        # None: the loop has just run; the slice begins with the next decoding.
+        self._slice_ends_at: float | None = None
+        # Loop time of the latest look at the clock.
+        self.looked_at = 0.0
+
+    # --- The time slice -------------------------------------------------------------------
+    def begin_slice(self) -> float:
+        """Return when the slice ends; it begins now if the loop has just run."""
+        if self._slice_ends_at is None:
+            self._slice_ends_at = self._loop.time() + self.slice_s
+        return self._slice_ends_at
+
+    def renew_slice(self) -> None:
+        """Note that the loop has run: the next slice begins when it is asked for."""
+        self._slice_ends_at = None
+
+    def end_half_used_slice(self) -> None:
+        """End the slice, if half of it was used up at the latest look."""
+        ends_at = self._slice_ends_at
+        if ends_at is not None and self.looked_at > ends_at - self.slice_s / 2:
+            self._slice_ends_at = 0.0
+
+    async def let_others_run(self) -> None:
+        """Go once round the loop, after which the next slice begins."""
+        try:
+            await asyncio.sleep(0)
+        finally:  # the loop has run also when this was cancelled
+            self._slice_ends_at = None
 
     # --- Decoding -------------------------------------------------------------------------
-    def decode(self, part: Chunk, limit: int | None) -> None:
-        """Decode until a share holds `limit` records, but a run at most.
+    def decode(self, chunk: Chunk, limit: int | None) -> None:
+        """Decode some records of a chunk, which is to hold `limit` at most.
 
         The caller has asked `needs_pause`, which looked at the clock.
         """
-        before = len(part.decoded)
-        part.decode(self._length if limit is None else min(self._length, limit - before))
-        self.keep_to_budget(part)
-        self._fit(len(part.decoded) - before)
+        before = len(chunk.decoded)
+        length = self._run_length
+        chunk.decode(length if limit is None else min(length, limit - before))
+        self._fit(len(chunk.decoded) - before)
 
-    def fill(self, part: Chunk, columns: Columns, max_rows: int) -> bool:
-        """Add a run of rows to columns; whether there were any.
+    def fill(self, chunk: Chunk, columns: Columns, max_rows: int) -> int:
+        """Add some rows to columns and return how many; 0 also where a pause is due first.
 
-        The caller has asked `needs_pause`, which looked at the clock.
+        The first rows are added however much of the time slice is used up: the get that asks for
+        them has paused if it had to.
         """
-        added = part.fill(columns, min(self._length * ROWS_A_RECORD, max_rows))
+        if chunk.state is not PACKED or self.has_to_wait(chunk):
+            return 0
+        if columns.rows:
+            if self._is_slice_used_up():
+                return 0
+        else:
+            self.looked_at = self._loop.time()
+        added = chunk.fill(columns, min(self._run_length * ROWS_A_RECORD, max_rows))
         self._fit(added // ROWS_A_RECORD)
-        return added > 0
+        return added
 
     def _fit(self, count: int) -> None:
         """Learn from the `count` records decoded since the look at the clock."""
-        length = self._length
+        length = self._run_length
         if count < length // 2:
-            return  # too few to tell how long a run takes
-        took_s = self._loop.time() - self._slice.looked_at
-        if took_s > self._slice.length_s / 2:
-            self._length = max(length // 2, SMALLEST_RUN)
-        elif took_s < self._slice.length_s / 4:
-            self._length = min(length * 2, LARGEST_RUN)
-
-    def keep_to_budget(self, part: Chunk) -> None:
-        """Bring what is buffered down to the budget, whatever that takes but the share at hand."""
-        for partition in self._line.droppable(part) if self._budget.is_over else ():
-            self._state.refetch(partition)
-            if not self._budget.is_over:
-                return
+            return  # too few to tell how long so many take
+        took_s = self._loop.time() - self.looked_at
+        if took_s > self.slice_s / 2:
+            self._run_length = max(length // 2, SMALLEST_RUN)
+        elif took_s < self.slice_s / 4:
+            self._run_length = min(length * 2, LARGEST_RUN)
 
     # --- Pauses ---------------------------------------------------------------------------
-    def needs_pause(self, part: Chunk) -> bool:
-        """Whether the loop has to run before more of a share is decoded."""
-        return self.has_to_wait(part) or self._slice.is_used_up()
+    def needs_pause(self, chunk: Chunk) -> bool:
+        """Whether the loop has to run before more of a chunk is decoded."""
+        return self.has_to_wait(chunk) or self._is_slice_used_up()
 
-    def has_to_wait(self, part: Chunk) -> bool:
+    def has_to_wait(self, chunk: Chunk) -> bool:
         """Whether a worker thread, or the application, works on what comes next, or has to."""
-        return (
-            part.inflating is not None
-            or part.inflate_estimate_s > INFLATE_ON_LOOP_S
-            or (self._asks_application and part.needs_application)
-        )
+        if chunk.state is PACKED:
+            return chunk.inflate_estimate_s > INFLATE_ON_LOOP_S
+        return chunk.inflating is not None or chunk.needs_application
 
-    async def pause(self, part: Chunk) -> None:
-        """Let others run: the application, a thread that decompresses, or once round the loop."""
-        if part.needs_application:
-            # Imported where it is used: most consumers have nothing that waits.
-            from aiokafka_lite.consumer.buffer.application import work_on
+    def _is_slice_used_up(self) -> bool:
+        """Look at the clock, and say whether the loop has to run; begins a slice if it has run."""
+        now = self.looked_at = self._loop.time()
+        if self._slice_ends_at is None:
+            self._slice_ends_at = now + self.slice_s
+            return False
+        return now >= self._slice_ends_at
 
+    async def pause(self, chunk: Chunk) -> None:
+        """Let others run: the application, a thread that decompresses, or once round the loop.
+
+        Raises:
+            IllegalStateError: The application's code, called from here, has come back for records.
+            Exception: What `on_bad_record` raised; the next get calls it again.
+        """
+        if chunk.needs_application:
             # The time counts towards max_poll_interval_ms: who hangs here waits for no records.
             self._state.leave_get(self._loop.time())
             try:
-                await work_on(part, self._line, self._poison, self._slice)
+                await self._await_application(chunk)
             finally:
                 self._state.resume_get()
-            self._slice.look()
+        elif not self.has_to_wait(chunk):
+            await self.let_others_run()
+        else:
+            if chunk.inflating is None:
+                chunk.begin_inflating(self._loop.run_in_executor(None, chunk.inflate))
+            while (inflating := chunk.inflating) is not None:
+                # Shielded: a cancelled get must not leave the thread working on a set that the
+                # next get decodes meanwhile. That one waits for the same future.
+                await asyncio.shield(inflating)
+                if chunk.inflating is inflating:
+                    chunk.end_inflating()
+                self.renew_slice()
+        # A pause is no part of what is decoded after it.
+        self.looked_at = self._loop.time()
+
+    async def _await_application(self, chunk: Chunk) -> None:
+        """Do what a chunk waits for, or some of it, or wait for the get that does."""
+        task = asyncio.current_task()
+        if chunk.work is not None:
+            if chunk.work.task is task:
+                raise IllegalStateError(
+                    f"a deserialiser, or on_bad_record, asks for records of {chunk.partition.tp}, "
+                    "which wait for what it returns"
+                )
+            await chunk.work.is_done.wait()
             return
-        if part.inflating is None and part.inflate_estimate_s > INFLATE_ON_LOOP_S:
-            part.inflating = self._loop.run_in_executor(None, part.inflate)
-        if part.inflating is None:
-            await self._slice.let_others_run()
-        while (inflating := part.inflating) is not None:
-            # Shielded: a cancelled get must not leave the thread working on a set that the
-            # next get decodes meanwhile. That one waits for the same future.
-            await asyncio.shield(inflating)
-            if part.inflating is inflating:
-                part.inflating = None
-            self._slice.renew()
-        self._slice.look()
+        work = chunk.work = ApplicationWork(task, Event())
+        try:
+            if (error := chunk.failure) is not None:
+                chunk.begin_deciding()
+                await self._errors.decide(chunk, error)
+            elif (awaited := chunk.delivery.awaited) is not None:
+                # Imported where it is used: most consumers have nothing that waits.
+                from aiokafka_lite.consumer.buffer.deserialising import deserialise
+
+                chunk.begin_deserialising()
+                await deserialise(chunk, awaited, self)
+        finally:
+            chunk.end_work()
+            work.is_done.set()

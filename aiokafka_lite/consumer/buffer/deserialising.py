@@ -2,8 +2,8 @@
 
 Those that never wait are called where records are decoded (`Deserialize`). As soon as one of the
 two may wait, both are left to `AwaitedDeserialising`, which the gets await before a record can be
-handed out. It changes no record: what it made is put into the records in one go, after its last
-await, so that a get may be cancelled at any.
+handed out (`deserialise`). It changes no record: what it made is put into the records in one go,
+after its last await, so that a get may be cancelled at any.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeGuard
 
 from aiokafka_lite.deserializers import (
     AsyncDeserializer,
@@ -23,6 +23,10 @@ from aiokafka_lite.deserializers import (
 )
 from aiokafka_lite.errors import DeserializationError, DeserializerUnavailableError, KafkaError
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.buffer.chunk import Chunk
+    from aiokafka_lite.consumer.buffer.decode import Decoder
 
 Record: TypeAlias = ConsumerRecord
 Deserialize = Callable[[Record], None]
@@ -96,6 +100,22 @@ class AwaitedDeserialising:
         elif keys.error is not None and done == len(keys.values):
             error = bad_record(records[done], keys.error, is_key=True)
         return Converted(tuple(zip(keys.values[:done], values.values, strict=True)), error)
+
+
+async def deserialise(chunk: Chunk, awaited: AwaitedDeserialising, decoder: Decoder) -> None:
+    """Deserialise what a chunk has decoded, until an error, or until it takes its time."""
+    loop = asyncio.get_running_loop()
+    while chunk.failure is None and chunk.raw:
+        began = loop.time()
+        converted = await awaited.convert(chunk.raw[: awaited.max_records])
+        if not chunk.is_current:
+            return
+        chunk.accept(converted)
+        now = loop.time()
+        if chunk.decoded and now - began > decoder.slice_s:
+            return  # those that are there need not wait for the others
+        if now >= decoder.begin_slice():
+            await decoder.let_others_run()
 
 
 async def _convert_field(

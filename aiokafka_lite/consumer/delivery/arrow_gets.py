@@ -9,16 +9,14 @@ batch; the next get begins with the pause.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import Self
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.buffer.buffer import Buffer
+from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Span
 from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
-from aiokafka_lite.consumer.delivery.ready import ReadyRecords
-from aiokafka_lite.errors import ConsumerStoppedError, KafkaError
+from aiokafka_lite.consumer.buffer.decode import Decoder
+from aiokafka_lite.errors import ConsumerStoppedError
 from aiokafka_lite.records.arrow import DEFAULT_SCHEMA, ArrowColumns
 
 if TYPE_CHECKING:
@@ -29,21 +27,70 @@ DEFAULT_MAX_ROWS: Final = 65_536
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
 
 
+class Rows:
+    """A sink: the records of all partitions as rows of one batch."""
+
+    is_for_one: Final = False
+    decodes: Final = True
+
+    def __init__(self, arrow: ArrowColumns) -> None:
+        self._arrow = arrow
+        self._columns = arrow.columns
+        self.count = 0
+        self.batch: pa.RecordBatch | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a batch is made already, or is as large as one may be."""
+        return self.batch is not None or (self.count > 0 and self._columns.is_full)
+
+    def take(self, chunk: Chunk, limit: int | None, decoder: Decoder) -> Span | None:
+        """Add up to `limit` rows of a chunk, as many as there are before a pause is due."""
+        if limit is None:
+            raise AssertionError("rows are never without a limit")
+        if self.batch is not None or (chunk.decoded and self.count):
+            return None  # it is for the next batch
+        if chunk.decoded:
+            return self._take_decoded(chunk, limit)
+        columns, before = self._columns, self._columns.rows
+        first_offset: int | None = None
+        while (missing := limit - (columns.rows - before)) > 0 and decoder.fill(
+            chunk, columns, missing
+        ):
+            if first_offset is None:
+                first_offset = columns.first_offset
+        self.count = columns.rows
+        return None if first_offset is None else Span(first_offset, chunk.position_after)
+
+    def _take_decoded(self, chunk: Chunk, limit: int) -> Span:
+        """Take what was decoded record by record, for another get, and is left over."""
+        records = chunk.decoded[:limit]
+        records = records[: _count_within(records, MAX_BATCH_BYTES)]
+        self.batch = self._arrow.from_records(records)
+        self.count = len(records)
+        chunk.pop(self.count)
+        return Span(
+            records[0].offset, records[-1].offset + 1 if chunk.decoded else chunk.position_after
+        )
+
+    def finish(self) -> None:
+        """Make a batch of the rows."""
+        if self._columns.rows:
+            self.batch = self._arrow.finish()
+
+    def clear(self) -> None:
+        """Drop the rows."""
+        self._columns.clear()
+        self.count = 0
+        self.batch = None
+
+
 class ArrowGets:
     """What `poll_arrow` and `batches` do."""
 
-    def __init__(
-        self,
-        state: SubscriptionState,
-        buffer: Buffer,
-        ready: ReadyRecords,
-        max_rows: int | None,
-    ) -> None:
+    def __init__(self, buffer: Buffer, max_rows: int | None) -> None:
         self._max_rows = max_rows or DEFAULT_MAX_ROWS
-        self._state = state
         self._buffer = buffer
-        self._ready = ready
-        self._loop = asyncio.get_running_loop()
         self._latest: ArrowColumns | None = None
 
     def columns(self, schema: pa.Schema | None) -> ArrowColumns:
@@ -68,101 +115,9 @@ class ArrowGets:
         self, arrow: ArrowColumns, timeout_s: float | None, max_rows: int | None
     ) -> pa.RecordBatch:
         """Return the next rows; an empty batch when the time is up first."""
-        max_rows = max_rows or self._max_rows
-        loop = self._loop
-        deadline = None if timeout_s is None else loop.time() + timeout_s
-        self._ready.close()
-        self._state.enter_get()
-        try:
-            if timeout_s is not None and timeout_s <= 0 and not self._buffer.line.is_any_served(()):
-                # A loop of gets that never wait must not keep the fetchers from working.
-                await asyncio.sleep(0)
-            while await self._buffer.wait((), deadline):
-                part = await self._buffer.first_in_line(())
-                # Another task's get may have opened a share meanwhile.
-                self._ready.close()
-                if part is None:
-                    continue
-                if part.decoded:
-                    return self._pop_decoded(part, arrow, max_rows)
-                batch = self._pop(arrow, max_rows)
-                if batch is not None:
-                    return batch
-            return arrow.empty()
-        finally:
-            self._state.leave_get(loop.time())
-
-    def _pop_decoded(self, part: Chunk, arrow: ArrowColumns, max_rows: int) -> pa.RecordBatch:
-        """Hand out what was decoded record by record, for another get, and is left over."""
-        count = _count_within(part.decoded[:max_rows], MAX_BATCH_BYTES)
-        batch = arrow.from_records(part.decoded[:count])
-        self._buffer.pop((part.partition.tp,), count)
-        return batch
-
-    def _pop(self, arrow: ArrowColumns, max_rows: int) -> pa.RecordBatch | None:
-        """Hand out rows, as many as there are before a pause is due.
-
-        Raises:
-            KafkaError: What stands first in line, or alone.
-        """
-        filled: list[tuple[Chunk, int | None]] = []
-        failed: tuple[Chunk, KafkaError] | None = None
-        is_alone = True  # what has failed: nothing else is in line
-        batch: pa.RecordBatch | None = None
-        buffer, columns = self._buffer, arrow.columns
-        line = buffer.line.front(max_rows)
-        try:
-            for parts in line:
-                before = columns.rows
-                self._fill(parts, arrow, max_rows, filled)
-                front = filled[-1][0]  # all ahead of it are exhausted
-                if front.error is not None and columns.rows == before:
-                    failed = failed or (front, front.error)
-                    if parts is line[0]:
-                        break
-                elif not front.is_exhausted:
-                    is_alone = False
-                if columns.rows >= max_rows or columns.is_full or buffer.is_over_budget:
-                    break
-            if row_count := columns.rows:
-                batch = arrow.finish()
-                self._state.record_count += row_count
-        except BaseException:
-            # As from a lack of memory: nothing is handed out, all is fetched again.
-            columns.clear()
-            for part, _ in filled:
-                self._state.refetch(part.partition)
-            raise
-        for part, first_offset in filled:
-            buffer.hand_out_rows(part, first_offset)
-        if filled:
-            buffer.keep_to_budget(filled[-1][0])
-        if batch is not None:
-            buffer.end_turn(line[0][0].partition)
-        elif failed is not None and is_alone:
-            buffer.poison.fail(*failed)
-        return batch
-
-    def _fill(
-        self,
-        parts: Sequence[Chunk],
-        arrow: ArrowColumns,
-        max_rows: int,
-        filled: list[tuple[Chunk, int | None]],
-    ) -> None:
-        """Fill columns from a partition's shares; note from which, and their first offsets."""
-        columns = arrow.columns
-        for part in parts:
-            first_offset: int | None = None
-            filled.append((part, None))
-            while columns.rows < max_rows and self._buffer.fill(
-                part, columns, max_rows - columns.rows
-            ):
-                if first_offset is None:
-                    first_offset = columns.first_offset
-            filled[-1] = (part, first_offset)
-            if not part.is_exhausted:
-                return
+        rows = Rows(arrow)
+        await self._buffer.take(rows, Limits((), timeout_s, max_rows or self._max_rows))
+        return arrow.empty() if rows.batch is None else rows.batch
 
 
 class ArrowBatches:

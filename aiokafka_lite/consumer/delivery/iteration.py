@@ -1,10 +1,137 @@
-"""Which of the two implementations of the per-message path runs."""
+"""The records that `async for` and `getone` hand out one by one, from a list decoded in one go.
+
+Per message only a cursor over that list moves, and looks at the clock now and then; which of its
+two implementations runs is found out here. How far the application got is worked out from the
+cursor when somebody asks (`settle`), and whatever makes the records worthless, or not to be handed
+out now, closes it.
+"""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.buffer.buffer import Buffer, Span, Wanted
+from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
+from aiokafka_lite.consumer.buffer.decode import TIME_SLICE_S, Decoder
 
 try:
     from aiokafka_lite.consumer.delivery._iteration import RecordCursor, RecordIterator
 except ModuleNotFoundError:  # the extension is not built: the same classes in plain Python
     from aiokafka_lite.consumer.delivery._iteration_py import RecordCursor, RecordIterator
 
-__all__ = ["RecordCursor", "RecordIterator"]
+__all__ = ["ReadyRecords", "RecordCursor", "RecordIterator"]
+
+
+class ReadyRecords:
+    """A sink: what one chunk has decoded, while it is handed out message by message.
+
+    The chunk stays in the buffer, which has it brought back (`close`) before another get takes
+    anything.
+    """
+
+    # Nothing counts as taken before the application has been handed it.
+    count: Final = 0
+    is_for_one: Final = True
+    decodes: Final = False
+
+    def __init__(self, state: SubscriptionState, buffer: Buffer) -> None:
+        # The per-message path knows nothing but this.
+        self.cursor = RecordCursor(asyncio.get_running_loop().time, TIME_SLICE_S)
+        self._chunk: Chunk | None = None
+        self._settled_count = 0
+        self._state = state
+        self._buffer = buffer
+        buffer.on_take(self.close)
+        state.set_settler(self.settle)
+        state.observers.on_discard(self._discard)
+        state.observers.on_partition_change(self._park_if_paused)
+        state.gate.on_change(self.close)
+
+    # --- What the buffer asks -------------------------------------------------------------
+    @property
+    def is_full(self) -> bool:
+        """Whether a chunk is open."""
+        return self._chunk is not None
+
+    def take(self, chunk: Chunk, limit: int | None, decoder: Decoder) -> Span | None:
+        """Hand out what a chunk has decoded, until the time slice ends."""
+        if chunk.decoded:
+            self._chunk = chunk
+            self.cursor.open(chunk.decoded, decoder.begin_slice())
+        return None
+
+    def finish(self) -> None:
+        """Do nothing: the chunk is open."""
+
+    def clear(self) -> None:
+        """Forget the chunk."""
+        self._chunk = None
+        self._settled_count = 0
+        self.cursor.close()
+
+    # --- What the gets ask ----------------------------------------------------------------
+    def next(self, wanted: Wanted) -> Record | None:
+        """Return the next record, if it is of a wanted partition and the time is not up."""
+        return self.cursor.take() if self._is_of(wanted) else None
+
+    def has_rest(self, wanted: Wanted) -> bool:
+        """Whether records of a wanted partition are left, though perhaps no time."""
+        return self.cursor.has_rest and self._is_of(wanted)
+
+    def _is_of(self, wanted: Wanted) -> bool:
+        return not wanted or (self._chunk is not None and self._chunk.partition.tp in wanted)
+
+    def sample(self, look: Callable[[Record], None]) -> None:
+        """Show one of the records, if there are any."""
+        if self._chunk is not None:
+            look(self._chunk.decoded[-1])
+
+    async def go_on(self) -> None:
+        """Let others run, and go on with what is open in a new time slice."""
+        self.settle()
+        try:
+            await self._buffer.let_others_run()
+        finally:  # the next get is in a new slice, also when this was cancelled
+            self.cursor.go_on(self._buffer.decoder.begin_slice())
+
+    # --- How far the application got ------------------------------------------------------
+    def settle(self) -> None:
+        """Move position and processed offset to where the application got."""
+        chunk = self._chunk
+        taken_count = self.cursor.taken_count
+        if chunk is None or taken_count == self._settled_count:
+            return
+        self._state.record_count += taken_count - self._settled_count
+        self._settled_count = taken_count
+        decoded = chunk.decoded
+        # The latest get returned this one; all before it has been processed.
+        latest = decoded[taken_count - 1]
+        is_all = taken_count == len(decoded)
+        self._state.begin_get()
+        self._state.hand_out(
+            chunk.partition,
+            latest.offset,
+            chunk.position_after if is_all else latest.offset + 1,
+            chunk.leader_epoch,
+        )
+
+    def close(self) -> None:
+        """Settle, and give the chunk back to the buffer with what was not handed out."""
+        self.settle()
+        chunk, count = self._chunk, self._settled_count
+        if chunk is not None:
+            self.clear()
+            self._buffer.give_back(chunk, count)
+
+    def _discard(self, partition: Cursor) -> None:
+        # Positions were settled before the partition's tag changed.
+        if self._chunk is not None and self._chunk.partition is partition:
+            self.clear()
+
+    def _park_if_paused(self, partition: Cursor) -> None:
+        if partition.is_paused and self._chunk is not None and self._chunk.partition is partition:
+            self.close()

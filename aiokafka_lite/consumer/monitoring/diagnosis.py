@@ -248,8 +248,8 @@ def _held(engine: Engine, running: Running, partition: Cursor) -> Diagnosis | No
 
 def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
     """Say what is buffered: records, or an error that stands before them."""
-    part = engine.buffer.line.first_share(partition)
-    if part is not None and not part.decoded and (error := part.waiting_error) is not None:
+    part = partition.first_chunk
+    if part is not None and not part.decoded and (error := part.error) is not None:
         return Diagnosis(
             Cause.ERROR_WAITS,
             f"the next get raises {error}"

@@ -255,8 +255,8 @@ def _may_be_in_trouble(engine: Engine, running: Running, partition: Cursor) -> b
     node = running.sources.of(partition)
     if node is None or node.error is not None or node.in_flight_since is None:
         return True
-    part = engine.buffer.line.first_share(partition)
-    return part is not None and part.waiting_error is not None
+    part = partition.first_chunk
+    return part is not None and part.error is not None
 
 
 def _remarks(engine: Engine, running: Running) -> Iterator[str]:
