@@ -83,7 +83,7 @@ class ByteBudget:
     @property
     def is_over(self) -> bool:
         """Whether more is held than there may be."""
-        return self.buffered_bytes > self.limit_bytes
+        return self.used_bytes - self.pending_bytes > self.limit_bytes
 
     @property
     def is_tight(self) -> bool:

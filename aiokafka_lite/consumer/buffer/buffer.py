@@ -31,7 +31,7 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.bad_records import ChunkErrors
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
-from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse
+from aiokafka_lite.consumer.buffer.chunk import EXHAUSTED, PACKED, Chunk, FetchedResponse
 from aiokafka_lite.consumer.buffer.decode import AnyDelivery, Decoder
 from aiokafka_lite.consumer.config import DEFAULT_MAX_BUFFERED_BYTES
 from aiokafka_lite.errors import KafkaError
@@ -50,11 +50,6 @@ class Limits(NamedTuple):
     #: Records or rows in all; and of each partition.
     max_records: int | None = None
     max_of_each: int | None = None
-
-    @property
-    def most_of_one(self) -> int | None:
-        """How much it takes of one partition."""
-        return self.max_records if self.max_of_each is None else self.max_of_each
 
 
 class Span(NamedTuple):
@@ -127,6 +122,8 @@ class Buffer:
         self._on_sought = on_sought or _do_nothing
         # Called before a get takes anything: see `on_take`.
         self._close_reader = _do_nothing
+        # The chunk that is read record by record; it may have been dropped since.
+        self._lent: Chunk | None = None
         self.delivery = delivery
         self._asks_application = delivery.asks_application
         self._budget = budget
@@ -185,7 +182,7 @@ class Buffer:
 
     def can_serve(self, wanted: Wanted) -> bool:
         """Whether there is something to hand out or raise, of all partitions if none are named."""
-        return bool(self._in_turn(wanted, 1))
+        return bool(self._in_order(wanted, 1))
 
     def _has_decoded(self, wanted: Wanted) -> bool:
         """Whether a get of these partitions would be handed something without decoding."""
@@ -198,23 +195,22 @@ class Buffer:
         return False
 
     # --- Whose turn it is -----------------------------------------------------------------
-    def _in_turn(self, wanted: Wanted, most: int | None) -> list[Cursor]:
-        """Return the first `most` partitions that may be served, of those wanted."""
+    def _in_order(self, wanted: Wanted, most: int | None) -> list[Cursor]:
+        """Return the first `most` partitions that may be served, of those wanted.
+
+        When memory is short, what takes none comes first.
+        """
         found: list[Cursor] = []
         if self._state.gate.holds:
             return found
+        # Most consumers read nothing that has to be decompressed: then it is never tight.
+        is_tight = self._budget.headroom_bytes > 0 and self._budget.is_tight
         for partition in self._turns:
             if not partition.is_paused and (not wanted or partition.tp in wanted):
                 found.append(partition)
-                if len(found) == most:
+                if len(found) == most and not is_tight:
                     break
-        return found
-
-    def _in_order(self, wanted: Wanted, most: int | None) -> list[Cursor]:
-        """Do the same; but when memory is short, what takes none comes first."""
-        if not self._budget.is_tight:
-            return self._in_turn(wanted, most)
-        return list(islice(_light_first(self._in_turn(wanted, None)), most))
+        return list(islice(_light_first(found), most)) if is_tight else found
 
     def _first(self, wanted: Wanted) -> Chunk | None:
         """Return the chunk that a get looks at first."""
@@ -386,7 +382,8 @@ class Buffer:
         """
         wanted, timeout_s = limits.wanted, limits.timeout_s
         deadline = None if timeout_s is None else self._loop.time() + timeout_s
-        self._close_reader()
+        if self._lent is not None:
+            self._close_reader()
         self._state.enter_get()
         try:
             if timeout_s is not None and timeout_s <= 0 and not self.can_serve(wanted):
@@ -400,8 +397,8 @@ class Buffer:
                 else:
                     # A get that does not wait takes all that is buffered: only decoding takes time.
                     await self.decode(limits, deadline if timeout_s else None, sink.is_for_one)
-                # Another task's get may have opened a chunk meanwhile.
-                self._close_reader()
+                if self._lent is not None:  # by another task's get, meanwhile
+                    self._close_reader()
                 if self._hand_out(sink, limits):
                     return True
             return False
@@ -439,7 +436,7 @@ class Buffer:
         self._raise_if_unusable()
         if also_raise is not None:
             also_raise()
-        while not self.can_serve(wanted):
+        while not self._in_order(wanted, 1):
             if not may_be_lost and not self._state.has_any(wanted):
                 return False
             # Whatever else is buffered is of no use to this get, and must not keep the sources
@@ -495,7 +492,7 @@ class Buffer:
         # What an earlier get has left is handed out before the application is awaited again.
         may_work = is_for_one or not self._asks_application or not self._has_decoded(wanted)
         while (chunk := self._decode_to_pause(limits, deadline, is_for_one)) is not None:
-            is_work = chunk.needs_application
+            is_work = self._asks_application and chunk.needs_application
             if is_work and not (may_work and self._may_work_on(chunk, wanted, is_for_one)):
                 break
             paused_at = self._loop.time()
@@ -520,7 +517,9 @@ class Buffer:
                 self._mark_taken(response)
             if is_for_one and chunk.decoded:
                 return None
-            while chunk.can_decode and (limit is None or len(chunk.decoded) < limit):
+            while (limit is None or len(chunk.decoded) < limit) and (
+                chunk.state is PACKED or chunk.can_decode
+            ):
                 if decoder.needs_pause(chunk):
                     return chunk
                 if has_decoded and deadline is not None and decoder.looked_at >= deadline:
@@ -539,7 +538,8 @@ class Buffer:
 
     def _to_decode(self, limits: Limits, is_for_one: bool) -> Iterator[tuple[Chunk, int | None]]:
         """Yield chunks in the order of turns, and how many records each should hold then."""
-        left, each = limits.max_records, limits.most_of_one
+        left = limits.max_records
+        each = left if limits.max_of_each is None else limits.max_of_each
         # Deserialisers may do as they please: what they change is met in what was buffered.
         for partition in self._in_order(limits.wanted, 1 if is_for_one else left):
             missing = each if left is None or each is None else min(left, each)
@@ -576,7 +576,7 @@ class Buffer:
 
     async def _pause(self, chunk: Chunk) -> None:
         """Let others run before more of a chunk is decoded."""
-        is_work = chunk.needs_application
+        is_work = self._asks_application and chunk.needs_application
         try:
             await self.decoder.pause(chunk)
         except BaseException:
@@ -595,7 +595,8 @@ class Buffer:
         Raises:
             KafkaError: What stands first in turn, or alone.
         """
-        most, each = limits.max_records, limits.most_of_one
+        most = limits.max_records
+        each = most if limits.max_of_each is None else limits.max_of_each
         served: list[Cursor] = []
         taken: list[tuple[Chunk, Span | None]] = []
         failed: Chunk | None = None
@@ -611,6 +612,7 @@ class Buffer:
                     served.append(partition)
                 if sink.is_full or sink.count == most:
                     is_enough = True
+                    self._lent = chunk if sink.is_for_one else None
                     break
                 if sink.count == before:
                     if chunk.failure is not None:
@@ -629,8 +631,9 @@ class Buffer:
                 self._state.refetch(chunk.partition)
             raise
         self._move_positions(taken)
-        for partition in served if is_enough else served[:1]:
-            self._end_turn(partition)
+        if len(self._turns) > 1:
+            for partition in served if is_enough else served[:1]:
+                self._end_turn(partition)
         self._state.record_count += sink.count
         if sink.count or is_enough:
             if sink.decodes:
@@ -654,7 +657,8 @@ class Buffer:
             left = None if limit is None else limit - (sink.count - before)
             span = sink.take(chunk, left, self.decoder)
             taken.append((chunk, span))
-            if not chunk.is_exhausted:
+            # Of what was taken from, decoding has looked what comes next.
+            if (span is not None and chunk.state is PACKED) or not chunk.is_exhausted:
                 return chunk
         return chunks[-1]
 
@@ -667,7 +671,7 @@ class Buffer:
                 self._state.hand_out(
                     chunk.partition, span.first_offset, span.position, chunk.leader_epoch
                 )
-            if chunk.is_exhausted:
+            if chunk.state is EXHAUSTED and not chunk.decoded:
                 self._finish(chunk)
 
     def _keep_to_budget_of_rows(self, taken: list[tuple[Chunk, Span | None]]) -> None:
@@ -678,6 +682,7 @@ class Buffer:
 
     def give_back(self, chunk: Chunk, count: int) -> None:
         """Take back a chunk that was read record by record; the first `count` were handed out."""
+        self._lent = None
         chunk.pop(count)
         if chunk.is_exhausted and chunk is chunk.partition.first_chunk:
             self._finish(chunk)

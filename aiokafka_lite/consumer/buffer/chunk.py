@@ -219,7 +219,7 @@ class Chunk:
         if self.decoded:
             return False
         if self.state is PACKED:
-            self._go_on()
+            self._go_on()  # perhaps nobody has looked yet what there is
         return self.state is EXHAUSTED
 
     @property

@@ -236,11 +236,13 @@ class Decoder:
         The first rows are added however much of the time slice is used up: the get that asks for
         them has paused if it had to.
         """
-        if chunk.state is not PACKED or self.has_to_wait(chunk):
+        if chunk.state is not PACKED:
             return 0
         if columns.rows:
-            if self._is_slice_used_up():
+            if self.needs_pause(chunk):
                 return 0
+        elif self._has_to_wait(chunk):
+            return 0
         else:
             self.looked_at = self._loop.time()
         added = chunk.fill(columns, min(self._run_length * ROWS_A_RECORD, max_rows))
@@ -260,22 +262,23 @@ class Decoder:
 
     # --- Pauses ---------------------------------------------------------------------------
     def needs_pause(self, chunk: Chunk) -> bool:
-        """Whether the loop has to run before more of a chunk is decoded."""
-        return self.has_to_wait(chunk) or self._is_slice_used_up()
+        """Whether the loop has to run before more of a chunk is decoded.
 
-    def has_to_wait(self, chunk: Chunk) -> bool:
-        """Whether a worker thread, or the application, works on what comes next, or has to."""
-        if chunk.state is PACKED:
-            return chunk.inflate_estimate_s > INFLATE_ON_LOOP_S
-        return chunk.inflating is not None or chunk.needs_application
-
-    def _is_slice_used_up(self) -> bool:
-        """Look at the clock, and say whether the loop has to run; begins a slice if it has run."""
+        Look at the clock, and begin a slice if the loop has just run.
+        """
+        if self._has_to_wait(chunk):
+            return True
         now = self.looked_at = self._loop.time()
         if self._slice_ends_at is None:
             self._slice_ends_at = now + self.slice_s
             return False
         return now >= self._slice_ends_at
+
+    def _has_to_wait(self, chunk: Chunk) -> bool:
+        """Whether a worker thread, or the application, works on what comes next, or has to."""
+        if chunk.state is PACKED:
+            return chunk.inflate_estimate_s > INFLATE_ON_LOOP_S
+        return chunk.inflating is not None or chunk.needs_application
 
     async def pause(self, chunk: Chunk) -> None:
         """Let others run: the application, a thread that decompresses, or once round the loop.
@@ -291,7 +294,7 @@ class Decoder:
                 await self._await_application(chunk)
             finally:
                 self._state.resume_get()
-        elif not self.has_to_wait(chunk):
+        elif not self._has_to_wait(chunk):
             await self.let_others_run()
         else:
             if chunk.inflating is None:

@@ -114,12 +114,16 @@ class Gets:
             IllegalStateError: The last of the partitions was taken away meanwhile.
         """
         ready = self._ready
-        while (record := ready.next(wanted)) is None:
+        record = ready.next(wanted)
+        while record is None:
             if ready.has_rest(wanted):  # but the time slice is used up
                 await ready.go_on()
+                record = ready.next(wanted)
                 continue
             if not await self._buffer.take(ready, Limits(wanted, None, self._cached_records)):
                 for tp in wanted:  # none of them is assigned any more
                     self._state.partition(tp)
-            ready.sample(self._fit_to_caches)
+            record = ready.next(wanted)
+            if record is not None:
+                self._fit_to_caches(record)
         return record

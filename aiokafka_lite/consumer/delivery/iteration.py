@@ -9,7 +9,6 @@ out now, closes it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
@@ -42,6 +41,8 @@ class ReadyRecords:
         # The per-message path knows nothing but this.
         self.cursor = RecordCursor(asyncio.get_running_loop().time, TIME_SLICE_S)
         self._chunk: Chunk | None = None
+        # Whether a chunk is open.
+        self.is_full = False
         self._settled_count = 0
         self._state = state
         self._buffer = buffer
@@ -52,15 +53,11 @@ class ReadyRecords:
         state.gate.on_change(self.close)
 
     # --- What the buffer asks -------------------------------------------------------------
-    @property
-    def is_full(self) -> bool:
-        """Whether a chunk is open."""
-        return self._chunk is not None
-
     def take(self, chunk: Chunk, limit: int | None, decoder: Decoder) -> Span | None:
         """Hand out what a chunk has decoded, until the time slice ends."""
         if chunk.decoded:
             self._chunk = chunk
+            self.is_full = True
             self.cursor.open(chunk.decoded, decoder.begin_slice())
         return None
 
@@ -70,25 +67,21 @@ class ReadyRecords:
     def clear(self) -> None:
         """Forget the chunk."""
         self._chunk = None
+        self.is_full = False
         self._settled_count = 0
         self.cursor.close()
 
     # --- What the gets ask ----------------------------------------------------------------
     def next(self, wanted: Wanted) -> Record | None:
         """Return the next record, if it is of a wanted partition and the time is not up."""
-        return self.cursor.take() if self._is_of(wanted) else None
+        return None if wanted and not self._is_of(wanted) else self.cursor.take()
 
     def has_rest(self, wanted: Wanted) -> bool:
         """Whether records of a wanted partition are left, though perhaps no time."""
-        return self.cursor.has_rest and self._is_of(wanted)
+        return self.cursor.has_rest and (not wanted or self._is_of(wanted))
 
     def _is_of(self, wanted: Wanted) -> bool:
-        return not wanted or (self._chunk is not None and self._chunk.partition.tp in wanted)
-
-    def sample(self, look: Callable[[Record], None]) -> None:
-        """Show one of the records, if there are any."""
-        if self._chunk is not None:
-            look(self._chunk.decoded[-1])
+        return self._chunk is not None and self._chunk.partition.tp in wanted
 
     async def go_on(self) -> None:
         """Let others run, and go on with what is open in a new time slice."""
