@@ -32,7 +32,7 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.bad_records import ChunkErrors
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.chunk import EXHAUSTED, PACKED, Chunk, FetchedResponse
-from aiokafka_lite.consumer.buffer.decode import AnyDelivery, Decoder
+from aiokafka_lite.consumer.buffer.decode import AnyDelivery, ChunkDecoder
 from aiokafka_lite.consumer.config import DEFAULT_MAX_BUFFERED_BYTES
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
@@ -52,14 +52,14 @@ class Limits(NamedTuple):
     max_of_each: int | None = None
 
 
-class Span(NamedTuple):
+class Taken(NamedTuple):
     """What a sink took of a chunk: the first offset, and the position behind."""
 
     first_offset: int
     position: int
 
 
-class Sink(Protocol):
+class RecordSink(Protocol):
     """Where a get's records go. Between its calls for one get nothing is awaited."""
 
     @property
@@ -78,7 +78,7 @@ class Sink(Protocol):
     def decodes(self) -> bool:
         """Whether it takes what is not decoded yet, by `decoder.fill`."""
 
-    def take(self, chunk: Chunk, limit: int | None, decoder: Decoder) -> Span | None:
+    def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
         """Take up to `limit` records of a chunk; None: none were taken, or none yet."""
 
     def finish(self) -> None:
@@ -131,7 +131,7 @@ class Buffer:
         self._most_held_bytes = most_held_bytes
         self._loop = asyncio.get_running_loop()
         self._errors = ChunkErrors(state, self._add_substitute)
-        self.decoder = Decoder(state, self._errors, delivery)
+        self.decoder = ChunkDecoder(state, self._errors, delivery)
         # The partitions of which something is buffered, in the order of their turns.
         self._turns: dict[Cursor, None] = {}
         # The gets that wait, with what each is about, none for all; the oldest comes first.
@@ -358,7 +358,7 @@ class Buffer:
 
     # --- take -----------------------------------------------------------------------------
     async def take(
-        self, sink: Sink, limits: Limits, also_raise: Callable[[], None] | None = None
+        self, sink: RecordSink, limits: Limits, also_raise: Callable[[], None] | None = None
     ) -> bool:
         """Wait for records, decode them, and let a sink take them.
 
@@ -587,7 +587,7 @@ class Buffer:
         self._raise_if_unusable()
 
     # --- hand out -------------------------------------------------------------------------
-    def _hand_out(self, sink: Sink, limits: Limits) -> bool:
+    def _hand_out(self, sink: RecordSink, limits: Limits) -> bool:
         """Let a sink take from one partition after the other, and move the positions behind it.
 
         Partitions that were served go to the end of the turns, if the limit left some unserved.
@@ -598,7 +598,7 @@ class Buffer:
         most = limits.max_records
         each = most if limits.max_of_each is None else limits.max_of_each
         served: list[Cursor] = []
-        taken: list[tuple[Chunk, Span | None]] = []
+        taken: list[tuple[Chunk, Taken | None]] = []
         failed: Chunk | None = None
         is_alone, is_enough = True, False
         try:
@@ -646,9 +646,9 @@ class Buffer:
     def _take_from(
         self,
         partition: Cursor,
-        sink: Sink,
+        sink: RecordSink,
         limit: int | None,
-        taken: list[tuple[Chunk, Span | None]],
+        taken: list[tuple[Chunk, Taken | None]],
     ) -> Chunk:
         """Let a sink take up to `limit` of a partition; return the chunk that it came to."""
         before = sink.count
@@ -662,7 +662,7 @@ class Buffer:
                 return chunk
         return chunks[-1]
 
-    def _move_positions(self, taken: Iterable[tuple[Chunk, Span | None]]) -> None:
+    def _move_positions(self, taken: Iterable[tuple[Chunk, Taken | None]]) -> None:
         """Move the positions behind what was taken, and let go of chunks that are used up."""
         for chunk, span in taken:
             if span is not None:
@@ -674,7 +674,7 @@ class Buffer:
             if chunk.state is EXHAUSTED and not chunk.decoded:
                 self._finish(chunk)
 
-    def _keep_to_budget_of_rows(self, taken: list[tuple[Chunk, Span | None]]) -> None:
+    def _keep_to_budget_of_rows(self, taken: list[tuple[Chunk, Taken | None]]) -> None:
         """Make up for what was decompressed for rows; end a slice that is half used up."""
         if taken and self._budget.is_over:
             self._keep_to_budget(taken[-1][0])

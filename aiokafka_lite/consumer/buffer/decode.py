@@ -173,7 +173,7 @@ class ApplicationWork(NamedTuple):
     is_done: Event
 
 
-class Decoder:
+class ChunkDecoder:
     """Decodes chunks within a time slice, and learns how many records fit between two looks.
 
     The slice is the time that the gets of one consumer, and a loop over its records, have until

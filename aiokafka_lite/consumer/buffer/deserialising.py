@@ -26,7 +26,7 @@ from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Chunk
-    from aiokafka_lite.consumer.buffer.decode import Decoder
+    from aiokafka_lite.consumer.buffer.decode import ChunkDecoder
 
 Record: TypeAlias = ConsumerRecord
 Deserialize = Callable[[Record], None]
@@ -102,7 +102,7 @@ class AwaitedDeserialising:
         return Converted(tuple(zip(keys.values[:done], values.values, strict=True)), error)
 
 
-async def deserialise(chunk: Chunk, awaited: AwaitedDeserialising, decoder: Decoder) -> None:
+async def deserialise(chunk: Chunk, awaited: AwaitedDeserialising, decoder: ChunkDecoder) -> None:
     """Deserialise what a chunk has decoded, until an error, or until it takes its time."""
     loop = asyncio.get_running_loop()
     while chunk.failure is None and chunk.raw:

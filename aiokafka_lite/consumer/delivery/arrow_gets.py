@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import Self
-from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Span
+from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Taken
 from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
-from aiokafka_lite.consumer.buffer.decode import Decoder
+from aiokafka_lite.consumer.buffer.decode import ChunkDecoder
 from aiokafka_lite.errors import ConsumerStoppedError
 from aiokafka_lite.records.arrow import DEFAULT_SCHEMA, ArrowColumns
 
@@ -44,7 +44,7 @@ class Rows:
         """Whether a batch is made already, or is as large as one may be."""
         return self.batch is not None or (self.count > 0 and self._columns.is_full)
 
-    def take(self, chunk: Chunk, limit: int | None, decoder: Decoder) -> Span | None:
+    def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
         """Add up to `limit` rows of a chunk, as many as there are before a pause is due."""
         if limit is None:
             raise AssertionError("rows are never without a limit")
@@ -60,16 +60,16 @@ class Rows:
             if first_offset is None:
                 first_offset = columns.first_offset
         self.count = columns.rows
-        return None if first_offset is None else Span(first_offset, chunk.position_after)
+        return None if first_offset is None else Taken(first_offset, chunk.position_after)
 
-    def _take_decoded(self, chunk: Chunk, limit: int) -> Span:
+    def _take_decoded(self, chunk: Chunk, limit: int) -> Taken:
         """Take what was decoded record by record, for another get, and is left over."""
         records = chunk.decoded[:limit]
         records = records[: _count_within(records, MAX_BATCH_BYTES)]
         self.batch = self._arrow.from_records(records)
         self.count = len(records)
         chunk.pop(self.count)
-        return Span(
+        return Taken(
             records[0].offset, records[-1].offset + 1 if chunk.decoded else chunk.position_after
         )
 

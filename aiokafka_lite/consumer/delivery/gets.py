@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Span, Wanted
+from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
-from aiokafka_lite.consumer.buffer.decode import Decoder
+from aiokafka_lite.consumer.buffer.decode import ChunkDecoder
 from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
 from aiokafka_lite.structs import TopicPartition
 
@@ -36,7 +36,7 @@ class Lists:
         self.by_partition: dict[TopicPartition, list[Record]] = {}
         self.count = 0
 
-    def take(self, chunk: Chunk, limit: int | None, decoder: Decoder) -> Span | None:
+    def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
         """Take up to `limit` decoded records of a chunk."""
         if not chunk.decoded or limit == 0:
             return None
@@ -45,7 +45,7 @@ class Lists:
         tp = chunk.partition.tp
         earlier = self.by_partition.get(tp)
         self.by_partition[tp] = records if earlier is None else earlier + records
-        return Span(
+        return Taken(
             records[0].offset, records[-1].offset + 1 if chunk.decoded else chunk.position_after
         )
 

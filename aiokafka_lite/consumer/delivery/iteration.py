@@ -13,9 +13,9 @@ from typing import Final
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.buffer.buffer import Buffer, Span, Wanted
+from aiokafka_lite.consumer.buffer.buffer import Buffer, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
-from aiokafka_lite.consumer.buffer.decode import TIME_SLICE_S, Decoder
+from aiokafka_lite.consumer.buffer.decode import TIME_SLICE_S, ChunkDecoder
 
 try:
     from aiokafka_lite.consumer.delivery._iteration import RecordCursor, RecordIterator
@@ -53,7 +53,7 @@ class ReadyRecords:
         state.gate.on_change(self.close)
 
     # --- What the buffer asks -------------------------------------------------------------
-    def take(self, chunk: Chunk, limit: int | None, decoder: Decoder) -> Span | None:
+    def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
         """Hand out what a chunk has decoded, until the time slice ends."""
         if chunk.decoded:
             self._chunk = chunk
