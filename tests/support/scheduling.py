@@ -22,7 +22,7 @@ SHARE_SPARK: Final = frozenset(
         "planning/test_as_the_connector",
         "test_batch",
         "test_checkpoints",
-        "test_home",
+        "test_spark_home",
         "test_options_alike",
         "test_session",
         "test_snippets",

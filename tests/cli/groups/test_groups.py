@@ -43,6 +43,11 @@ async def topic(kafka: KafkaHandle) -> str:
     return name
 
 
+def usual_ctrl_c() -> None:
+    """Be stopped by Ctrl-C, which programs that run in the background of a script ignore."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("api", ["ConsumerGroupDescribe", "ListGroups", "FindCoordinator"])
 async def test_a_coordinator_that_still_loads_is_waited_for(cli: Running, api: str) -> None:
     async with Broker() as broker:
@@ -151,6 +156,7 @@ async def test_watch_draws_on_a_terminal(kafka: KafkaHandle, topic: str) -> None
         process = await asyncio.create_subprocess_exec(
             *[sys.executable, "-m", "aiokafka_lite", "lag", group, "--watch", "0.05"],
             *["-b", kafka.bootstrap_servers],
+            preexec_fn=usual_ctrl_c,
             stdout=terminal,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "TERM": "xterm", "COLUMNS": "200", "PYTHONWARNINGS": "error"},
@@ -174,6 +180,7 @@ async def test_watch_goes_on_until_ctrl_c(kafka: KafkaHandle, topic: str) -> Non
         process = await asyncio.create_subprocess_exec(
             *[sys.executable, "-m", "aiokafka_lite", "lag", group, "--watch", "0.05"],
             *["-b", kafka.bootstrap_servers],
+            preexec_fn=usual_ctrl_c,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONWARNINGS": "error"},

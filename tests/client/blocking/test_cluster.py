@@ -191,7 +191,7 @@ def test_servers_that_were_never_there_are_given_up_sooner(
     cluster = new_cluster(config, clock=clock, sleep=clock.sleep)
     with pytest.raises(KafkaConnectionError, match="refused"):
         cluster.refresh([])
-    assert 1_008 < clock.now < 1_010
+    assert 1_008 < clock.now < 1_011  # as above, the last attempt may end after the time
 
 
 def test_a_cluster_that_was_reached_before_is_waited_for(
