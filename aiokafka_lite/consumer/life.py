@@ -189,8 +189,6 @@ class Engine:
         self.budget = ByteBudget(config.max_buffered_bytes, self._budget_released)
         self.buffer = Buffer(
             self.state,
-            raise_if_unusable=self.gate.check,
-            on_taken=self._taken,
             on_error=lambda: self._state_changed.set(),
             on_blocked=self._budget_released,
             on_sought=self._sought_changed,
@@ -227,10 +225,6 @@ class Engine:
     def _sought_changed(self) -> None:
         if self.current is not None:
             self.current.sources.choose_anew()
-
-    def _taken(self, node_id: int) -> None:
-        if self.current is not None:
-            self.current.sources.taken(node_id)
 
     def _assignment_changed(self) -> None:
         self._state_changed.set()

@@ -493,6 +493,6 @@ async def test_iterating_ends_when_the_consumer_is_stopped() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     assert not iterating.done()
-    buffers.unusable = ConsumerStoppedError("stopped")
+    buffers.state.gate.die(ConsumerStoppedError("stopped"))
     buffers.buffer.wake()
     assert await iterating == [of(A, 0, 1), of(A, 2)]

@@ -292,7 +292,7 @@ async def test_a_stopped_consumer_wakes_its_gets() -> None:
     buffers = Buffers()
     poll = asyncio.ensure_future(buffers.poll(timeout_s=None))
     await asyncio.sleep(0)
-    buffers.unusable = ConsumerStoppedError("stopped")
+    buffers.state.gate.die(ConsumerStoppedError("stopped"))
     buffers.buffer.wake()
     with pytest.raises(ConsumerStoppedError):
         await poll

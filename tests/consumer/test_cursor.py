@@ -253,7 +253,7 @@ class StandIn:
         self.config = Config()
         self.rng = random.Random(1)
         self.replicas = Replicas()
-        self.buffer = object()
+        self.buffer = self
         self.left_out: set[Cursor] = set()
 
     def is_left_out(self, cursor: Cursor) -> bool:

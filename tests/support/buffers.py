@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from aiokafka_lite import records
 from aiokafka_lite.bad_records import OnBadRecord
 from aiokafka_lite.consumer.assignment.cursor import Cursor
@@ -29,6 +31,16 @@ def batch(first: int, count: int, *, codec: str = "none", size: int = 3) -> byte
     )
 
 
+class FedByHand(NamedTuple):
+    """The source of responses that a test makes; notes which were taken."""
+
+    node_id: int
+    taken: list[int]
+
+    def response_taken(self) -> None:
+        self.taken.append(self.node_id)
+
+
 class Buffers:
     """A buffer with its gets, fed by hand instead of by fetchers."""
 
@@ -44,7 +56,6 @@ class Buffers:
     ) -> None:
         self.state = SubscriptionState()
         self.taken: list[int] = []
-        self.unusable: BaseException | None = None
         self.budget = ByteBudget(budget_bytes, lambda: None)
         config = ConsumerConfig(
             key_deserializer=key_deserializer,
@@ -54,8 +65,6 @@ class Buffers:
         self.delivery = make_delivery(config, self.state.events)
         self.buffer = Buffer(
             self.state,
-            raise_if_unusable=self._raise_if_unusable,
-            on_taken=self.taken.append,
             budget=self.budget,
             delivery=self.delivery,
             most_held_bytes=most_held_bytes,
@@ -65,10 +74,6 @@ class Buffers:
         self.state.assign_from_user(assigned or (A,))
         for tp in self.state.assignment:
             self.state.seek(self.partition(tp), 0)
-
-    def _raise_if_unusable(self) -> None:
-        if self.unusable is not None:
-            raise self.unusable
 
     def partition(self, tp: TopicPartition = A) -> Cursor:
         return self.state.partition(tp)
@@ -91,7 +96,7 @@ class Buffers:
         reservation = self.budget.reserve(size, size)
         assert reservation is not None
         reservation.keep(size)
-        response = FetchedResponse(node_id, reservation)
+        response = FetchedResponse(FedByHand(node_id, self.taken), reservation)
         self.buffer.put(response, [self.part(tp, view, response) for tp, view in views.items()])
         return response
 

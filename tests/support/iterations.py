@@ -117,5 +117,5 @@ def is_in_get(buffers: Buffers) -> bool:
 
 def stop(buffers: Buffers) -> None:
     """Have every get raise from now on that the consumer is stopped."""
-    buffers.unusable = ConsumerStoppedError("stopped")
+    buffers.state.gate.die(ConsumerStoppedError("stopped"))
     buffers.buffer.wake()

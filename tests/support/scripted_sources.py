@@ -252,12 +252,10 @@ class Fetching:
         self.config = ConsumerConfig(**arguments)  # type: ignore[arg-type]
         self.cluster = cluster
         self.state = SubscriptionState()
-        self.scope = TaskScope("fetch")
+        self.scope = TaskScope("fetch", on_failure=self.state.gate.die)
         self.budget = ByteBudget(self.config.max_buffered_bytes, self._released)
         self.buffer = Buffer(
             self.state,
-            raise_if_unusable=self.scope.raise_if_failed,
-            on_taken=lambda node_id: self.sources.taken(node_id),
             on_blocked=self._released,
             on_sought=lambda: self.sources.choose_anew(),
             budget=self.budget,

@@ -63,6 +63,8 @@ class ByteBudget:
         self._claimed_bytes = 0
         # What decompression may take: the most that one batch took so far, half of all at most.
         self.headroom_bytes = 0
+        # Among how many brokers they are shared out.
+        self.source_count = 0
         self._inflated_bytes = 0
         # Who is to get the next bytes: it wants more than is left when others take theirs.
         self._claimant: object = None
@@ -76,9 +78,12 @@ class ByteBudget:
         return self.used_bytes - self.pending_bytes
 
     @property
-    def room_bytes(self) -> int:
-        """What there is for responses as they are received."""
-        return self.limit_bytes - self.headroom_bytes
+    def quota_bytes(self) -> int:
+        """What one response may bring, so that no broker's long poll starves another's.
+
+        Each broker has up to two at a time: one being worked on, one asked for.
+        """
+        return max(1, (self.limit_bytes - self.headroom_bytes) // (2 * max(1, self.source_count)))
 
     @property
     def is_over(self) -> bool:

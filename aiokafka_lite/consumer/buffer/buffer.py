@@ -95,18 +95,15 @@ def _do_nothing() -> None:
 class Buffer:
     """Buffered responses of one consumer, and the gets that take from them.
 
-    `raise_if_unusable` raises what every get has to raise: stopped, or a task has died.
-    `on_taken(node_id)` tells a source that its buffered response was taken, `on_error()` that a
-    partition cannot go on, `on_blocked()` that a get waits though something is buffered: others may
-    lack its bytes, `on_sought()` that other partitions are sought (`sought`) than before.
+    `on_error()` tells that a partition cannot go on; `on_blocked()` that a get waits though
+    something is buffered, so that others may lack its bytes; `on_sought()` that other partitions
+    are sought (`sought`) than before.
     """
 
     def __init__(
         self,
         state: SubscriptionState,
         *,
-        raise_if_unusable: Callable[[], None],
-        on_taken: Callable[[int], None],
         on_error: Callable[[], None] | None = None,
         on_blocked: Callable[[], None] | None = None,
         on_sought: Callable[[], None] | None = None,
@@ -115,8 +112,7 @@ class Buffer:
         most_held_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
     ) -> None:
         self._state = state
-        self._raise_if_unusable = raise_if_unusable
-        self._on_taken = on_taken
+        self._gate = state.gate
         self._on_error = on_error or _do_nothing
         self._on_blocked = on_blocked or _do_nothing
         self._on_sought = on_sought or _do_nothing
@@ -165,6 +161,10 @@ class Buffer:
     def waiting_count(self) -> int:
         """How many gets wait."""
         return len(self._waiters)
+
+    def is_left_out(self, cursor: Cursor) -> bool:
+        """Whether a cursor is not fetched because memory is short, and gets wait for others."""
+        return bool(self.sought) and cursor.tp not in self.sought
 
     def has_untaken(self, node_id: int) -> bool:
         """Whether a response of this broker waits that the application has not come for."""
@@ -271,7 +271,7 @@ class Buffer:
             # A get is waiting, and takes this; or none will. So the source may go on at once.
             response.is_taken = True
         else:
-            self._untaken[response.node_id] = response
+            self._untaken[response.source.node_id] = response
         if self.sought:
             self._seek(self.sought.difference(chunk.partition.tp for chunk in chunks))
         self.wake()
@@ -302,19 +302,20 @@ class Buffer:
         Soon, not now: the partition that it is about is being changed.
         """
         if self._take_response(response):
-            self._loop.call_soon(self._on_taken, response.node_id)
+            self._loop.call_soon(response.source.response_taken)
 
     def _mark_taken(self, response: FetchedResponse) -> None:
         """Let the next request go out: a get has come for a response."""
         if self._take_response(response):
-            self._on_taken(response.node_id)
+            response.source.response_taken()
 
     def _take_response(self, response: FetchedResponse) -> bool:
         """Note that nobody has to come for a response; whether its broker waited for that."""
         response.is_taken = True
-        if self._untaken.get(response.node_id) is not response:
+        node_id = response.source.node_id
+        if self._untaken.get(node_id) is not response:
             return False
-        del self._untaken[response.node_id]
+        del self._untaken[node_id]
         return True
 
     # --- When memory is short -------------------------------------------------------------
@@ -433,7 +434,8 @@ class Buffer:
         Return False when the deadline passed, or when none of the partitions is assigned any more,
         unless they may be lost.
         """
-        self._raise_if_unusable()
+        if self._gate.is_troubled:
+            self._gate.check()
         if also_raise is not None:
             also_raise()
         while not self._in_order(wanted, 1):
@@ -459,7 +461,8 @@ class Buffer:
                 if self.sought:  # soon, not now: this get may go on waiting
                     self._loop.call_soon(self._seek_awaited)
             self.decoder.renew_slice()
-            self._raise_if_unusable()
+            if self._gate.is_troubled:
+                self._gate.check()
             if also_raise is not None:
                 also_raise()
         return True
@@ -584,7 +587,8 @@ class Buffer:
                 # What hangs or fails must not keep the other partitions from being served.
                 self._end_turn(chunk.partition)
             raise
-        self._raise_if_unusable()
+        if self._gate.is_troubled:
+            self._gate.check()
 
     # --- hand out -------------------------------------------------------------------------
     def _hand_out(self, sink: RecordSink, limits: Limits) -> bool:

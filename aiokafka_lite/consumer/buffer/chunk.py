@@ -21,7 +21,7 @@ import copy
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
 from aiokafka_lite.consumer.buffer.budget import Reservation
@@ -38,16 +38,26 @@ if TYPE_CHECKING:
 Record: TypeAlias = ConsumerRecord
 
 
+class ResponseSource(Protocol):
+    """Who has fetched a response."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    def response_taken(self) -> None:
+        """Note that the application has come for the response: the next may be asked for."""
+
+
 class FetchedResponse:
     """An answered fetch: all its partitions' record sets are slices of the same memory.
 
     So its bytes are given back to the budget when the last of its chunks is used up or dropped.
     """
 
-    __slots__ = ("_open_chunk_count", "_reservation", "is_taken", "node_id")
+    __slots__ = ("_open_chunk_count", "_reservation", "is_taken", "source")
 
-    def __init__(self, node_id: int, reservation: Reservation) -> None:
-        self.node_id = node_id
+    def __init__(self, source: ResponseSource, reservation: Reservation) -> None:
+        self.source = source
         # Whether the application has come for it, so that the next request may be sent.
         self.is_taken = False
         self._reservation = reservation

@@ -88,15 +88,6 @@ class NodeCounts:
         # Loop time; None before the first.
         self.last_answer_at: float | None = None
 
-    def answered(self, now: float, sent_at: float) -> None:
-        """Count an answer that came at loop time `now`."""
-        self.fetch_count += 1
-        self.last_answer_at = now
-        self.latency_s = latency_s = now - sent_at
-        self.latency_sum_s += latency_s
-        if latency_s > self.latency_max_s:
-            self.latency_max_s = latency_s
-
 
 def aborted_transactions(answer: PartitionData) -> list[tuple[int, int]]:
     """Return producer id and first offset of the transactions to leave out of a record set."""
@@ -176,7 +167,7 @@ class Answers:
         Yields when a slice is done and there is more.
         """
         now = self._loop.time()
-        fetched = FetchedResponse(self._source.node_id, reservation)
+        fetched = FetchedResponse(self._source, reservation)
         # In flight until all of the answer is settled: what is void by then is dropped.
         brought: dict[Cursor, tuple[Loan, Chunk]] = {}
         size_bytes = 0

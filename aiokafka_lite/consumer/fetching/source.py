@@ -50,6 +50,7 @@ from aiokafka_lite.errors import (
     RequestTimedOutError,
     for_code,
 )
+from aiokafka_lite.protocol.fetch_template import PreparedFetch
 from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
 from aiokafka_lite.protocol.schema import Struct
 
@@ -103,6 +104,7 @@ class Source:
         self.counts = counts
         self.is_short_of_bytes = False
         self._sources = sources
+        self._buffer = sources.buffer
         self._loop = asyncio.get_running_loop()
         self._session = FetchSession()
         # What is read from here, wherever it is.
@@ -179,6 +181,9 @@ class Source:
 
     def response_taken(self) -> None:
         """Send the next request, because the application has come for the buffered response."""
+        if self._is_closed:
+            self._sources.taken(self.node_id)  # another may fetch from the broker by now
+            return
         if self.advance() is not Step.WAIT or self._exchange is None:
             self._wake.set()
 
@@ -245,7 +250,7 @@ class Source:
                     continue
                 if step is Step.MAKE_ROOM:
                     # What nobody comes for must not hold up the others.
-                    self._sources.buffer.make_room(is_behind=self.is_behind)
+                    self._buffer.make_room(is_behind=self.is_behind)
                 await self._sleep_until_woken(self._retry_at)
         finally:
             self._is_closed = True
@@ -340,7 +345,7 @@ class Source:
             return False
         if self._oversize is not None and not self._oversize.allows(cursor):
             return False
-        return not self._sources.is_left_out(cursor)
+        return not self._buffer.is_left_out(cursor)
 
     def can_be_asked(self, cursor: Cursor) -> bool:
         """Whether a request could ask for a cursor now, were it sent."""
@@ -348,7 +353,7 @@ class Source:
             cursor in self._cursors
             and cursor.place in (Place.READY, Place.IN_FLIGHT)
             and cursor.is_fetchable
-            and not self._sources.is_left_out(cursor)
+            and not self._buffer.is_left_out(cursor)
         )
 
     @property
@@ -380,7 +385,7 @@ class Source:
             search.begin(asked)
         elif asked and search.is_found(asked[0]):
             error = too_large(asked[0], size_bytes, limit_bytes)
-            self._sources.buffer.put_error(asked[0], error, is_sticky=True)
+            self._buffer.put_error(asked[0], error, is_sticky=True)
 
     def _end_exceptions(self) -> None:
         """Note that an answer could be received: what was left out for its sake is asked for."""
@@ -405,7 +410,7 @@ class Source:
             or self._exchange is not None
             or self._answers.is_settling
             or self._error is not None
-            or self._sources.buffer.has_untaken(self.node_id)
+            or self._buffer.has_untaken(self.node_id)
         ):
             self._retry_at = None
             return Step.WAIT
@@ -426,7 +431,7 @@ class Source:
         wanted_bytes = min(
             config.fetch_max_bytes,
             len(self._session) * config.max_partition_fetch_bytes,
-            self._sources.quota_bytes,
+            self._sources.budget.quota_bytes,
         )
         least_bytes = min(wanted_bytes, config.max_partition_fetch_bytes)
         claim, claimant = self._claim, None
@@ -436,7 +441,7 @@ class Source:
             wanted_bytes = max(wanted_bytes, least_bytes)
             claimant = self
         reservation = self._sources.budget.reserve(wanted_bytes, least_bytes, claimant)
-        if reservation is None and self._sources.buffer.sought and not self.is_behind:
+        if reservation is None and self._buffer.sought and not self.is_behind:
             # What gets wait for may be long in coming: what is buffered of the rest is kept.
             reservation = self._sources.budget.reserve_nothing()
         self.is_short_of_bytes = reservation is None
@@ -451,7 +456,8 @@ class Source:
             # Whoever is in a backoff is asked again when it ends, not when others have records.
             left_s = max(0.0, self._retry_at - now)
             max_wait_ms = min(max_wait_ms, math.ceil(left_s * 1000))
-        request = self._sources.template.request(
+        request = PreparedFetch(
+            self._sources.template,
             session_id=asked.session_id,
             session_epoch=asked.session_epoch,
             max_bytes=max(1, reservation.size_bytes),
@@ -491,7 +497,7 @@ class Source:
         """Settle the answer, or leave it to the task if that takes long."""
         try:
             response, topics = exchange.result_in_pieces(PartitionData)
-            self.counts.answered(self._loop.time(), self._sent_at)
+            self._count_answer()
             if (response.throttle_time_ms > 0) is not self._is_throttled:
                 self._note_throttle(response.throttle_time_ms / 1000)
             self._accept(response, response.responses if topics is None else topics)
@@ -503,6 +509,14 @@ class Source:
             self._exchange = None
         if not self._answers.is_settling:
             self.response_taken()
+
+    def _count_answer(self) -> None:
+        counts, now = self.counts, self._loop.time()
+        counts.fetch_count += 1
+        counts.last_answer_at = now
+        counts.latency_s = latency_s = now - self._sent_at
+        counts.latency_sum_s += latency_s
+        counts.latency_max_s = max(counts.latency_max_s, latency_s)
 
     def _settle_more(self) -> None:
         """Settle the next slice of an answer."""

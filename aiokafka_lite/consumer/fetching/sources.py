@@ -118,6 +118,7 @@ class Sources:
         if source is None:
             counts = self.counts.setdefault(node_id, NodeCounts())
             source = self._sources[node_id] = Source(self, node_id, counts)
+            self.budget.source_count = len(self._sources)
             self.cluster.pool.ready(node_id, Lane.FETCH)  # while positions are being looked up
             self._scope.supervise(source.run, name=task_name(node_id))
         return source
@@ -130,6 +131,7 @@ class Sources:
     def source_ended(self, node_id: int) -> None:
         """Forget a source whose task ended, because nothing is left for it."""
         del self._sources[node_id]
+        self.budget.source_count = len(self._sources)
         self._scope.recovered(task_name(node_id))
 
     def node_failed(self, node_id: int, error: KafkaError) -> None:
@@ -201,16 +203,3 @@ class Sources:
         """Tell all sources to look what they may ask for: gets wait for others than before."""
         for source in self._sources.values():
             source.choose_anew()
-
-    @property
-    def quota_bytes(self) -> int:
-        """What one response may bring, so that no broker's long poll starves another's.
-
-        Each broker has up to two at a time: one being worked on, one asked for.
-        """
-        return max(1, self.budget.room_bytes // (2 * max(1, len(self._sources))))
-
-    def is_left_out(self, cursor: Cursor) -> bool:
-        """Whether a cursor is not fetched because memory is short, and gets wait for others."""
-        sought = self.buffer.sought
-        return bool(sought) and cursor.tp not in sought

@@ -354,7 +354,7 @@ def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> D
             f"it is in a backoff for {seconds(partition.retry_at - now)} because of "
             f"{partition.retry_reason or 'an error'}: then node {node_id} is asked again",
         )
-    if running.sources.is_left_out(partition):
+    if engine.buffer.is_left_out(partition):
         budget = engine.budget
         return Diagnosis(
             Cause.NO_BUDGET,
