@@ -82,7 +82,7 @@ class RecordSink(Protocol):
         """Take up to `limit` records of a chunk; None: none were taken, or none yet."""
 
     def finish(self) -> None:
-        """Make of it what the get returns; the positions move when this has succeeded."""
+        """Make of what was taken what the get returns; then the positions move."""
 
     def clear(self) -> None:
         """Drop what was taken: it is fetched again."""
@@ -627,7 +627,8 @@ class Buffer:
                         is_alone = False  # more of it can be handed out after a pause
                 if sink.decodes and self._budget.is_over:
                     break
-            sink.finish()
+            if sink.count:
+                sink.finish()
         except BaseException:
             # As from a lack of memory: nothing is handed out, all is fetched again.
             sink.clear()
@@ -662,7 +663,8 @@ class Buffer:
             span = sink.take(chunk, left, self.decoder)
             taken.append((chunk, span))
             # Of what was taken from, decoding has looked what comes next.
-            if (span is not None and chunk.state is PACKED) or not chunk.is_exhausted:
+            is_left = chunk.decoded or (span is not None and chunk.state is PACKED)
+            if is_left or not chunk.is_exhausted:
                 return chunk
         return chunks[-1]
 
@@ -688,7 +690,7 @@ class Buffer:
         """Take back a chunk that was read record by record; the first `count` were handed out."""
         self._lent = None
         chunk.pop(count)
-        if chunk.is_exhausted and chunk is chunk.partition.first_chunk:
+        if chunk.state is EXHAUSTED and not chunk.decoded:
             self._finish(chunk)
 
     def _finish(self, chunk: Chunk) -> None:
