@@ -30,6 +30,12 @@ _CHECK_LISTENER: Final = (
     "certificate"
 )
 _CHECK_VERSION: Final = "TLS 1.2 or newer is needed, see the broker's ssl.enabled.protocols"
+# OpenSSL's codes of what only strict checks refuse (RFC 5280), which Python makes from 3.13 on.
+_STRICT_CODES: Final = range(79, 94)
+_NOT_STRICT: Final = (
+    "from Python 3.13 on certificates must keep to RFC 5280: have it issued anew, or give an "
+    "ssl_context whose verify_flags are without ssl.VERIFY_X509_STRICT"
+)
 # By OpenSSL's code (X509_verify_cert_error_string), what to do.
 _CERTIFICATE_HINTS: Final[Mapping[int, str]] = MappingProxyType(
     {
@@ -157,7 +163,8 @@ def explain(error: BaseException | None, timeout_s: float | None = None) -> str:
         import ssl
 
         if isinstance(error, ssl.SSLCertVerificationError):
-            hint = _CERTIFICATE_HINTS.get(error.verify_code, _GIVE_CA)
+            code = error.verify_code
+            hint = _NOT_STRICT if code in _STRICT_CODES else _CERTIFICATE_HINTS.get(code, _GIVE_CA)
             return f"its certificate is not trusted ({error.verify_message.rstrip('.')}): {hint}"
         reason = error.reason or str(error)
         hints = (f": {hint}" for part, hint in _TLS_HINTS.items() if part in reason)

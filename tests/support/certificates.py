@@ -15,6 +15,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+# What a CA's key is for.
+SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 DAY = datetime.timedelta(days=1)
 
 
@@ -60,6 +72,10 @@ def _alternative(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
+def _signed_by(key: ec.EllipticCurvePrivateKey) -> x509.AuthorityKeyIdentifier:
+    return x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
+
+
 class Authority:
     """A CA; `issuer`, another one, has signed it, or it has signed itself.
 
@@ -85,6 +101,9 @@ class Authority:
         now = datetime.datetime.now(datetime.timezone.utc)
         builder = x509.CertificateRevocationListBuilder(
             self.own.certificate.subject, now - DAY, now + DAY
+        )
+        builder = builder.add_extension(_signed_by(self.own.key), critical=False).add_extension(
+            x509.CRLNumber(1), critical=False
         )
         for each in revoked:
             entry = x509.RevokedCertificateBuilder(each.certificate.serial_number, now - DAY)
@@ -116,6 +135,12 @@ def _issue(
         now + from_days * DAY,
         now + to_days * DAY,
     ).add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+    # From 3.13 on Python wants to know by which key who has signed.
+    builder = builder.add_extension(
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+    ).add_extension(_signed_by(issuer.key if issuer else key), critical=False)
+    if is_ca:
+        builder = builder.add_extension(SIGNS, critical=True)
     if names:
         alternatives = x509.SubjectAlternativeName([_alternative(name) for name in names])
         builder = builder.add_extension(alternatives, critical=False)
