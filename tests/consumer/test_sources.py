@@ -76,6 +76,32 @@ async def test_at_most_one_answered_response_waits(start: Start) -> None:
     assert (await fetching.cluster.next_sent()).offsets == {0: 10}
 
 
+async def test_what_is_buffered_is_taken_after_the_sources_were_closed(start: Start) -> None:
+    fetching = start()
+    (await fetching.cluster.next_sent()).answer(answer(0, batch(0, 5)))
+    await fetching.cluster.sends_nothing()
+    fetching.sources.close()
+    assert await fetching.poll() == {0: [0, 1, 2, 3, 4]}
+    assert await fetching.cluster.sends_nothing()
+
+
+async def test_a_source_that_has_nothing_left_reads_again_once_its_response_is_taken(
+    start: Start,
+) -> None:
+    fetching = start({0: 1, 1: 2})
+    sent = {each.node_id: each for each in [await fetching.cluster.next_sent() for _ in range(2)]}
+    sent[1].answer(answer(0, batch(0, 5)))
+    await fetching.cluster.sends_nothing()
+    fetching.cluster.change(view({0: 2, 1: 2}))
+    await fetching.cluster.sends_nothing()  # the source has nothing left but that
+    fetching.cluster.change(view({0: 2, 1: 1}))
+    await fetching.cluster.sends_nothing()
+    assert not [each for each in fetching.cluster.sent if each.node_id == 1]
+    assert await fetching.poll() == {0: [0, 1, 2, 3, 4]}
+    again = await fetching.cluster.next_sent()
+    assert (again.node_id, again.offsets) == (1, {1: 0})
+
+
 async def test_a_get_that_waits_has_the_next_request_sent_with_the_answer(start: Start) -> None:
     fetching = start()
     poll = asyncio.ensure_future(fetching.poll())

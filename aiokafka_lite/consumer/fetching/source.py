@@ -181,9 +181,6 @@ class Source:
 
     def response_taken(self) -> None:
         """Send the next request, because the application has come for the buffered response."""
-        if self._is_closed:
-            self._sources.taken(self.node_id)  # another may fetch from the broker by now
-            return
         if self.advance() is not Step.WAIT or self._exchange is None:
             self._wake.set()
 

@@ -187,12 +187,6 @@ class Sources:
             self._place(cursor, self.cluster.view)
 
     # --- The gets' side -------------------------------------------------------------------
-    def taken(self, node_id: int) -> None:
-        """Note that the application has come for a broker's buffered response."""
-        source = self._sources.get(node_id)
-        if source is not None:
-            source.response_taken()
-
     def budget_released(self) -> None:
         """Wake the tasks that wait for bytes."""
         for source in self._sources.values():
