@@ -1,4 +1,4 @@
-"""What is assigned to a consumer: one cursor a partition, and what was handed out of them.
+"""What is assigned to a consumer: one cursor a partition, and what gets have taken of them.
 
 Whoever decides what is assigned says by `Assignment.change` what goes and what comes; the rest is
 not touched. Others ask for changes of one partition by the methods here, and hear of them as
@@ -16,7 +16,9 @@ from aiokafka_lite.consumer.assignment.cursor import (
     joined,
 )
 from aiokafka_lite.consumer.assignment.observers import Observers
+from aiokafka_lite.consumer.caller import callbacks, is_in_callback
 from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
@@ -47,6 +49,14 @@ class Assignment:
         self.observers = Observers()
         # Where the consumer's parts tell what happens.
         self.events = Events()
+        # For max_poll_interval, which counts only the time between gets.
+        self._gets_in_progress = 0
+        self._idle_since = 0.0
+        self._seen_hand_out_count = 0
+        # What a get raised last, and how much had been handed out by then.
+        self._raised: tuple[str, int] = ("", -1)
+        # Whether gets hand out anything, and what the next one raises.
+        self.gate = Gate(self.note_raised)
 
     def set_settler(self, settle: Callable[[], None]) -> None:
         """Set what brings positions up to date before they are read.
@@ -248,6 +258,58 @@ class Assignment:
         """Fetch and hand out again."""
         partition.resume()
         self.observers.partition_changed(partition)
+
+    # --- Gets -------------------------------------------------------------------------------
+    def note_raised(self, error: BaseException) -> None:
+        """Note what a get is about to raise; its text, as the error holds whoever has asked."""
+        self._raised = str(error), self.hand_out_count
+
+    @property
+    def latest_raised(self) -> str:
+        """What a get has raised, unless something was handed out since."""
+        text, hand_out_count = self._raised
+        return text if hand_out_count == self.hand_out_count else ""
+
+    def enter_get(self) -> None:
+        """Note that the application waits for records; every call is matched by `leave_get`."""
+        if not callbacks or not is_in_callback():  # from which the application is not back for more
+            self.begin_get()
+        self.resume_get()
+
+    def resume_get(self) -> None:
+        """Note that a get goes on that was left for the application's own work."""
+        self._gets_in_progress += 1
+        for observer in self.observers.of_gets:
+            observer()
+
+    @property
+    def is_in_get(self) -> bool:
+        """Whether the application waits for records, or a get is on its way."""
+        return self._gets_in_progress > 0
+
+    def leave_get(self, now: float) -> None:
+        """Note that the get ended, with or without records, at loop time `now`."""
+        self._gets_in_progress -= 1
+        if not callbacks or not is_in_callback():
+            self._idle_since = now
+
+    def idle_s(self, now: float) -> float:
+        """Return how long the application has not asked for records; 0 inside a get.
+
+        Records handed out message by message are noticed only here, so the answer may be too
+        small by the time since it was last asked, never too large.
+        """
+        self._settle()
+        if self._gets_in_progress:
+            return 0.0
+        if self._hand_out_count != self._seen_hand_out_count:
+            self._seen_hand_out_count = self._hand_out_count
+            self._idle_since = now
+        return now - self._idle_since
+
+    def restart_idle(self, now: float) -> None:
+        """Start counting idle time anew, as when the first assignment comes."""
+        self._idle_since = now
 
     # --- What was handed out --------------------------------------------------------------
     @property

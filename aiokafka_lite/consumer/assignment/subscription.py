@@ -1,4 +1,4 @@
-"""What a consumer is subscribed to, and how long its application has asked for nothing.
+"""What a consumer is subscribed to.
 
 Plain data changed synchronously on the event loop; nothing waits. Others hear of changes as
 observers (observers.py). What is assigned is in assignment.py.
@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.observers import Departure
-from aiokafka_lite.consumer.caller import callbacks, is_in_callback
-from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
@@ -29,7 +27,7 @@ class SubscriptionMode(enum.Enum):
 
 
 class SubscriptionState(Assignment):
-    """Subscription and assignment of one consumer, and the gets of its application."""
+    """What one consumer is subscribed to, beside its assignment."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,14 +39,6 @@ class SubscriptionState(Assignment):
         # What it was after the last `unsubscribe`.
         self.unsubscribed_version = -1
         self._topics: frozenset[str] | None = None
-        # For max_poll_interval, which counts only the time between gets.
-        self._gets_in_progress = 0
-        self._idle_since = 0.0
-        self._seen_hand_out_count = 0
-        # What a get raised last, and how much had been handed out by then.
-        self._raised: tuple[str, int] = ("", -1)
-        # Whether gets hand out anything, and what the next one raises.
-        self.gate = Gate(self.note_raised)
 
     def _subscription_changed(self) -> None:
         self.subscription_version += 1
@@ -174,59 +164,6 @@ class SubscriptionState(Assignment):
         if gone and self.observers.hear_of_departures:
             offsets = {tp: offset for tp, offset in get_offsets().items() if tp in gone}
             self.observers.departed(Departure(frozenset(gone), offsets, self.listener))
-
-    # --- Gets -------------------------------------------------------------------------------
-
-    def note_raised(self, error: BaseException) -> None:
-        """Note what a get is about to raise; its text, as the error holds whoever has asked."""
-        self._raised = str(error), self.hand_out_count
-
-    @property
-    def latest_raised(self) -> str:
-        """What a get has raised, unless something was handed out since."""
-        text, hand_out_count = self._raised
-        return text if hand_out_count == self.hand_out_count else ""
-
-    def enter_get(self) -> None:
-        """Note that the application waits for records; every call is matched by `leave_get`."""
-        if not callbacks or not is_in_callback():  # from which the application is not back for more
-            self.begin_get()
-        self.resume_get()
-
-    def resume_get(self) -> None:
-        """Note that a get goes on that was left for the application's own work."""
-        self._gets_in_progress += 1
-        for observer in self.observers.of_gets:
-            observer()
-
-    @property
-    def is_in_get(self) -> bool:
-        """Whether the application waits for records, or a get is on its way."""
-        return self._gets_in_progress > 0
-
-    def leave_get(self, now: float) -> None:
-        """Note that the get ended, with or without records, at loop time `now`."""
-        self._gets_in_progress -= 1
-        if not callbacks or not is_in_callback():
-            self._idle_since = now
-
-    def idle_s(self, now: float) -> float:
-        """Return how long the application has not asked for records; 0 inside a get.
-
-        Records handed out message by message are noticed only here, so the answer may be too
-        small by the time since it was last asked, never too large.
-        """
-        self._settle()
-        if self._gets_in_progress:
-            return 0.0
-        if self._hand_out_count != self._seen_hand_out_count:
-            self._seen_hand_out_count = self._hand_out_count
-            self._idle_since = now
-        return now - self._idle_since
-
-    def restart_idle(self, now: float) -> None:
-        """Start counting idle time anew, as when the first assignment comes."""
-        self._idle_since = now
 
     def is_of_earlier_assignment(self, tp: TopicPartition, offset: int) -> bool:
         """Whether an offset can only mean records that another member may have had since.
