@@ -12,7 +12,7 @@ from typing import Final
 
 from aiokafka_lite.cli.problems import CommandError
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.client.questions import metadata_request, raise_for_metadata
+from aiokafka_lite.client.cluster_requests import metadata_request, raise_for_metadata
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.errors import KafkaError, UnknownTopicOrPartitionError
 from aiokafka_lite.spark.offsets import EARLIEST, LATEST

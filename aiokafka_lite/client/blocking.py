@@ -32,9 +32,9 @@ from aiokafka_lite._compat import override
 from aiokafka_lite.client import blocking_socket
 from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.forking import ForkAware
-from aiokafka_lite.client.unsuspended import run
 from aiokafka_lite.client.versions import ask_api_versions
 from aiokafka_lite.client.wire import Pending, Wire, Wired
+from aiokafka_lite.client.without_loop import run
 from aiokafka_lite.errors import (
     KafkaConfigurationError,
     KafkaConnectionError,

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.blocking import BlockingConnection
-from aiokafka_lite.client.config import Address, ClientConfig
-from aiokafka_lite.client.questions import (
+from aiokafka_lite.client.cluster_requests import (
     MAX_METADATA_WAIT_S,
     coordinator_of,
     coordinator_request,
@@ -33,6 +32,7 @@ from aiokafka_lite.client.questions import (
     raise_for_metadata,
     raise_for_rebootstrap,
 )
+from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.view import ClusterView, Node
 from aiokafka_lite.client.wire import UnansweredCredentialsError
 from aiokafka_lite.errors import (
@@ -140,7 +140,7 @@ class BlockingCluster:
         """Take over an answer that was asked for together with other things.
 
         Args:
-            response: What a node of the view answered; see ``questions.raise_for_metadata``.
+            response: What a node of the view answered; see ``cluster_requests.raise_for_metadata``.
             is_of_all: Whether all topics were asked for.
         """
         self._take(self.view.updated(response, self._clock(), is_of_all=is_of_all))

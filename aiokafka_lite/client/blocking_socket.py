@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from aiokafka_lite.client.causes import Attempts, hosts, is_numeric, unresolved
 from aiokafka_lite.client.config import Address
+from aiokafka_lite.client.network_errors import Attempts, hosts, is_numeric, unresolved
 
 if TYPE_CHECKING:
     import ssl

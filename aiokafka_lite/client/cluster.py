@@ -22,12 +22,7 @@ from aiokafka_lite._compat import Never, timeout
 from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.client.config import ClientConfig
-from aiokafka_lite.client.connection import Authenticate
-from aiokafka_lite.client.dial import StepLimit
-from aiokafka_lite.client.lanes import Lane
-from aiokafka_lite.client.pool import Pool
-from aiokafka_lite.client.questions import (
+from aiokafka_lite.client.cluster_requests import (
     GROUP_COORDINATOR,
     MAX_METADATA_WAIT_S,
     coordinator_of,
@@ -38,6 +33,11 @@ from aiokafka_lite.client.questions import (
     raise_for_rebootstrap,
     reason,
 )
+from aiokafka_lite.client.config import ClientConfig
+from aiokafka_lite.client.connection import Authenticate
+from aiokafka_lite.client.dial import StepLimit
+from aiokafka_lite.client.lanes import Lane
+from aiokafka_lite.client.pool import Pool
 from aiokafka_lite.client.side_by_side import PASSED_OVER, connect_one
 from aiokafka_lite.client.view import ClusterView, Node
 from aiokafka_lite.errors import (

@@ -40,11 +40,11 @@ from typing import TypeVar, cast
 
 from aiokafka_lite._compat import Buffer, override, timeout
 from aiokafka_lite._event import Event
-from aiokafka_lite.client.causes import caused
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, Address
 from aiokafka_lite.client.dial import StepLimit, dial
 from aiokafka_lite.client.forking import ForkAware
 from aiokafka_lite.client.low_water import LowWaterMark
+from aiokafka_lite.client.network_errors import caused
 from aiokafka_lite.client.versions import ApiVersions, ask_api_versions
 from aiokafka_lite.client.wire import Pending, Wire, Wired, WireState
 from aiokafka_lite.errors import (

@@ -1,6 +1,6 @@
 """Open a transport to a host, trying every address it resolves to (KIP-302).
 
-The boundary where the operating system's and OpenSSL's exceptions become ours (causes.py).
+The boundary where the operating system's and OpenSSL's exceptions become ours (network_errors.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.client.causes import Attempts, hosts, is_numeric, unresolved
 from aiokafka_lite.client.config import Address
+from aiokafka_lite.client.network_errors import Attempts, hosts, is_numeric, unresolved
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 

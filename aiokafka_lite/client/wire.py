@@ -49,8 +49,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from aiokafka_lite.client.causes import caused, explain, is_refusal
 from aiokafka_lite.client.frames import UNCHECKED_BYTES, FrameReader
+from aiokafka_lite.client.network_errors import caused, explain, is_refusal
 from aiokafka_lite.client.versions import ApiVersions, Choice
 from aiokafka_lite.errors import (
     CorrelationIdError,

@@ -3,7 +3,7 @@
     OffsetLookup      offsets by time (ListOffsets)
     EpochEndLookup    where leader epochs ended (OffsetForLeaderEpoch, KIP-320)
 
-Who is asked, and when again, is said by leader_questions.py.
+Who is asked, and when again, is said by leader_requests.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.positions.leader_questions import LeaderQuestions, until_set
+from aiokafka_lite.consumer.positions.leader_requests import LeaderRequests, until_set
 from aiokafka_lite.errors import KafkaError, KafkaTimeoutError, for_code
 from aiokafka_lite.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -185,7 +185,7 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
         found: dict[TopicPartition, FoundOffset] = {}
         failures: dict[TopicPartition, KafkaError] = {}
         wake = Event()
-        questions: LeaderQuestions[TopicPartition, int, FoundOffset] = LeaderQuestions(
+        questions: LeaderRequests[TopicPartition, int, FoundOffset] = LeaderRequests(
             self._cluster,
             self._scope,
             self._rng,

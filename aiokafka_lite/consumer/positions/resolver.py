@@ -11,7 +11,7 @@ Where auto_offset_reset is "none", each reset and each cut is an error instead: 
 until the application seeks.
 
 One task sends the questions, woken when cursors come or change. Each leader is asked in a task of
-its own (leader_questions.py), and so is the group's coordinator: one that hangs keeps nobody else's
+its own (leader_requests.py), and so is the group's coordinator: one that hangs keeps nobody else's
 partitions waiting. An answer is applied when it comes, and only if the search is still the
 cursor's: a seek or a revocation meanwhile wins.
 """
@@ -50,9 +50,9 @@ from aiokafka_lite.consumer.positions.leader_lookup import (
     FoundOffset,
     OffsetLookup,
 )
-from aiokafka_lite.consumer.positions.leader_questions import (
+from aiokafka_lite.consumer.positions.leader_requests import (
     LAST_BACKOFF_S,
-    LeaderQuestions,
+    LeaderRequests,
     until_set,
 )
 from aiokafka_lite.errors import (
@@ -112,7 +112,7 @@ class PositionResolver:
         self._rng = rng
         self._wake = Event()
         self._reading_committed: asyncio.Task[None] | None = None
-        self._checks: LeaderQuestions[Search, int, EpochEnd] = LeaderQuestions(
+        self._checks: LeaderRequests[Search, int, EpochEnd] = LeaderRequests(
             cluster,
             scope,
             rng,
@@ -123,7 +123,7 @@ class PositionResolver:
             on_failure=self._not_checked,
             on_end=self._wake.set,
         )
-        self._resets: LeaderQuestions[Search, int, Start] = LeaderQuestions(
+        self._resets: LeaderRequests[Search, int, Start] = LeaderRequests(
             cluster,
             scope,
             rng,

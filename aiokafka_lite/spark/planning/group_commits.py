@@ -18,7 +18,7 @@ from typing import Final
 
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.client.questions import coordinator_of, coordinator_request
+from aiokafka_lite.client.cluster_requests import coordinator_of, coordinator_request
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import (
     GroupAuthorizationFailedError,

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.blocking import BlockingConnection
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.client.questions import (
+from aiokafka_lite.client.cluster_requests import (
     metadata_request,
     raise_for_metadata,
     raise_for_rebootstrap,

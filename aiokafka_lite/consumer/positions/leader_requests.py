@@ -54,7 +54,7 @@ class Failure(NamedTuple):
     retry_at: float
 
 
-class LeaderQuestions(Generic[WishT, QuestionT, AnswerT]):
+class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
     """Questions of one kind, put to the leaders of the partitions that they are about.
 
     A wish is whatever names a question to those who want its answer.

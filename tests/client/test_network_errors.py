@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from aiokafka_lite.client.causes import explain
+from aiokafka_lite.client.network_errors import explain
 
 MISSING_AUTHORITY_KEY_IDENTIFIER = 85
 SELF_SIGNED = 18
