@@ -1,0 +1,143 @@
+"""What docs/design.md says of the code is so: its maps have every file, its names exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import aiokafka_lite
+from aiokafka_lite.protocol.registry import API_NAMES
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(aiokafka_lite.__file__).parent
+PAGE = (ROOT / "docs" / "design.md").read_text()
+MAPPED = ("client", "consumer", "protocol", "records")
+LONGEST_ROW = 130
+JAVAS = {"Integer"}
+
+
+def section(package: str) -> str:
+    """Return what the page says of one package."""
+    found = re.search(rf"^## \d+\. {package}/\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.M)
+    assert found is not None, package
+    return found[1]
+
+
+def rows(package: str) -> list[tuple[str, str]]:
+    """Return the files of a package's map, each with what is said of it."""
+    return re.findall(r"^\| `([^`]+\.pyx?)` \| (.*) \|$", section(package), re.M)
+
+
+def files(package: str) -> list[str]:
+    """Return the modules of a package; those of APIs that are declared alike count as one."""
+    folder = PACKAGE / package
+    found = {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*.py*")
+        if path.suffix in (".py", ".pyx") and path.name != "__init__.py"
+    }
+    apis = {
+        f"messages/{re.sub('(?<=[a-z])(?=[A-Z])', '_', n).lower()}.py" for n in API_NAMES.values()
+    }
+    if apis <= found:
+        found = found - apis | {"messages/<api>.py"}
+    return sorted(found)
+
+
+@pytest.mark.parametrize("package", MAPPED)
+def test_each_module_has_one_row(package: str) -> None:
+    assert sorted(name for name, _ in rows(package)) == files(package)
+
+
+@pytest.mark.parametrize("package", MAPPED)
+def test_a_row_is_one_plain_sentence(package: str) -> None:
+    for name, text in rows(package):
+        assert re.fullmatch(r"[A-Z].*[^.]\.", text), name
+        assert ". " not in text, name
+        assert len(text) <= LONGEST_ROW, name
+
+
+@cache
+def paths() -> list[str]:
+    """Return all files that the page may name."""
+    here = (
+        path.relative_to(ROOT)
+        for folder in ("aiokafka_lite", "tests", "docs")
+        for path in (ROOT / folder).rglob("*")
+    )
+    top = (path.relative_to(ROOT) for path in ROOT.glob("*.*"))
+    return [f"/{path.as_posix()}" for path in (*here, *top)]
+
+
+def test_files_that_are_named_exist() -> None:
+    named = set(re.findall(r"[\w./]+\.(?:pyx|pyi|py|md|toml|yml)\b", PAGE))
+    assert len(named) > 200
+    missing = [name for name in named if not any(path.endswith(f"/{name}") for path in paths())]
+    assert sorted(missing) == []
+
+
+def test_files_of_the_table_of_changes_exist_where_it_says() -> None:
+    table = PAGE.partition("## 3. Where to put a change")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([\w./]+\.(?:py|md|toml))`", table))
+    assert len(named) > 50
+    assert [name for name in sorted(named) if not is_there(name)] == []
+
+
+def is_there(name: str) -> bool:
+    """Whether there is such a file of the repository, or of the package."""
+    return (ROOT / name).exists() or (PACKAGE / name).exists()
+
+
+@cache
+def members() -> dict[str, set[str]]:
+    """Return what each class of the package has, with what its bases have."""
+    own: dict[str, set[str]] = defaultdict(set)
+    bases: dict[str, set[str]] = defaultdict(set)
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef):
+                own[node.name] |= set(names_in(node))
+                bases[node.name] |= {ast.unparse(base).partition("[")[0] for base in node.bases}
+    inherited: dict[str, set[str]] = {}
+    for name in own:
+        found, todo = {name}, list(bases[name])
+        while todo:
+            if (base := todo.pop()) not in found:
+                found.add(base)
+                todo += bases.get(base, ())
+        inherited[name] = set().union(*(own.get(each, set()) for each in found))
+    return inherited
+
+
+def names_in(node: ast.ClassDef) -> list[str]:
+    """Return the methods of a class and its attributes."""
+    names = []
+    for each in ast.walk(node):
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            names.append(each.name)
+        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+            names.append(each.id)
+        elif (
+            isinstance(each, ast.Attribute)
+            and isinstance(each.ctx, ast.Store)
+            and ast.unparse(each.value) == "self"
+        ):
+            names.append(each.attr)
+    return names
+
+
+def test_classes_and_methods_that_are_named_exist() -> None:
+    code = " ".join(re.findall(r"```.*?```|`[^`]+`", PAGE, re.DOTALL))
+    named = set(re.findall(r"(?<![\w.])([A-Z][a-z]\w+)\.(_?[a-z]\w+|[A-Z_]{3,})\b(?!\.\w)", code))
+    assert len(named) > 100
+    missing = [
+        f"{name}.{member}"
+        for name, member in named
+        if name not in JAVAS and member not in members().get(name, set())
+    ]
+    assert sorted(missing) == []
