@@ -82,10 +82,10 @@ async def until_assigned(consumer: AIOKafkaConsumer) -> None:
 
 def last_contact_at(consumer: AIOKafkaConsumer) -> float:
     """When the coordinator answered last, in loop time."""
-    standing = _membership(consumer).standing
-    assert standing is not None
-    assert standing.last_contact_at is not None
-    return standing.last_contact_at
+    status = _membership(consumer).status
+    assert status is not None
+    assert status.last_contact_at is not None
+    return status.last_contact_at
 
 
 def lose_membership(consumer: AIOKafkaConsumer) -> None:

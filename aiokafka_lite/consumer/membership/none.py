@@ -26,7 +26,7 @@ class NoGroup:
     member_id: str = NO_MEMBER_ID
     generation: int = NO_GENERATION
     coordinator_id: int | None = None
-    standing: None = None
+    status: None = None
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 Three interfaces, each for those who need it:
 
-    Membership      for the consumer's parts and for monitoring: start, wait, leave, standing
+    Membership      for the consumer's parts and for monitoring: start, wait, leave, status
     GroupMember     for commits: in whose name they are made, and whether they are taken now
     LastCommits     for memberships: what they ask of commits before partitions go
 
@@ -36,7 +36,7 @@ class Identity(NamedTuple):
 NOBODY: Final = Identity()
 
 
-class Standing(NamedTuple):
+class GroupStatus(NamedTuple):
     """How a member stands with its group at one moment."""
 
     group_id: str
@@ -74,7 +74,7 @@ class Membership(Protocol):
         """The node that coordinates the group; None while it is not known."""
 
     @property
-    def standing(self) -> Standing | None:
+    def status(self) -> GroupStatus | None:
         """How the member stands with its group; None without a group."""
 
     @property

@@ -30,7 +30,7 @@ from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.membership.protocol import Standing
+    from aiokafka_lite.consumer.membership.protocol import GroupStatus
 
 
 class Cause(StrEnum):
@@ -113,23 +113,23 @@ def _not_assigned(engine: Engine, running: Running, tp: TopicPartition, now: flo
     state = engine.state
     if engine.life.stage is Stage.STARTING:
         return Diagnosis(Cause.STARTING, starting_text(engine, running, now))
-    standing = running.membership.standing
-    if standing is not None and standing.sits_out:
-        return _out_of_group(standing.group_id)
+    status = running.membership.status
+    if status is not None and status.sits_out:
+        return _out_of_group(status.group_id)
     if state.mode is SubscriptionMode.NONE:
         text = "nothing is subscribed or assigned: call subscribe() or assign()"
     elif state.mode is SubscriptionMode.ASSIGNED:
         text = "it is not among the partitions given to assign()"
     elif tp.topic not in (state.subscription or ()):
         text = f"topic {tp.topic!r} is not subscribed"
-    elif standing is not None and not standing.is_settled:
-        joining = joining_text(engine, standing, now)
-        text = f"group {standing.group_id} is sharing its partitions out ({joining})"
+    elif status is not None and not status.is_settled:
+        joining = joining_text(engine, status, now)
+        text = f"group {status.group_id} is sharing its partitions out ({joining})"
         return Diagnosis(Cause.REBALANCING, text)
     elif tp.partition not in (running.cluster.view.partitions_for_topic(tp.topic) or ()):
         text = f"the brokers know no partition {tp.partition} of topic {tp.topic!r}"
-    elif standing is not None:
-        text = f"another member of group {standing.group_id} has it"
+    elif status is not None:
+        text = f"another member of group {status.group_id} has it"
     else:
         text = "it was not there when the partitions were last looked up"
     return Diagnosis(Cause.NOT_ASSIGNED, f"{tp.topic}/{tp.partition} is not assigned: {text}")
@@ -187,13 +187,13 @@ def not_started_text(engine: Engine, now: float) -> str:
     return f"start() failed {seconds(now - failed_at)} ago, and may be called again: {error}"
 
 
-def joining_text(engine: Engine, standing: Standing, now: float) -> str:
+def joining_text(engine: Engine, status: GroupStatus, now: float) -> str:
     """Say how far a member is with joining its group, and whom it waits for."""
-    if standing.joining_since is None or now - standing.joining_since < LONG_JOIN_S:
-        return standing.state
+    if status.joining_since is None or now - status.joining_since < LONG_JOIN_S:
+        return status.state
     config = engine.config
     return (
-        f"{standing.state}, for {seconds(now - standing.joining_since)}: the coordinator waits for "
+        f"{status.state}, for {seconds(now - status.joining_since)}: the coordinator waits for "
         "members that have not joined again. One that died keeps the others waiting until its "
         f"session is over, here {config.session_timeout_s:g} s, a static or a slow one until its "
         f"rebalance timeout is, here {config.rebalance_timeout_s:g} s"
@@ -208,10 +208,10 @@ def starting_text(engine: Engine, running: Running, now: float) -> str:
     missing = sorted(t for t in engine.state.topics if not view.partitions_for_topic(t))
     if missing:
         return f"the consumer is starting: it waits for metadata of {', '.join(missing)}"
-    standing = running.membership.standing
-    if standing is not None:
-        joining = joining_text(engine, standing, now)
-        return f"the consumer is starting: it joins group {standing.group_id} ({joining})"
+    status = running.membership.status
+    if status is not None:
+        joining = joining_text(engine, status, now)
+        return f"the consumer is starting: it joins group {status.group_id} ({joining})"
     return "the consumer is starting"
 
 
@@ -228,10 +228,10 @@ GRAVEST_FIRST: Final = (Hold.LOST, Hold.LEASE, Hold.LISTENER)
 
 
 def _held(engine: Engine, running: Running, partition: Cursor) -> Diagnosis | None:
-    standing = running.membership.standing
-    if standing is not None and standing.sits_out:
-        return _out_of_group(standing.group_id)
-    group = "the group" if standing is None else f"group {standing.group_id} ({standing.state})"
+    status = running.membership.status
+    if status is not None and status.sits_out:
+        return _out_of_group(status.group_id)
+    group = "the group" if status is None else f"group {status.group_id} ({status.state})"
     if partition.is_revoking or engine.gate.holds:
         holds = engine.gate.holds
         hold = next((each for each in GRAVEST_FIRST if each in holds), Hold.LISTENER)
@@ -280,17 +280,15 @@ def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis |
         return None
     last_try = f" (last try: {partition.retry_reason})" if partition.retry_reason else ""
     if search.sought is Sought.COMMITTED:
-        standing = running.membership.standing
-        if standing is None:
+        status = running.membership.status
+        if status is None:
             text = "its first position is about to be looked up"
-        elif standing.coordinator_id is None:
-            text = (
-                f"its committed offset is not known: group {standing.group_id} has no coordinator"
-            )
+        elif status.coordinator_id is None:
+            text = f"its committed offset is not known: group {status.group_id} has no coordinator"
         else:
             text = (
-                f"its committed offset is being asked of node {standing.coordinator_id}, the "
-                f"coordinator of group {standing.group_id}"
+                f"its committed offset is being asked of node {status.coordinator_id}, the "
+                f"coordinator of group {status.group_id}"
             )
         return Diagnosis(Cause.AWAITING_COMMITTED, text)
     trouble = _no_broker(running, partition, now)

@@ -163,8 +163,8 @@ def _no_broker_text(engine: Engine, running: Running, alone_s: float) -> str:
     """Say that no broker can be reached, why, and what comes of it."""
     error = running.cluster.pool.last_error(min(_lost(running)))
     stands_still = [f"{len(engine.state.assignment)} partitions are not read"]
-    if (standing := running.membership.standing) is not None:
-        stands_still.append(f"group {standing.group_id} hears nothing of this member")
+    if (status := running.membership.status) is not None:
+        stands_still.append(f"group {status.group_id} hears nothing of this member")
     return (
         f"no broker can be reached, for {seconds(alone_s)}: {error}. Check the network, and that "
         f"the brokers run; until then {' and '.join(stands_still)}"
@@ -194,31 +194,31 @@ def _topic_troubles(engine: Engine, running: Running) -> Iterator[str]:
 
 
 def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[str]:
-    standing = running.membership.standing
-    if standing is None or engine.state.mode in (
+    status = running.membership.status
+    if status is None or engine.state.mode in (
         SubscriptionMode.NONE,
         SubscriptionMode.ASSIGNED,
     ):
         return
-    group = f"group {standing.group_id}"
-    if standing.sits_out:
+    group = f"group {status.group_id}"
+    if status.sits_out:
         yield (
             f"the consumer left {group}, because the application asked for no records within "
             "max_poll_interval_ms: call a get and it joins again, or allow more time"
         )
         return
-    if standing.coordinator_id is None:
+    if status.coordinator_id is None:
         yield f"the coordinator of {group} is not known, and is being looked for"
-    elif (lost_at := running.cluster.pool.lost_at(standing.coordinator_id)) is not None:
+    elif (lost_at := running.cluster.pool.lost_at(status.coordinator_id)) is not None:
         yield (
-            f"the coordinator of {group}, node {standing.coordinator_id}, cannot be reached, "
+            f"the coordinator of {group}, node {status.coordinator_id}, cannot be reached, "
             f"for {seconds(now - lost_at)}"
         )
-    if not standing.is_settled:
-        joining = joining_text(engine, standing, now)
+    if not status.is_settled:
+        joining = joining_text(engine, status, now)
         yield f"{group} rebalances ({joining}): nothing is handed out meanwhile"
-    elif standing.last_contact_at is not None:
-        silence_s = now - standing.last_contact_at
+    elif status.last_contact_at is not None:
+        silence_s = now - status.last_contact_at
         if silence_s > engine.config.session_timeout_s:
             yield (
                 f"no heartbeat was answered for {seconds(silence_s)}, longer than "
@@ -267,26 +267,26 @@ def _remarks(engine: Engine, running: Running) -> Iterator[str]:
         if paused:
             yield f"{paused} of {len(state.assignment)} partitions are paused"
         return
-    standing, view = running.membership.standing, running.cluster.view
+    status, view = running.membership.status, running.cluster.view
     if state.mode is SubscriptionMode.NONE:
         yield "nothing is subscribed or assigned: call subscribe() or assign()"
     elif not any(view.partitions_for_topic(topic) for topic in state.subscription or ()):
         yield "no partition is assigned: what is subscribed has none"
-    elif standing is None:
+    elif status is None:
         yield "no partition is assigned"
-    elif standing.is_settled:
+    elif status.is_settled:
         yield (
-            f"no partition is assigned: group {standing.group_id} has as many members as "
+            f"no partition is assigned: group {status.group_id} has as many members as "
             "partitions without this one"
         )
 
 
 def last_heartbeat_s(engine: Engine, now: float) -> float | None:
     """Return how long ago the coordinator answered last; None if it never did."""
-    standing = None if engine.parts is None else engine.parts.membership.standing
-    if standing is None or standing.last_contact_at is None:
+    status = None if engine.parts is None else engine.parts.membership.status
+    if status is None or status.last_contact_at is None:
         return None
-    return now - standing.last_contact_at
+    return now - status.last_contact_at
 
 
 def last_fetch_s(engine: Engine, now: float) -> float | None:

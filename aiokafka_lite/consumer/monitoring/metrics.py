@@ -41,7 +41,7 @@ def measure(engine: Engine, now: float) -> Row:
     fetch_count = sum(c.fetch_count for c in counts)
     latency_sum_s = sum(c.latency_sum_s for c in counts)
     lag_s = engine.probe.lag_now_s(now)
-    standing = None if latest is None else latest.membership.standing
+    status = None if latest is None else latest.membership.status
     lost_offsets, skipped_offsets = engine.state.events.lost_offsets
     return {
         "client_id": engine.config.client_id,
@@ -54,8 +54,8 @@ def measure(engine: Engine, now: float) -> Row:
         "fetch_latency_seconds": latency_sum_s / fetch_count if fetch_count else None,
         "fetch_latency_max_seconds": max((c.latency_max_s for c in counts), default=None),
         "last_fetch_age_seconds": last_fetch_s(engine, now),
-        "heartbeats_total": 0 if standing is None else standing.heartbeat_count,
-        "heartbeat_failures_total": 0 if standing is None else standing.heartbeat_failure_count,
+        "heartbeats_total": 0 if status is None else status.heartbeat_count,
+        "heartbeat_failures_total": 0 if status is None else status.heartbeat_failure_count,
         "last_heartbeat_age_seconds": last_heartbeat_s(engine, now),
         "commits_total": 0 if latest is None else latest.commits.commit_count,
         "reconnects_total": 0 if latest is None else latest.cluster.pool.reconnect_count,

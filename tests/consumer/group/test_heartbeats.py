@@ -67,8 +67,8 @@ async def test_a_beat_that_is_answered_opens_the_gate_only_for_its_own_reason() 
             await until(lambda: not gate.holds, worker)
             for hold in Hold:
                 gate.hold(hold)
-            beats = membership.standing.heartbeat_count
-            await until(lambda: membership.standing.heartbeat_count >= beats + 2, worker)
+            beats = membership.status.heartbeat_count
+            await until(lambda: membership.status.heartbeat_count >= beats + 2, worker)
             assert gate.holds == {Hold.LISTENER, Hold.LOST}
             # When the partitions are given back there is nothing left to hold.
             worker.member.interrupt(worker.member.identity, Interruption.GROUP_REBALANCES)

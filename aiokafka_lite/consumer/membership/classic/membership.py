@@ -29,7 +29,7 @@ from aiokafka_lite.consumer.membership.classic.member import Interruption, Membe
 from aiokafka_lite.consumer.membership.classic.rebalance import Rebalance, Share
 from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
 from aiokafka_lite.consumer.membership.listener import ListenerCalls
-from aiokafka_lite.consumer.membership.protocol import LastCommits, Offsets, Standing
+from aiokafka_lite.consumer.membership.protocol import GroupStatus, LastCommits, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import ConsumerStoppedError, FencedInstanceIdError, KafkaError
 from aiokafka_lite.structs import TopicPartition
@@ -121,10 +121,10 @@ class ClassicMembership:
         return self._coordinator.node_id
 
     @property
-    def standing(self) -> Standing:
+    def status(self) -> GroupStatus:
         """How the member stands with its group, for whoever has to tell."""
         heartbeat, member = self._heartbeat, self._member
-        return Standing(
+        return GroupStatus(
             member.group_id,
             member.state.name,
             self._rebalance.joining_since,
