@@ -79,9 +79,22 @@ class AutoCommit:
                     await self._departure.wait()
             except asyncio.TimeoutError:
                 due_at = loop.time() + self._config.auto_commit_interval_s
-                offsets = commits.not_committed_yet(self._state.processed_offsets())
+                offsets = commits.not_committed_yet(self._processed_of_what_is_kept())
                 if offsets and self._member.takes_commits():
                     await commits.commit_by_itself(offsets)
+
+    def _processed_of_what_is_kept(self) -> Offsets:
+        """Return what may be committed of partitions that are not being given back.
+
+        Those that are have their last commit by whoever gives them back: a seek meanwhile is for
+        the assignment to come.
+        """
+        assignment = self._state.assignment
+        return {
+            tp: offset
+            for tp, offset in self._state.processed_offsets().items()
+            if not assignment[tp].is_revoking
+        }
 
     def settle(self, departed: Departed, left: Offsets) -> None:
         """Note what was committed of partitions that were given up, and what never will be."""

@@ -230,6 +230,21 @@ async def test_auto_commit_waits_for_the_next_get_where_records_are_in_work(
         assert await next_offset(consumer) == target
 
 
+async def test_auto_commit_commits_no_seek_in_what_is_being_given_back(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    tp = TopicPartition(topic, 0)
+    await kafka.produce(topic, 0, rows(0, 20))
+    async with member(kafka, topic, auto_commit_interval_ms=20) as (consumer, rebalances):
+        assert [await next_offset(consumer) for _ in range(4)] == [0, 1, 2, 3]
+        async with rebalances.one():
+            consumer.seek(tp, 1)
+            for _ in range(5):  # while the listener takes its time
+                await asyncio.sleep(0.03)
+                assert await consumer.committed(tp) == 3
+        assert await next_offset(consumer) == 1
+        await eventually(lambda: consumer.committed(tp), 1)
+
+
 async def test_an_application_that_goes_on_by_seeks_loses_and_repeats_nothing() -> None:
     async with Broker() as broker:
         broker.create_topic("t")
