@@ -1,4 +1,4 @@
-"""One cluster seen from one event loop, or from threads that wait: connections, metadata, requests.
+"""Reaches one cluster from one event loop, or from threads that wait.
 
 What is here is imported when it is asked for: blocking clients need no asyncio.
 """

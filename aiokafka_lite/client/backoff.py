@@ -1,4 +1,4 @@
-"""Delays that grow (KIP-580): first, twice that, … up to the last, each with ±20 % jitter."""
+"""Computes delays that grow (KIP-580): each is twice the one before, with ±20 % jitter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def delay_after(failures: int, first_s: float, last_s: float, rng: random.Random
 
 
 class Backoff:
-    """How long to wait before the next attempt, given the failures so far."""
+    """Says how long to wait before the next attempt, given the failures so far."""
 
     __slots__ = ("_first_s", "_last_s", "_rng", "failures")
 

@@ -1,11 +1,11 @@
-"""A cluster for callers that wait: metadata, a connection per node, requests.
+"""Reaches a cluster for callers that wait: metadata, a connection per node, requests.
 
 It is asked by one thread at a time. What it hands out, connections, may be used by others
 (blocking.py says how): one that is waited on, or sent on, in another thread is not taken for idle.
 
 The view changes when ``refresh`` is called, and by what brokers say in passing
 (``apply_leader_hint``, ``coordinator``). The nodes it knows are asked first, those that answer
-before others, then the bootstrap servers (KIP-899): a cluster that was replaced behind the same
+before others, then the bootstrap servers (KIP-899): so a cluster that was replaced under the same
 names is found.
 
 A node that could not be reached is left alone for a while, which doubles: whoever wants it sooner
@@ -69,7 +69,7 @@ PASSING_ERRORS: Final = (
 
 
 class _NodeState:
-    """What is known of an address: its connection, and when it may be tried again."""
+    """Holds what is known of an address: its connection, and when it may be tried again."""
 
     __slots__ = ("backoff", "connection", "is_doubtful", "next_attempt_at", "opened_at")
 
@@ -83,7 +83,7 @@ class _NodeState:
 
 
 class BlockingCluster:
-    """A client's view of the cluster and its connections.
+    """Keeps a client's view of the cluster, and its connections.
 
     Attributes:
         view: The latest snapshot; empty before the first ``refresh``.

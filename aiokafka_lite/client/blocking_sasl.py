@@ -1,4 +1,4 @@
-"""SASL on a blocking connection. Imported only where it is used.
+"""Authenticates a blocking connection by SASL. Imported only where it is used.
 
 The conversation is the one that event loops hold (sasl.py): here its requests block, and hashing
 is done on the spot, so it never suspends and needs no event loop. Where a user's coroutine has a

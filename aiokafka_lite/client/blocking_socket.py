@@ -1,4 +1,4 @@
-"""Sockets that are read and written up to a deadline, without an event loop.
+"""Reads and writes sockets up to a deadline, without an event loop.
 
 A plain socket blocks, and the kernel counts the time (SO_RCVTIMEO, SO_SNDTIMEO). So waiting for
 all of a large frame is one call (MSG_WAITALL): the bytes land in their final place while this
@@ -33,7 +33,7 @@ LEAST_WAIT_S: Final = 0.001
 
 
 class BlockingSocket(Protocol):
-    """What a blocking connection asks of its socket; one thread reads, another may write."""
+    """Defines what a blocking connection asks of its socket; one thread may write, one read."""
 
     def send(self, encoded: memoryview, timeout_s: float) -> int:
         """Write what the socket takes, at least a byte; return how much that was.
@@ -50,7 +50,7 @@ class BlockingSocket(Protocol):
             memory: Where to; not empty.
             timeout_s: How long to wait; 0 and less: not at all.
             is_all_wanted: Whether the memory should be full. It may come short of that at any
-                time, as when the time is over.
+                time, for example when the time is over.
 
         Raises:
             TimeoutError: Nothing came in time.

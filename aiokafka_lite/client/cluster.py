@@ -1,12 +1,12 @@
-"""One cluster as seen by one client: where everything is, and a way to reach it.
+"""Keeps what one client knows of a cluster: where everything is, and a way to reach it.
 
 One task keeps the view fresh. It alone asks for metadata, one request at a time, so any number
 of ``invalidate`` calls make one request, and no storm of errors makes a storm of requests:
 between two answers lies a backoff, which grows while refreshes keep being called for. Everyone
 else reads ``view``, an immutable snapshot that is swapped whole, or listens for the next.
 
-When every known broker is unreachable, the bootstrap servers are asked again (KIP-899): a
-cluster that was replaced behind the same names is found.
+When every known broker is unreachable, the bootstrap servers are asked again (KIP-899): so a
+cluster that was replaced under the same names is found.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Listener = Callable[[ClusterView], None]
 
 
 class Cluster:
-    """A client's view of the cluster and its connections.
+    """Keeps a client's view of the cluster, and its connections.
 
     Used from one event loop. ``start`` once, ``close`` always, also after a failed start.
 
@@ -158,7 +158,7 @@ class Cluster:
         self._refresher.add_done_callback(self._refresher_ended)
 
     async def _bootstrap(self, failures: list[KafkaError], give_up_at: float) -> None:
-        """Get the first view; what a server said that could be used is not the last word."""
+        """Get the first view; ask again where a server was connected to but did not answer."""
         backoff = self._new_backoff()
         while True:
             try:
@@ -197,7 +197,7 @@ class Cluster:
             raise ClientClosedError("the client is closed")
 
     def _refresher_ended(self, task: asyncio.Task[Never]) -> None:
-        """Nobody may wait for a refresh that cannot come any more."""
+        """Fail those who wait for a refresh that cannot come any more."""
         cause = None if task.cancelled() else task.exception()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -211,8 +211,8 @@ class Cluster:
         """Cover these topics in metadata for an owner, in place of those that it wanted before.
 
         Metadata cover what all owners want together; they are fetched soon when any topic is
-        new. None stands for every topic of the cluster, and no topic for no interest any more.
-        Nothing is fetched to cover less: that is so from the next refresh on.
+        new. None means every topic of the cluster; no topic means no interest any more. To cover
+        less, nothing is fetched at once: the next refresh covers less.
         """
         wanted = None if topics is None else frozenset(topics)
         if wanted is None or wanted:
@@ -257,7 +257,7 @@ class Cluster:
     def look_for_leader(self) -> None:
         """Note that a leader is gone: the view is refreshed soon, however often it was already.
 
-        Between refreshes that `invalidate` calls for lie up to `retry_backoff_max_s`, which would
+        Up to `retry_backoff_max_s` pass between refreshes that `invalidate` calls for. That would
         be added to the time in which nothing can be read. So whoever calls this has to give up
         after a while.
         """

@@ -1,4 +1,4 @@
-"""What any client asks of a cluster, and what the answers mean, however it is connected."""
+"""Builds what any client asks of a cluster, and says what the answers mean."""
 
 from __future__ import annotations
 

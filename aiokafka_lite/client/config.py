@@ -1,4 +1,4 @@
-"""What a client needs to know before it can reach a cluster.
+"""Holds what a client needs to know before it can reach a cluster.
 
 References: KIP-302 (every resolved address is tried), KIP-580 (exponential backoff),
 KIP-899 (bootstrap again), ``bootstrap.servers`` in Kafka's consumer configuration.
@@ -24,7 +24,7 @@ SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class Address(NamedTuple):
-    """A host name or IP address and a port, as a user or a broker named them."""
+    """A host name or IP address and a port, in the words of a user or a broker."""
 
     host: str
     port: int

@@ -1,6 +1,6 @@
-"""Open a transport to a host, trying every address it resolves to (KIP-302).
+"""Opens a transport to a host, and tries every address that it resolves to (KIP-302).
 
-The boundary where the operating system's and OpenSSL's exceptions become ours (network_errors.py).
+Exceptions of the operating system and of OpenSSL become ours here (network_errors.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class StepLimit(NamedTuple):
-    """How long each step of opening a connection may take, and until when all of them."""
+    """Limits how long each step of opening a connection may take, and until when all of them."""
 
     step_s: float
     deadline: float | None = None

@@ -3,7 +3,7 @@
 A child inherits the parent's sockets, and the very epoll instance that the parent's loop waits
 with: a byte that it writes goes to the parent's broker, and closing a transport, which may happen
 as garbage is collected, takes the socket out of the parent's epoll as well. So, first of all, each
-descriptor is made to stand for the null device in the child, and each connection refuses requests.
+descriptor is pointed at the null device in the child, and each connection refuses requests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aiokafka_lite.errors import ForkedError, KafkaError
 
 
 class ForkAware:
-    """A base of what owns a socket, which a forked child must leave alone."""
+    """Is a base of everything that owns a socket, which a forked child must leave alone."""
 
     @property
     def peer(self) -> str:
@@ -30,7 +30,7 @@ class ForkAware:
         return self
 
     def forked(self) -> tuple[int, object] | None:
-        """Refuse all use from now on, as this is a child.
+        """Refuse all use from now on, because this is a child.
 
         Returns the socket's descriptor, negative without one, and what owns it.
         """

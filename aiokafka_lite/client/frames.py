@@ -1,4 +1,4 @@
-"""Frames out of a byte stream: a 4-byte size, then as many bytes.
+"""Cuts a byte stream into frames: a 4-byte size, then as many bytes.
 
 Whoever owns the socket asks ``missing`` for the memory the next bytes belong into, tells
 ``next_frame`` how many came, and calls it until nothing more is complete.
@@ -46,7 +46,7 @@ _spare_heads: Final[list[memoryview]] = []
 
 
 class FrameBuffers:
-    """Memory for frames; large buffers are used again once nobody looks at them.
+    """Lends memory for frames; large buffers are used again once nobody looks at them.
 
     Fresh memory of a few MiB costs about as much in page faults as receiving the bytes does.
     A bytearray refuses to change its size while a memoryview looks at it, so the buffer itself
@@ -192,7 +192,7 @@ class FrameReader:
         return None
 
     def _give_head_back(self) -> None:
-        """Leave the buffer to others, as none of its bytes are needed any more."""
+        """Leave the buffer to others: none of its bytes are needed any more."""
         head, self._head = self._head, None
         self._missing = None
         self._start = self._end = 0

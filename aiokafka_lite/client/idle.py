@@ -1,4 +1,4 @@
-"""Connections that nobody uses are closed after a while: one timer for all of a pool."""
+"""Closes connections that nobody uses: one timer for all of a pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pool has of each node: a connection per lane, and one backoff for all of them.
+"""Holds what a pool has of each node: a connection per lane, and one backoff for all of them.
 
 The pool alone writes the fields.
 """

@@ -1,10 +1,11 @@
-"""Be woken up for large frames less often: when enough of one has arrived (SO_RCVLOWAT).
+"""Wakes the loop less often for large frames: when enough of one has arrived (SO_RCVLOWAT).
 
 The kernel reports a socket as readable with the first bytes that come, and reading them costs a
 turn of the loop however few they are: over a network, that is a few packets. Nobody can use less
-than all of a large frame, so while one is received the socket is to be reported when it has a good
-piece, or all that the frame still needs: never more than that is waited for. The end of the stream,
-errors, and a receive buffer without room are reported at once in any case (tcp_poll in Linux).
+than all of a large frame. So while one is received, the kernel reports the socket when it has a
+good piece, or all that the frame still needs; it never waits for more than that. The end of the
+stream, errors, and a receive buffer without room are reported at once in any case (tcp_poll in
+Linux).
 
 Linux only, and not under TLS, where the socket's bytes are not the frame's.
 """
@@ -20,7 +21,7 @@ IS_SUPPORTED: Final = sys.platform == "linux"
 
 
 class LowWaterMark:
-    """How many bytes a transport's socket waits for.
+    """Sets how many bytes a transport's socket waits for.
 
     Attributes:
         wanted_bytes: What was last asked for.

@@ -1,6 +1,6 @@
-"""What the operating system's and OpenSSL's exceptions mean, in words, and as errors of ours.
+"""Says what exceptions of the operating system and of OpenSSL mean, in words and as our errors.
 
-For connections of event loops and for blocking ones: here neither asyncio nor ssl is imported.
+It serves connections of event loops and blocking ones, so it imports neither asyncio nor ssl.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _PASSING_ALERTS: Final = ("CLOSE_NOTIFY", "INTERNAL_ERROR", "USER_CANCELLED")
 
 
 class Attempts:
-    """The addresses of one host that could not be connected to, and why."""
+    """Collects the addresses of one host that could not be connected to, and why."""
 
     def __init__(self, address: Address, *, timeout_s: float, uses_tls: bool) -> None:
         self._address = address

@@ -1,7 +1,7 @@
-"""Connections to the nodes of a cluster, per node and lane, opened when first needed.
+"""Opens and keeps connections to the nodes of a cluster, per node and lane.
 
 A broker serves one request per connection at a time, so what waits inside the broker blocks what
-comes behind it on the same connection: see ``Lane``.
+comes after it on the same connection: see ``Lane``.
 
 Per node there is one backoff for all lanes (50 ms doubling to 1 s, with jitter). It starts when
 an attempt fails or a connection is lost, and starts over only once a connection has lived for as
@@ -431,7 +431,7 @@ class Pool:
     def _say_who_is_back(self) -> None:
         """Say in one line, once no node is missed any more, which of them were.
 
-        As loud as what was said when they were lost: whoever read that wants to read this.
+        The line has the level of the one that said they were lost: whoever read that wants this.
         """
         if not self._back or any(self.lost_at(node_id) is not None for node_id in self._nodes):
             return

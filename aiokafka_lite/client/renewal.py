@@ -1,4 +1,4 @@
-"""Sessions that end are renewed on the connection they belong to (KIP-368)."""
+"""Renews sessions that end, on the connection that they belong to (KIP-368)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiokafka_lite.client.connection import Authenticate, Connection
 
 
 class Renewals:
-    """Has connections authenticated again well before their sessions end."""
+    """Authenticates connections again, well before their sessions end."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Proving to a broker who we are: SASL over Kafka's own requests.
+"""Proves to a broker who we are: SASL over Kafka's own requests.
 
     SaslHandshake(mechanism)  →  SaslAuthenticate(token), as often as the mechanism wants
 

@@ -1,8 +1,8 @@
-"""Servers tried side by side, so that one that does not answer holds nobody up.
+"""Tries servers side by side, so that one that does not answer holds nobody up.
 
-As RFC 8305 has it for addresses: each is begun a little after the one before, or at once when that
-has failed. The first that is connected wins; the pool closes the others when metadata come that do
-not name them.
+RFC 8305 does the same for addresses. Each attempt begins a little after the one before, or at once
+when that has failed. The first that is connected wins; the pool closes the others when metadata
+come that do not name them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def connect_one(
         Which nodes these are.
 
     Raises:
-        KafkaError: What another node would not mend, as refused credentials.
+        KafkaError: Another node would not help, for example with refused credentials.
     """
     waiting = list(node_ids)
     attempts: dict[asyncio.Task[KafkaError | None], int] = {}

@@ -1,4 +1,4 @@
-"""Who shows credentials when: to one bootstrap server at a time, as wrong ones lock accounts."""
+"""Shows credentials to one bootstrap server at a time, because wrong ones lock accounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which versions a broker speaks, asked for with ApiVersions when a connection opens.
+"""Asks which versions a broker speaks, with ApiVersions, when a connection opens.
 
 References: KIP-35 (ApiVersions), KIP-511 (a broker that does not know our version of
 ApiVersions answers in version 0 and names the versions it knows).
@@ -31,7 +31,7 @@ SOFTWARE_NAME: Final = "aiokafka-lite"
 
 
 class _Offer:
-    """What brokers of one release offer, and what we use of it: one for all connections to such."""
+    """Holds what brokers of one release offer, and what we use of it, for all connections."""
 
     __slots__ = ("choices", "chosen", "ranges")
 
@@ -47,7 +47,7 @@ def _offer(ranges: tuple[tuple[int, tuple[int, int]], ...]) -> _Offer:
 
 
 class ApiVersions(Mapping[int, tuple[int, int]]):
-    """API key to (lowest, highest) version of one broker, and what we use of it."""
+    """Maps API keys to the (lowest, highest) versions of one broker, and says what we use of it."""
 
     __slots__ = ("_choices", "_chosen", "_peer", "_ranges")
 

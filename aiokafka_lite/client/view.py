@@ -1,9 +1,9 @@
-"""ClusterView: what is known of a cluster at one moment, never changed once made.
+"""Holds what is known of a cluster at one moment; a view never changes once it is made.
 
-A newer answer to Metadata makes a new view out of the one before. Any broker may answer, and
-some lag behind, so an answer is not taken as it is: a partition's leader is only replaced by one
-of the same or a newer leader epoch, as long as the topic is the same (same topic id). And a topic
-that was known is gone only when that was said for a while: until then it stays as it was.
+A newer answer to Metadata makes a new view out of the one before. Any broker may answer, and some
+lag. So a partition's leader is only replaced by one of the same or a newer leader epoch, as long as
+the topic is the same (same topic id). A topic that was known is gone only when answers have said so
+for a while; until then it stays as it was.
 
 References: KIP-320 (leader epochs), KIP-516 (topic ids), KIP-951 (leader hints in answers).
 """
@@ -135,8 +135,9 @@ class ClusterView(NamedTuple):
     ) -> ClusterView:
         """Return the view that an answer to Metadata makes of this one.
 
-        Topics the answer leaves out are dropped, as it was asked for all that matter; if it was
-        asked for all there are (`is_of_all`), when they have been missing for `GONE_AFTER_S`.
+        Topics that the answer leaves out are dropped, because it was asked for all that matter. If
+        it was asked for all there are (`is_of_all`), they are dropped once they have been missing
+        for `GONE_AFTER_S`.
         """
         topics = {
             topic.name: _merged_topic(self.topics.get(topic.name), topic, topic.name, fetched_at)

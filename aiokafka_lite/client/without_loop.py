@@ -1,8 +1,8 @@
-"""Run coroutines that never suspend, without an event loop.
+"""Runs coroutines that never suspend, without an event loop.
 
-What is to be said to a broker, and what its answers mean, is written once, as coroutines that are
-given something to send requests with. Where that blocks until the answer is there, nothing in
-them ever waits, and they run from beginning to end like functions.
+Conversations with a broker are written once, as coroutines that get something to send requests
+with. If sending blocks until the answer is there, nothing in them ever waits, and they run from
+beginning to end like functions.
 """
 
 from __future__ import annotations

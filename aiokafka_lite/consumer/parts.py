@@ -35,7 +35,7 @@ from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.consumer.membership.none import NoCommits, NoGroup
 from aiokafka_lite.consumer.positions.leader_lookup import OffsetLookup
 from aiokafka_lite.consumer.positions.resolver import PositionResolver
-from aiokafka_lite.consumer.positions.topic_changes import TopicLives
+from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.consumer.positions.watchdog import Watchdog
 from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -97,8 +97,8 @@ class Running:
         )
         self.cluster.pool.on_reachability = engine.on_reachability
         self.lookup = OffsetLookup(config, self.cluster, self.scopes.connecting, rng)
-        self.lives = TopicLives(state, engine.buffer)
-        self.cluster.add_listener(self.lives.view_changed)
+        self.topic_changes = TopicChanges(state, engine.buffer)
+        self.cluster.add_listener(self.topic_changes.view_changed)
         self.commits: Commits | NoCommits
         self.membership: Membership
         if config.group_id is None:
@@ -117,11 +117,11 @@ class Running:
             self.lookup,
             self.commits.positions,
             engine.gate.post,
-            self.lives.is_young,
+            self.topic_changes.came_later,
             scope=self.scopes.positions,
             rng=rng,
         )
-        self.lives.reset_by_policy = self.resolver.reset_by_policy
+        self.topic_changes.reset_by_policy = self.resolver.reset_by_policy
         self.watchdog = Watchdog(state, self.cluster, self.resolver.wake)
 
     def _make_group(

@@ -21,8 +21,8 @@ def is_of_a_partition(target: ast.Attribute, path: str) -> bool:
     owner = ast.unparse(target.value)
     if owner == "self":
         return path == OWNER
-    # A node's counts and a topic's life have fields of the same names.
-    return not owner.endswith(("counts", "life"))
+    # A node's counts and what is known of a topic have fields of the same names.
+    return not owner.endswith(("counts", "known"))
 
 
 def writers() -> dict[str, set[str]]:

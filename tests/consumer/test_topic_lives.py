@@ -21,7 +21,7 @@ from aiokafka_lite.consumer.events.kinds import (
     TopicRecreated,
 )
 from aiokafka_lite.consumer.events.stream import EventSubscription
-from aiokafka_lite.consumer.positions.topic_changes import TopicLives
+from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.errors import (
     LeaderNotAvailableError,
     OffsetOutOfRangeError,
@@ -451,7 +451,7 @@ async def test_a_deleted_topic_of_a_pattern_is_told_once_whoever_hears_of_it_fir
     is_told_first: bool,
 ) -> None:
     buffers = Buffers()
-    state, lives = buffers.state, TopicLives(buffers.state, buffers.buffer)
+    state, lives = buffers.state, TopicChanges(buffers.state, buffers.buffer)
     state.unsubscribe()
     state.subscribe_pattern(re.compile("t"))
     steps = [
@@ -466,7 +466,7 @@ async def test_a_deleted_topic_of_a_pattern_is_told_once_whoever_hears_of_it_fir
         state.events.close()
         assert [event async for event in events] == [TopicDeleted("t")]
     assert state.subscription == {"t"}
-    assert lives.is_young(TopicPartition("t", 0))
+    assert lives.came_later(TopicPartition("t", 0))
 
 
 async def test_the_same_pattern_again_is_no_reason_to_read_old_topics_from_the_beginning(

@@ -1,8 +1,8 @@
-"""What is assigned to a consumer: one cursor a partition, and what gets have taken of them.
+"""Holds what is assigned to a consumer: one cursor a partition, and what gets have taken of them.
 
-Whoever decides what is assigned says by `Assignment.change` what goes and what comes; the rest is
-not touched. Others ask for changes of one partition by the methods here, and hear of them as
-observers (observers.py). Who writes which field of a cursor is said in cursor.py.
+Whoever decides what is assigned calls `Assignment.change` with what goes and what comes; the rest
+is not touched. Others ask for changes of one partition by the methods here, and hear of them as
+observers (observers.py). cursor.py says who writes which field of a cursor.
 """
 
 from __future__ import annotations
@@ -122,14 +122,14 @@ class Assignment:
         """Take partitions away and assign others; what is named in neither stays as it is.
 
         What stays keeps its position, what is buffered of it and whether it is paused, and is
-        fetched all the while. What is assigned starts from its committed offset. What is in both
-        is given back after it was taken: it starts afresh, too, but from where the application has
-        moved it to since its revocation began, and paused if it was paused since.
+        fetched all the while. What is assigned starts from its committed offset. So does one
+        that is in both. But the application may have moved or paused it since its revocation
+        began: then it starts from there, or paused.
 
         Args:
-            revoke: Those that are not assigned count for nothing.
-            assign: So do those that are assigned, and are not revoked.
-            is_unbroken: Nobody else can have had, in between, what is taken and given again.
+            revoke: Partitions that are not assigned are ignored.
+            assign: Partitions that are assigned, and are not revoked, are ignored.
+            is_unbroken: Nobody else can have had, in between, what is in both.
         """
         self._settle()
         wanted = frozenset(assign)
@@ -156,7 +156,7 @@ class Assignment:
         self.observers.assignment_changed()
 
     def _carry_over(self, old: Cursor, new: Cursor) -> None:
-        """Give a partition that comes back what the application asked for in the meantime."""
+        """Apply to a partition that comes back what the application asked for in the meantime."""
         if old.keeps_pause:
             new.pause()
         if not old.keeps_position:
@@ -201,7 +201,7 @@ class Assignment:
         self.observers.partition_changed(partition)
 
     def request_reset(self, partition: Cursor, timestamp: int, *, reason: str = "") -> None:
-        """Give up the position and have it looked up by ListOffsets with `timestamp`.
+        """Give up the position, and look it up by ListOffsets with `timestamp`.
 
         An event will tell of it, unless `reason` is empty because the application asked for it.
         """
@@ -261,7 +261,7 @@ class Assignment:
 
     # --- Gets -------------------------------------------------------------------------------
     def note_raised(self, error: BaseException) -> None:
-        """Note what a get is about to raise; its text, as the error holds whoever has asked."""
+        """Note the text of what a get is about to raise; the error would hold whoever has asked."""
         self._raised = str(error), self.hand_out_count
 
     @property
@@ -277,7 +277,7 @@ class Assignment:
         self.resume_get()
 
     def resume_get(self) -> None:
-        """Note that a get goes on that was left for the application's own work."""
+        """Note that a get goes on after the application's own work, for which it was left."""
         self._gets_in_progress += 1
         for observer in self.observers.of_gets:
             observer()
@@ -308,7 +308,7 @@ class Assignment:
         return now - self._idle_since
 
     def restart_idle(self, now: float) -> None:
-        """Start counting idle time anew, as when the first assignment comes."""
+        """Start counting idle time anew, for example when the first assignment comes."""
         self._idle_since = now
 
     # --- What was handed out --------------------------------------------------------------
@@ -386,8 +386,8 @@ class Assignment:
     def _was_handed_out_earlier(self, tp: TopicPartition, offset: int) -> bool:
         """Whether an offset can only mean records that another member may have had since.
 
-        That is one behind a record handed out before somebody else may have had the partition,
-        which this assignment has neither handed out nor gone to.
+        Such an offset comes after a record that was handed out before somebody else may have had
+        the partition. This assignment has neither handed it out nor gone to it.
         """
         earlier, partition = self._handed_out_earlier.get(tp), self._assignment.get(tp)
         if earlier is None or not earlier.first < offset <= earlier.end:

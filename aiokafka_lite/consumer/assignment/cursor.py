@@ -1,4 +1,4 @@
-"""A cursor: one assigned partition, its position, what is buffered of it, and its place.
+"""A cursor is one assigned partition: its position, what is buffered of it, and its place.
 
 A cursor is at exactly one place, and the place has one keeper, who says what happens to it next:
 
@@ -11,29 +11,31 @@ IN_FLIGHT     lent to its source's fetch session         its source: an answer a
               (`loan`)
 BACKING_OFF   nothing is asked for before `retry_at`     its source: the end of the back-off
 FULL          enough of it is buffered                   the buffer: the application takes some
-FAILED        an error stands behind what is buffered    the buffer: a get raises it, or a seek
+FAILED        an error comes after what is buffered      the buffer: a get raises it, or a seek
 ============  =========================================  ==========================================
 
-Two switches lie across that: `is_paused` and `is_revoking`. A cursor with one of them set is not
-lent, and nothing of it is handed out.
+Two switches lie across the places: `is_paused` and `is_revoking`. A cursor with one of them set is
+not lent, and nothing of it is handed out.
 
-Loans and searches are things. Whoever asks a broker about a cursor holds the loan, or the search,
-under which it asked, and the answer counts only while the cursor still has that one. A seek, a
-reset and a revocation take it away: then the answer is void, whatever it says. A cursor tells its
-source of each move (`CursorSource.moved`): nobody has to look through lists for it.
+Whoever asks a broker about a cursor holds a loan, or a search. The answer counts only while the
+cursor still has that one. A seek, a reset and a revocation take it away: then the answer is void,
+whatever it says. A cursor tells its source of each move (`CursorSource.moved`), so nobody has to
+look through lists for it.
 
 Fetched and consumed offsets are kept apart: `position` is the next offset the application will be
 handed, `fetched` the next offset to ask a broker for. What lies between them is buffered.
 
 Everything here is plain data changed synchronously on the event loop; nothing waits. Each field
-has one writer, this module but for three; a test holds that (tests/consumer/test_one_writer.py):
+has one writer. That is this module, except for three fields; a test checks it
+(tests/consumer/test_one_writer.py):
 
     chunks               buffer.py
     corrupt_at           bad_records.py
     preferred_replica    replicas.py
 
-Who wants a change calls the method that says why: of SubscriptionState where others have to hear of
-it (a new position, a pause, a revocation), or of the cursor itself (a back-off, an answer).
+Whoever wants a change calls the method that says why. If others have to hear of it (a new position,
+a pause, a revocation), that is a method of SubscriptionState; otherwise one of the cursor (a
+back-off, an answer).
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ MOST_CHUNKS: Final = 2
 
 
 class Place(enum.Enum):
-    """Where a cursor is; the table is in the module's docstring."""
+    """Says where a cursor is; the table is in the module's docstring."""
 
     UNPOSITIONED = enum.auto()
     READY = enum.auto()
@@ -65,7 +67,7 @@ class Place(enum.Enum):
     FAILED = enum.auto()
 
 
-# A cursor rests where its chunks and its back-off put it; it is lent only from READY.
+# Its chunks and its back-off decide where a cursor rests; it is lent only from READY.
 RESTING: Final = frozenset({Place.READY, Place.BACKING_OFF, Place.FULL, Place.FAILED})
 LEGAL_MOVES: Final[Mapping[Place, frozenset[Place]]] = MappingProxyType(
     {
@@ -80,7 +82,7 @@ LEGAL_MOVES: Final[Mapping[Place, frozenset[Place]]] = MappingProxyType(
 
 
 class Sought(enum.Enum):
-    """What is searched for (Kafka's SubscriptionState.FetchStates)."""
+    """Says what is searched for (Kafka's SubscriptionState.FetchStates)."""
 
     COMMITTED = enum.auto()  # the group's committed offset (OffsetFetch)
     RESET = enum.auto()  # the offset of a timestamp (ListOffsets)
@@ -88,13 +90,13 @@ class Sought(enum.Enum):
 
 
 class Search:
-    """A search for a cursor's position. Its answer counts while the cursor still has it.
+    """A search for a cursor's position; its answer counts while the cursor still has it.
 
     Attributes:
         cursor: Whose position is searched for.
         sought: What is searched for.
-        timestamp: For RESET that of ListOffsets: -2 for the first offset, -1 for the end; None: it
-            is still to be said.
+        timestamp: For RESET that of ListOffsets: -2 for the first offset, -1 for the end; None: not
+            known yet.
         replaced: For RESET the position that was given up; None: there was none.
         reason: Why it was given up; "": the application asked for it.
     """
@@ -222,9 +224,9 @@ class Cursor:
         "reach",
         "retry_at",
         "retry_reason",
-        "run_start",
         "search",
         "source",
+        "started_at",
         "topic_id",
         "tp",
         "validated_epoch",
@@ -246,8 +248,8 @@ class Cursor:
         self.chunks: tuple[Chunk, ...] = ()
         # Next offset to hand out; None until it is known.
         self.position: int | None = None
-        # Where it was set to last: it has been handed out from there on.
-        self.run_start: int | None = None
+        # Where the position was set to last: it has been handed out from there on.
+        self.started_at: int | None = None
         # What was handed out before that, while nobody else can have had the partition.
         self.reach = reach
         # All before this was handed out before the latest get, or committed by the application:
@@ -288,7 +290,7 @@ class Cursor:
 
     # --- Place ----------------------------------------------------------------------------
     def _move(self, place: Place) -> None:
-        """Be at a place from now on; a loan ends with that.
+        """Go to a place; a loan ends with that.
 
         Raises:
             IllegalStateError: The table of legal moves has no such move.
@@ -306,7 +308,7 @@ class Cursor:
             self.source.moved(self)
 
     def _rest(self) -> None:
-        """Be where chunks and back-off put it, as its position is known."""
+        """Go to where chunks and back-off put it; its position is known."""
         chunks = self.chunks
         if chunks and chunks[-1].failure is not None:
             self._move(Place.FAILED)
@@ -381,7 +383,7 @@ class Cursor:
         """Forget all that is known of its log: there is another in its place."""
         self.committed = None
         self.high_watermark = self.last_stable_offset = self.log_start_offset = None
-        self.reach = self.run_start = None
+        self.reach = self.started_at = None
         self.leader_epoch = self.validated_epoch = NO_EPOCH
         self.keeps_position = False
         if self.search is not None and self.search.sought is Sought.COMMITTED:
@@ -404,14 +406,14 @@ class Cursor:
     def _set_position(self, position: int | None) -> None:
         """Set the position, or give it up; keep in mind what was handed out up to the former."""
         self.reach = self.handed_out
-        self.position = self.run_start = position
+        self.position = self.started_at = position
 
     @property
     def handed_out(self) -> Range | None:
         """What was handed out while nobody else can have had the partition, from end to end."""
-        if self.run_start is None or self.position is None or self.position <= self.run_start:
+        if self.started_at is None or self.position is None or self.position <= self.started_at:
             return self.reach
-        return joined(self.reach, Range(self.run_start, self.position))
+        return joined(self.reach, Range(self.started_at, self.position))
 
     # --- Assignment -----------------------------------------------------------------------
     def begin_revocation(self) -> None:
@@ -424,7 +426,7 @@ class Cursor:
             self._tell_source()
 
     def keep(self) -> None:
-        """Hand out and fetch again: it is not given back after all."""
+        """Hand out and fetch again: it is not revoked after all."""
         self.is_revoking = False
         self._tell_source()
 
@@ -475,7 +477,7 @@ class Cursor:
         return None if self.source is None else self.source.node_id
 
     def lend(self, max_bytes: int) -> Loan:
-        """Go in flight, as the source that asks for it says."""
+        """Go in flight: the source that asks for it holds the loan."""
         if Place.IN_FLIGHT not in LEGAL_MOVES[self.place] or not self.is_fetchable:
             raise IllegalStateError(f"partition {self.tp} cannot be fetched: {self!r}")
         self.place = Place.IN_FLIGHT
@@ -503,10 +505,10 @@ class Cursor:
         self.last_fetch_at = now
 
     def buffered(self, end_offset: int | None, *, is_sticky: bool = False) -> None:
-        """Note that a chunk was added to what is buffered: what is behind it is asked for next.
+        """Note that a chunk was buffered: the offset after it is asked for next.
 
         Args:
-            end_offset: Offset behind the chunk; None: nothing can be fetched beyond it.
+            end_offset: Offset after the chunk; None: nothing can be fetched beyond it.
             is_sticky: It is an error that stays until the application seeks.
         """
         if end_offset is not None:
@@ -522,9 +524,9 @@ class Cursor:
             self._rest()
 
     def refetch(self) -> None:
-        """Ask for what is behind the position next: nothing is buffered any more.
+        """Fetch from the position again: nothing is buffered any more.
 
-        Where a position is searched for, that begins anew.
+        A search for a position begins anew.
         """
         self._fetch_from_position()
         search = self.search
@@ -553,7 +555,7 @@ class Cursor:
             self._rest()
 
     def failed(self, until: float, reason: str) -> None:
-        """Do the same for one more failure in a row."""
+        """Back off after one more failure in a row."""
         self.failure_count += 1
         self.back_off(until, reason)
 
@@ -575,7 +577,7 @@ class Cursor:
 
     @property
     def failure(self) -> KafkaError | None:
-        """The error that stands behind its records, until a get has raised it, or a seek."""
+        """The error that comes after its records, until a get has raised it, or a seek."""
         return self.chunks[-1].failure if self.chunks else None
 
     @property

@@ -1,4 +1,4 @@
-"""Who hears of changes of a consumer's subscription, assignment and partitions."""
+"""Tells others of changes of a consumer's subscription, assignment and partitions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Listeners = list[Callable[..., None]]
 
 
 class Registrations:
-    """Observers that are forgotten together; see `Observers.collect`."""
+    """Collects observers that are forgotten together; see `Observers.collect`."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[Listeners, Callable[..., None]]] = []
@@ -42,7 +42,7 @@ class Registrations:
 
 
 class Observers:
-    """Callables by what they want to hear of, called in the order in which they were added."""
+    """Holds callables for each kind of change, and calls them in the order of their adding."""
 
     def __init__(self) -> None:
         self._subscription: list[Callable[[], None]] = []
@@ -64,11 +64,11 @@ class Observers:
         self._add(self.of_gets, observer)
 
     def on_assignment_change(self, observer: Callable[[], None]) -> None:
-        """Call `observer` after partitions were given or taken."""
+        """Call `observer` after partitions were assigned or taken away."""
         self._add(self._assignment, observer)
 
     def on_partition_change(self, observer: Callable[[Cursor], None]) -> None:
-        """Call `observer` after a partition was paused, resumed, moved or sent back."""
+        """Call `observer` after a partition was paused, resumed, moved, or fetched from anew."""
         self._add(self._partition, observer)
 
     def on_discard(self, observer: Callable[[Cursor], None]) -> None:
@@ -80,7 +80,7 @@ class Observers:
         self._add(self._departure, observer)
 
     def collect(self) -> Registrations:
-        """Return what forgets, when it is closed, the observers that are added from now on."""
+        """Collect the observers that are added from now on; closing the result forgets them."""
         self._collecting = Registrations()
         return self._collecting
 
@@ -95,12 +95,12 @@ class Observers:
             observer()
 
     def assignment_changed(self) -> None:
-        """Tell that partitions were given or taken."""
+        """Tell that partitions were assigned or taken away."""
         for observer in self._assignment:
             observer()
 
     def partition_changed(self, partition: Cursor) -> None:
-        """Tell that a partition was paused, resumed, moved or sent back."""
+        """Tell that a partition was paused, resumed, moved, or is fetched from anew."""
         for observer in self._partition:
             observer(partition)
 

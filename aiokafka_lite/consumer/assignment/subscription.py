@@ -1,4 +1,4 @@
-"""What a consumer is subscribed to.
+"""Holds what a consumer subscribes to.
 
 Plain data changed synchronously on the event loop; nothing waits. Others hear of changes as
 observers (observers.py). What is assigned is in assignment.py.
@@ -62,7 +62,7 @@ class SubscriptionState(Assignment):
     ) -> None:
         """Subscribe to topics, in place of those subscribed before.
 
-        Nothing more is handed out of the others, as by Java's client.
+        Nothing more is handed out of the others; Java's client does the same.
 
         Raises:
             IllegalStateError: A pattern or a manual assignment is in use.
@@ -104,7 +104,7 @@ class SubscriptionState(Assignment):
     def unsubscribe(self) -> None:
         """Forget topics, pattern, listener and assignment.
 
-        As by a clean stop all that was handed out is to be committed.
+        All that was handed out is to be committed, as at a clean stop.
         """
         self._depart(frozenset(self._assignment), self.handed_out_offsets)
         self.mode = SubscriptionMode.NONE

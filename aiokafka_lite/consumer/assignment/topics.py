@@ -1,4 +1,4 @@
-"""Which topics a subscription means at the moment, and how many partitions they have."""
+"""Says which topics a subscription means just now, and how many partitions they have."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def partition_counts(view: ClusterView, topics: Iterable[str]) -> Mapping[str, i
 def have_changed(shared_out: Mapping[str, int], view: ClusterView) -> bool:
     """Whether partitions have come or gone since these counts were shared out.
 
-    A topic whose metadata is not available just now is taken to be as it was: a leader election
-    is no reason to rebalance. One that is said to be unknown was deleted.
+    A topic whose metadata is not available just now counts as unchanged: a leader election is no
+    reason to rebalance. A topic that brokers call unknown was deleted.
     """
     for topic, count in shared_out.items():
         now = len(view.partitions_for_topic(topic) or ())

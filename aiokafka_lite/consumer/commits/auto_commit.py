@@ -1,7 +1,7 @@
-"""Commits that nobody asks for: of what was handed out before the latest get, time and again.
+"""Commits what nobody asks to commit: what was handed out before the latest get, at an interval.
 
-Partitions that the application gives up are not waited for: what may be committed of them is
-committed at once, as whom they were assigned to.
+What the application gives up does not wait for the interval: it is committed at once, as the member
+that it was assigned to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Departed(NamedTuple):
-    """What is to be committed of partitions that the application has given up."""
+    """Holds what is to be committed of partitions that the application has given up."""
 
     offsets: Offsets
     # As whom they were assigned; None: they were lost already.
@@ -31,7 +31,7 @@ class Departed(NamedTuple):
 
 
 class AutoCommit:
-    """The task "auto-commit", and what it has still to commit."""
+    """Runs the task "auto-commit", and keeps what it has still to commit."""
 
     def __init__(
         self,
@@ -104,12 +104,12 @@ class AutoCommit:
             self._member.notify()
 
     def _note_departure(self, departure: Departure) -> None:
-        """Tell the task to commit at once what may be committed of partitions that go."""
+        """Let the task commit at once what may be committed of partitions that go."""
         if left := self._commits.not_committed_yet(departure.offsets):
             self.departed.append(Departed(left, self._commits.assigned_as))
             self._departure.set()
 
     def _forget_what_is_back(self) -> None:
-        """Complain no more of what could not be committed where it is handed out again."""
+        """Forget what could not be committed of partitions that are assigned again."""
         for tp in self.forgone.keys() & self._state.assignment.keys():
             del self.forgone[tp]

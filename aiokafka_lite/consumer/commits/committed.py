@@ -1,4 +1,4 @@
-"""Reading what a group has committed: OffsetFetch, tried until all of it is answered."""
+"""Reads what a group has committed: OffsetFetch, tried until all of it is answered."""
 
 from __future__ import annotations
 

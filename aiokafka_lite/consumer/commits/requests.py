@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch: what is asked, and what the answer says of each partition."""
+"""Builds OffsetCommit and OffsetFetch, and reads what the answers say of each partition."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FetchedOffset(NamedTuple):
 
 
 class TopicIds:
-    """Ids of the topics a request names, and the names of the ids an answer gives."""
+    """Maps the topics that a request names to their ids, and the ids of an answer to names."""
 
     def __init__(self, view: ClusterView, topics: Iterable[str]) -> None:
         self._ids = {
@@ -66,7 +66,7 @@ class TopicIds:
         return self._ids[name]
 
     def name_of(self, name: str, topic_id: bytes) -> str:
-        """Return the name of a topic that an answer gives by one or by the other."""
+        """Return the name of a topic that an answer gives by name or by id."""
         return name or self._names.get(topic_id, "")
 
 

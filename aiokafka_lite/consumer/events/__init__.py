@@ -1,1 +1,1 @@
-"""What a consumer tells while it runs: the events, and the streams by which they are read."""
+"""Defines what a consumer tells while it runs: the events, and the streams to read them from."""

@@ -1,4 +1,4 @@
-"""What happens to a consumer, as values: each event says one change, when it happened.
+"""Defines what happens to a consumer as values: each event tells of one change, when it happened.
 
 Names and fields are for users, who compare and store them: they stay. Whoever notices a change
 publishes it through `Events` (stream.py), at the change and not while it lasts.
@@ -78,7 +78,7 @@ class ConsumerEvent:
 
     @property
     def subject(self) -> object:
-        """What it is about: of events about the same the log tells once a minute."""
+        """What it is about: the log tells of events about the same thing once a minute."""
         return None
 
     def as_dict(self) -> dict[str, object]:
@@ -114,7 +114,7 @@ class Assigned(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class Revoked(ConsumerEvent):
-    """A rebalance begins: what was processed is committed, then these are given back."""
+    """A rebalance begins: what was processed is committed, then these partitions are given back."""
 
     name: ClassVar[str] = "revoked"
 
@@ -189,7 +189,7 @@ class OffsetReset(ConsumerEvent):
 class RecordSkipped(ConsumerEvent):
     """A record, or a batch, was passed over because it could not be handed out.
 
-    `next_offset` is where reading goes on: one more than `offset`, or behind the batch.
+    `next_offset` is where reading goes on: one more than `offset`, or after the batch.
     """
 
     name: ClassVar[str] = "record_skipped"

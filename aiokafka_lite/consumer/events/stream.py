@@ -1,7 +1,7 @@
-"""Where events are published, and how subscribers get them.
+"""Publishes events, and hands them to subscribers.
 
-The parts of a consumer reach it as `state.events`. Publishing is synchronous and never fails; what
-a subscriber has not come for yet waits in a bounded buffer of its own.
+The parts of a consumer reach it as `state.events`. Publishing is synchronous and never fails. Each
+subscriber has a buffer of limited size for what it has not read yet.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LogLimit:
 
 
 class Events:
-    """The events of one consumer: counts them, logs them, and hands them to the subscribers."""
+    """Counts and logs the events of one consumer, and hands them to the subscribers."""
 
     def __init__(self) -> None:
         # By name, since the consumer was made.
@@ -104,8 +104,8 @@ class Events:
 class EventSubscription:
     """An asynchronous iterator over a consumer's events, also a context manager.
 
-    Waiting for the next event may be cancelled, as by a timeout: no event is lost. The iteration
-    ends after `close`, and when the consumer is stopped, after what is buffered.
+    Waiting for the next event may be cancelled, for example by a timeout: no event is lost. The
+    iteration ends after `close`, and when the consumer is stopped, after what is buffered.
     """
 
     def __init__(self, events: Events, max_buffered: int) -> None:

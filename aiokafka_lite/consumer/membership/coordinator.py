@@ -1,4 +1,4 @@
-"""Where a group's coordinator is, and how requests get to it."""
+"""Finds a group's coordinator, and sends requests to it."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ class Coordinator:
             max_version: The newest version that can say what is to be said.
 
         Raises:
-            KafkaError: As the answer's error code says; or no answer came in time. When it means
-                that the coordinator may be another one, as it does where none came, the next
-                request looks for that.
+            KafkaError: As the answer's error code says; or no answer came in time. If it means
+                that the coordinator may have moved, and if no answer came, the next request
+                looks for the coordinator anew.
         """
         node_id = None
         asked_at = math.inf

@@ -1,4 +1,4 @@
-"""What takes the place of a group when there is no group_id: every partition is ours."""
+"""Takes the place of a group when there is no group_id: every partition is ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others may know of a group membership, whichever protocol the group speaks.
+"""Defines what others may know of a group membership, whichever protocol the group speaks.
 
 Three interfaces, each for those who need it:
 
@@ -6,7 +6,7 @@ Three interfaces, each for those who need it:
     GroupMember     for commits: in whose name they are made, and whether they are taken now
     LastCommits     for memberships: what they ask of commits before partitions go
 
-A membership stands behind each of them alone. Implementations: `none.py` for a consumer without a
+Nobody else knows a membership in another way. Implementations: `none.py` for a consumer without a
 group, `classic/` for the classic protocol.
 """
 
@@ -25,7 +25,7 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class Identity(NamedTuple):
-    """Who asks: what every request of a member carries besides the group."""
+    """Says who asks: every request of a member carries it besides the group."""
 
     member_id: str = NO_MEMBER_ID
     # Of the group in the classic protocol; the member's epoch in KIP-848's.
@@ -37,7 +37,7 @@ NOBODY: Final = Identity()
 
 
 class GroupStatus(NamedTuple):
-    """How a member stands with its group at one moment."""
+    """Says where a member is with its group at one moment."""
 
     group_id: str
     # The name of the state of its membership.
@@ -75,13 +75,13 @@ class Membership(Protocol):
 
     @property
     def status(self) -> GroupStatus | None:
-        """How the member stands with its group; None without a group."""
+        """Where the member is with its group; None without a group."""
 
     @property
     def is_settled(self) -> bool:
         """Whether the assignment answers to the present subscription, and the listener knows.
 
-        Nothing is being given back then: what is marked so all the same was forgotten.
+        Nothing is being revoked then: a cursor that is marked so all the same was forgotten.
         """
 
     def is_called_by_listener(self) -> bool:
@@ -119,7 +119,7 @@ class Membership(Protocol):
 
 
 class GroupMember(Protocol):
-    """In whose name offsets are committed and read, and what the group says to that.
+    """Says in whose name offsets are committed and read, and hears what the group says to that.
 
     Partitions are held as `assigned_as`, which is who the member was when they were assigned. The
     group may know it as somebody newer already (`identity`), of whose assignment nothing is known.

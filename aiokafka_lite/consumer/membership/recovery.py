@@ -1,4 +1,4 @@
-"""What an error of a group's coordinator means, whichever protocol the group speaks."""
+"""Says what an error of a group's coordinator means, whichever protocol the group speaks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiokafka_lite.errors import KafkaError
 
 
 class Recovery(enum.IntEnum):
-    """What to do about a failed request to the coordinator, from the least to the gravest."""
+    """Says what to do about a failed request to the coordinator, from the least to the gravest."""
 
     RETRY = 0  # the same again after a pause
     REDISCOVER = 1  # the same again, to whoever is the coordinator now

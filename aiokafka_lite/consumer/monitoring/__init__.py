@@ -1,1 +1,1 @@
-"""What operators see of a consumer."""
+"""Shows operators how a consumer is."""

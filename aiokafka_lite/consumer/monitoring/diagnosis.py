@@ -1,7 +1,7 @@
-"""Why nothing comes of a partition: one cause, and a sentence that says it.
+"""Says why nothing comes of a partition: one cause, and a sentence about it.
 
-Every partition has exactly one cause at any moment: the first of these questions that is answered
-by yes. `explain` gives the sentence, `metrics` the cause, `health` both where something is wrong.
+Every partition has exactly one cause at any moment: the first of these questions whose answer is
+yes. `explain` gives the sentence, `metrics` the cause, `health` both where something is wrong.
 What is asked is where its cursor is, and then how the keeper of that place is.
 
     the consumer      stopped? not started? a task died? starting?
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Cause(StrEnum):
-    """Why nothing comes of a partition; the values are stable."""
+    """Names why nothing comes of a partition; the values are stable."""
 
     STOPPED = "stopped"
     NOT_STARTED = "not_started"
@@ -82,7 +82,7 @@ TROUBLES: Final = frozenset(
 
 
 class Diagnosis(NamedTuple):
-    """Why nothing comes of a partition."""
+    """Says why nothing comes of a partition."""
 
     cause: Cause
     text: str
@@ -247,7 +247,7 @@ def _held(engine: Engine, running: Running, partition: Cursor) -> Diagnosis | No
 
 
 def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
-    """Say what is buffered: records, or an error that stands before them."""
+    """Say what is buffered: records, or an error that comes first."""
     part = partition.first_chunk
     if part is not None and not part.decoded and (error := part.error) is not None:
         return Diagnosis(

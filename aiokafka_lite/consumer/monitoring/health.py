@@ -1,4 +1,4 @@
-"""How a consumer is: a verdict, and what to do about it.
+"""Says how a consumer is: a verdict, and what to do about it.
 
     ok         it does what it is asked to, also when there is nothing to do
     degraded   something is in the way that may pass by itself; records may be late
@@ -48,12 +48,12 @@ FAILED_COMMIT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a consumer is at one moment.
+    """Says how a consumer is at one moment.
 
     Attributes:
         verdict: "ok", "degraded" or "dead".
-        reasons: What is wrong and what to do, most important first; what is worth knowing when
-            the verdict is "ok", as that no partition is assigned.
+        reasons: What is wrong and what to do, most important first. With the verdict "ok" they
+            say what may surprise, for example that no partition is assigned.
         last_heartbeat_s: Seconds since the group's coordinator last answered; None without one.
         last_fetch_s: Seconds since a broker last answered a fetch, with records or without; None
             before the first.

@@ -1,4 +1,4 @@
-"""How late the event loop is, and what kept it.
+"""Measures how late the event loop is, and names what kept it.
 
 One timer for all consumers of a loop, ten times a second, which costs some 0.05 % of a processor.
 If it fires late, the loop was held by something for at least that long: heartbeats, fetches and
@@ -43,7 +43,7 @@ ITERATION: Final = RecordIterator.__module__
 
 
 class LoopTimer:
-    """The timer of one loop, and the probes that it tells; set as long as there are any.
+    """Keeps the timer of one loop, and tells its probes; set as long as there are any.
 
     Attributes:
         due: Loop time at which it fires next.

@@ -1,4 +1,4 @@
-"""A consumer's numbers, as a dict that JSON can hold. docs/monitoring.md says what each is."""
+"""Measures a consumer: a dict of numbers for JSON. docs/monitoring.md says what each is."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Asking leaders about partitions: one request to a node, and its answer.
+"""Asks leaders about partitions: one request to a node, and its answer.
 
     OffsetLookup      offsets by time (ListOffsets)
     EpochEndLookup    where leader epochs ended (OffsetForLeaderEpoch, KIP-320)
 
-Who is asked, and when again, is said by leader_requests.py.
+leader_requests.py decides who is asked, and when again.
 """
 
 from __future__ import annotations
@@ -104,14 +104,14 @@ UNDEFINED: Final = -1
 
 
 class EpochEnd(NamedTuple):
-    """The largest epoch not above the one asked for, and the offset behind its last record."""
+    """Names the largest epoch not above the one asked for, and the offset after its last record."""
 
     leader_epoch: int
     end_offset: int
 
     @property
     def is_defined(self) -> bool:
-        """The leader knows of an epoch so old; its log may begin behind it."""
+        """Whether the leader knows an epoch so old; its log may begin after it."""
         return self.leader_epoch != UNDEFINED and self.end_offset != UNDEFINED
 
 

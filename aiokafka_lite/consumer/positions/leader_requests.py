@@ -1,4 +1,4 @@
-"""Which leader is asked about which partition, and when: who hangs holds up nobody else.
+"""Decides which leader is asked about which partition, and when: who hangs holds up nobody else.
 
     wanted --leader known, nothing pending there--> asked --> answered     applied at once
                                                       |
@@ -39,14 +39,14 @@ Answered = tuple[dict[TopicPartition, AnswerT], dict[TopicPartition, KafkaError]
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, and since which election."""
+    """Names who leads a partition, and since which election."""
 
     node_id: int
     epoch: int
 
 
 class Failure(NamedTuple):
-    """Why a partition is not asked about for now."""
+    """Says why a partition is not asked about for now."""
 
     # Who was asked; None: there was nobody to ask.
     leader: Leader | None
@@ -55,7 +55,7 @@ class Failure(NamedTuple):
 
 
 class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
-    """Questions of one kind, put to the leaders of the partitions that they are about.
+    """Puts questions of one kind to the leaders of the partitions that they are about.
 
     A wish is whatever names a question to those who want its answer.
 

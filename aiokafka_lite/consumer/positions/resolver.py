@@ -1,6 +1,6 @@
-"""The position resolver: gives every assigned partition a position to fetch from.
+"""Gives every assigned partition a position to fetch from.
 
-It keeps the cursors that are UNPOSITIONED. What is sought of each (`Search.sought`):
+The resolver keeps the cursors that are UNPOSITIONED. What is sought of each (`Search.sought`):
 
     COMMITTED    a committed offset: begins there; none: RESET   (auto_offset_reset)
     RESET        ListOffsets finds an offset: begins there
@@ -77,14 +77,14 @@ CommittedLookup = Callable[
 
 
 class Start(NamedTuple):
-    """Where to start, and where the log begins if a reset may skip what is still there."""
+    """Holds where to start, and where the log begins if a reset may skip what is still there."""
 
     offset: FoundOffset
     log_start: int | None
 
 
 class PositionResolver:
-    """Owns partitions that are awaiting a position."""
+    """Keeps the cursors that are UNPOSITIONED."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class PositionResolver:
         lookup: OffsetLookup,
         committed: CommittedLookup,
         on_error: Callable[[KafkaError], None],
-        is_young: Callable[[TopicPartition], bool],
+        came_later: Callable[[TopicPartition], bool],
         *,
         scope: TaskScope,
         rng: random.Random,
@@ -107,7 +107,7 @@ class PositionResolver:
         self._lookup = lookup
         self._committed = committed
         self._on_error = on_error
-        self._is_young = is_young
+        self._came_later = came_later
         self._scope = scope
         self._rng = rng
         self._wake = Event()
@@ -194,7 +194,7 @@ class PositionResolver:
         """Start what is assigned from the group's committed offsets, until all of it has started.
 
         Raises:
-            KafkaError: What passes by itself: whoever runs this has it run again after a while.
+            KafkaError: It passes by itself: whoever runs this runs it again after a while.
         """
         backoff = Backoff(self._config.retry_backoff_s, LAST_BACKOFF_S, self._rng)
         while searches := self._searches().get(Sought.COMMITTED):
@@ -233,7 +233,7 @@ class PositionResolver:
         from its beginning.
         """
         timestamp = self._config.reset_timestamp
-        if timestamp == LATEST_TIMESTAMP and self._is_young(partition.tp):
+        if timestamp == LATEST_TIMESTAMP and self._came_later(partition.tp):
             timestamp = EARLIEST_TIMESTAMP
         if timestamp is not None:
             self._state.request_reset(partition, timestamp, reason=reason)

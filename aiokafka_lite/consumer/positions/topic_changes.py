@@ -1,4 +1,4 @@
-"""What becomes of the topics that a consumer reads: deleted, made anew, given more partitions.
+"""Follows the topics that a consumer reads: they may be deleted, made anew, or grow.
 
 Follows the metadata, tells events, and sees to what they mean for positions:
 
@@ -6,7 +6,7 @@ Follows the metadata, tells events, and sees to what they mean for positions:
                   topic is unknown; a subscription has lost the partitions anyway
     made anew     another log has the name: positions and what is buffered are of the old one and
                   are given up, for what auto_offset_reset says
-    grown         partitions that the consumer has seen come are young: see `is_young`
+    grown         partitions that came later are read from their beginning: see `came_later`
 
 A topic counts as made anew when its id changes (KIP-516); brokers without ids cannot tell.
 """
@@ -37,22 +37,22 @@ class ResetByPolicy(Protocol):
     def __call__(self, partition: Cursor, error: KafkaError, reason: str) -> None: ...
 
 
-class _Life:
-    """One topic that was there at some time."""
+class _KnownTopic:
+    """What is known of a topic that was there at some time."""
 
     __slots__ = ("count", "former_ids", "is_gone", "old_count", "topic_id")
 
     def __init__(self, topic_id: bytes, count: int, old_count: int) -> None:
         self.topic_id = topic_id
         self.count = count
-        # How many partitions it had when the consumer first looked; the others are young.
+        # How many partitions it had when the consumer first looked; the others came later.
         self.old_count = old_count
         self.is_gone = False
-        # A broker that lags behind may still name them.
+        # A broker that lags may still name them.
         self.former_ids: set[bytes] = set()
 
 
-class TopicLives:
+class TopicChanges:
     """Follows the topics that are subscribed or assigned."""
 
     def __init__(self, state: SubscriptionState, buffer: Buffer) -> None:
@@ -60,9 +60,9 @@ class TopicLives:
         self._buffer = buffer
         # Set by whoever knows where reading starts.
         self.reset_by_policy: ResetByPolicy | None = None
-        self._lives: dict[str, _Life] = {}
+        self._known: dict[str, _KnownTopic] = {}
         # Topics that were asked for and did not exist.
-        self._unborn: set[str] = set()
+        self._absent: set[str] = set()
         # The pattern for which all topics were looked at, once that is so.
         self._pattern: re.Pattern[str] | None = None
         state.observers.on_subscription_change(self._subscription_changed)
@@ -71,24 +71,24 @@ class TopicLives:
         if self._state.mode is not SubscriptionMode.PATTERN:
             self._pattern = None
 
-    def is_young(self, tp: TopicPartition) -> bool:
+    def came_later(self, tp: TopicPartition) -> bool:
         """Whether a partition came into being after the consumer began to look at its topic.
 
         Then all its records are newer than the consumer: with auto_offset_reset=latest it is read
         from its beginning, so that nothing is lost that was written before it was discovered.
         """
-        life = self._lives.get(tp.topic)
-        return life is not None and tp.partition >= life.old_count
+        known = self._known.get(tp.topic)
+        return known is not None and tp.partition >= known.old_count
 
     def view_changed(self, view: ClusterView) -> None:
         """Compare a view with what was known."""
         names = self._names(view)
-        for name in tuple(self._lives):
+        for name in tuple(self._known):
             if name not in names:
                 if self._is_matched(name) and is_gone(view, name):
                     self._is_gone(name)  # for which the pattern has lost it already
-                del self._lives[name]
-        self._unborn &= names
+                del self._known[name]
+        self._absent &= names
         for name in names:
             topic = view.topics.get(name)
             if topic is not None and topic.partitions:
@@ -112,35 +112,35 @@ class TopicLives:
 
     # --- What happens to one topic --------------------------------------------------------
     def _is_there(self, name: str, topic: TopicView) -> None:
-        life = self._lives.get(name)
+        known = self._known.get(name)
         count = len(topic.partitions)
-        if life is None:
+        if known is None:
             pattern = self._state.pattern
-            is_new = name in self._unborn or (pattern is not None and pattern is self._pattern)
-            self._unborn.discard(name)
-            self._lives[name] = _Life(topic.topic_id, count, 0 if is_new else count)
+            is_new = name in self._absent or (pattern is not None and pattern is self._pattern)
+            self._absent.discard(name)
+            self._known[name] = _KnownTopic(topic.topic_id, count, 0 if is_new else count)
             return
-        life.is_gone = False
-        if topic.topic_id != life.topic_id and ZERO_UUID not in (topic.topic_id, life.topic_id):
-            if topic.topic_id not in life.former_ids:
-                self._recreated(name, life, topic)
+        known.is_gone = False
+        if topic.topic_id != known.topic_id and ZERO_UUID not in (topic.topic_id, known.topic_id):
+            if topic.topic_id not in known.former_ids:
+                self._recreated(name, known, topic)
             return
-        if count > life.count:
+        if count > known.count:
             from aiokafka_lite.consumer.events.kinds import PartitionsAdded
 
-            self._state.events.publish(PartitionsAdded(name, life.count, count))
-        life.count = count
+            self._state.events.publish(PartitionsAdded(name, known.count, count))
+        known.count = count
 
     def _is_gone(self, name: str) -> None:
-        life = self._lives.get(name)
-        if life is None:
-            self._unborn.add(name)
+        known = self._known.get(name)
+        if known is None:
+            self._absent.add(name)
             return
-        if life.is_gone:
+        if known.is_gone:
             return
         from aiokafka_lite.consumer.events.kinds import TopicDeleted
 
-        life.is_gone = True
+        known.is_gone = True
         event = TopicDeleted(name)
         self._state.events.publish(event)
         if self._state.mode is SubscriptionMode.ASSIGNED:
@@ -148,13 +148,13 @@ class TopicLives:
             error = UnknownTopicOrPartitionError(f"{event}").at(partition.tp, partition.position)
             self._buffer.put_error(partition, error)
 
-    def _recreated(self, name: str, life: _Life, topic: TopicView) -> None:
+    def _recreated(self, name: str, known: _KnownTopic, topic: TopicView) -> None:
         from aiokafka_lite.consumer.events.kinds import TopicRecreated
 
-        life.former_ids.add(life.topic_id)
-        life.topic_id = topic.topic_id
-        life.count = len(topic.partitions)
-        life.old_count = 0
+        known.former_ids.add(known.topic_id)
+        known.topic_id = topic.topic_id
+        known.count = len(topic.partitions)
+        known.old_count = 0
         event = TopicRecreated(name)
         self._state.events.publish(event)
         for partition in list(self._assigned(name)):

@@ -1,9 +1,9 @@
-"""The watchdog: no partition is assigned for long without a position.
+"""Watches that no partition is assigned for long without a position.
 
-Every five seconds it notes which cursors are assigned, not paused, and have no position, and since
-when; `health` reads it. When that gets long it wakes the position resolver. It also asks the pool
-to try lost brokers again that nobody may need any more: otherwise `health` would say for ever that
-they are away.
+Every five seconds it notes which cursors are assigned, are not paused and have no position, and
+since when; `health` reads it. When that gets long it wakes the position resolver. It also asks the
+pool to try lost brokers again that nobody may need any more: otherwise `health` would say for ever
+that they are away.
 
 A cursor that has a position needs no watching: it is at one place, and the place has a keeper.
 """
@@ -39,7 +39,7 @@ class Watchdog:
 
     @property
     def assigned_without_position_s(self) -> float:
-        """How long the longest waiting of the assigned partitions has had no position; 0: none has.
+        """How long the partition that waits longest has had no position; 0: all have one.
 
         From the first look that found it so: up to a tick less than it is.
         """

@@ -1,4 +1,4 @@
-"""Heartbeats: tell the coordinator that the member lives, and hear from it what has changed."""
+"""Tells the coordinator that the member lives, and hears from it what has changed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LEASE_SHARE: Final = 0.99
 
 
 class Heartbeat:
-    """The timer of one member, kept across generations: joining and syncing are beats as well.
+    """Keeps the timer of one member across generations: joining and syncing are beats as well.
 
     The task "heartbeat" runs `beat` while there is a membership: `start` for a stable member,
     `kept_alive` around whatever else has to be done. It changes nothing of the member but
@@ -125,7 +125,7 @@ class Heartbeat:
         return is_expired
 
     def _expect_to_run(self, by: float) -> None:
-        """Take it for a blocked loop if there is no outcome within a lease, and soon after `by`."""
+        """Count the loop as blocked if there is no outcome within a lease, and soon after `by`."""
         loop = self._loop
         if loop.time() > self._expires_at:
             return

@@ -1,8 +1,8 @@
-"""The member's side of the classic group protocol, without I/O.
+"""Implements the member's side of the classic group protocol, without I/O.
 
 Theory. A group's coordinator (a broker) shares the partitions out anew whenever its members, or
 what they want, change. A rebalance takes two requests, at which all members meet: JoinGroup
-tells who is there and names a leader, SyncGroup carries what the leader gave to each. Each
+tells who is there and names a leader, SyncGroup carries what the leader assigned to each. Each
 rebalance makes a new generation; what a member of an older generation asks is refused. That is
 how two members never commit for one partition.
 
@@ -27,14 +27,14 @@ What it holds it holds as `assigned_as`, from one STABLE to the next: in SYNCING
 new generation already, and its partitions are those of the one before. What is committed of them is
 committed as `assigned_as`, never as a member of a generation whose assignment is not known yet.
 
-Which answer means what is data as well: RECOVERIES, and INTERRUPTION_BY_RECOVERY for this protocol.
+What an answer means is data as well: RECOVERIES, and INTERRUPTION_BY_RECOVERY for this protocol.
 A membership can be lost in two ways: the generation is over (the member id stays good), or the
 coordinator forgot the member (it needs a new id). In both the partitions belong to others already,
 and nothing may be committed.
 
-One writer: the group task calls everything here that changes something, but `interrupt` and
-`note_refusal`, by which heartbeats and commits post what they were told about a generation; what
-concerns an older generation than the present one is dropped there.
+One writer: the group task calls everything here that changes something. There are two exceptions,
+`interrupt` and `note_refusal`: heartbeats and commits post there what they were told about a
+generation. What concerns an older generation than the present one is dropped.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from aiokafka_lite.errors import (
 
 
 class MemberState(enum.Enum):
-    """Where a member stands; the table is in the module's docstring."""
+    """Says where a member is; the table is in the module's docstring."""
 
     UNJOINED = enum.auto()
     PREPARING = enum.auto()
@@ -180,7 +180,7 @@ class Member:
 
     @property
     def is_of_the_next_generation(self) -> bool:
-        """Whether nobody else had what it had before and has again: no generation was between."""
+        """Whether no generation was in between, so that nobody else had the same partitions."""
         before, identity = self.assigned_as, self.identity
         return (
             before is not None
@@ -195,7 +195,7 @@ class Member:
 
     # --- Waiting for changes --------------------------------------------------------------
     def notify(self) -> None:
-        """Wake everybody who waits for a change; each looks for himself what has changed."""
+        """Wake everybody who waits for a change; each looks what has changed."""
         self._changed.set()
         self._changed.clear()
 
@@ -206,7 +206,7 @@ class Member:
     # --- For commits ----------------------------------------------------------------------
     @property
     def reads_as(self) -> None:
-        """Nobody: the classic protocol lets everybody read what a group has committed."""
+        """None: the classic protocol lets everybody read what a group has committed."""
 
     def takes_commits(self, *, was_put_off: bool = False) -> bool:
         """Whether the coordinator takes commits now, as far as known; see GroupMember."""
@@ -283,7 +283,7 @@ class Member:
         self.enter(MemberState.SYNCING)
 
     def take_assignment(self) -> None:
-        """Hold what the present generation's leader gave to this member."""
+        """Hold what the present generation's leader assigned to this member."""
         self.assigned_as = self.identity
         self.enter(MemberState.STABLE)
 
@@ -321,7 +321,7 @@ class Member:
         self.notify()
 
     def settle_interruption(self) -> None:
-        """Draw the consequence of what was posted for id and generation, and forget it."""
+        """Drop generation or member id, if what was posted says so, and forget it."""
         if self._interruption is Interruption.LOST_GENERATION:
             self.lose_generation(self._interruption)
         elif self._interruption in (Interruption.LOST_MEMBERSHIP, Interruption.FENCED):

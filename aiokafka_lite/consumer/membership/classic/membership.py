@@ -1,8 +1,8 @@
-"""The group task: joins, holds the assignment, gives it back, and so on until the consumer stops.
+"""Runs the group task: joins, holds the assignment, gives it back, until the consumer stops.
 
-What the states mean and which follows which is told in `member`; what each request says is in
-`rebalance`. This module is the loop around them, and what surrounds a rebalance: the commit
-before it, the application's listener, heartbeats meanwhile.
+`member` has the states and their legal moves; `rebalance` has the requests. This module is the loop
+around them, with what surrounds a rebalance: the commit before it, the application's listener,
+heartbeats meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from aiokafka_lite.consumer.events.kinds import Assigned, ListenerFailed, Lost, 
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.member import Interruption, Member, MemberState
-from aiokafka_lite.consumer.membership.classic.rebalance import Rebalance, Share
+from aiokafka_lite.consumer.membership.classic.rebalance import AssignedPartitions, Rebalance
 from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
 from aiokafka_lite.consumer.membership.listener import ListenerCalls
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, LastCommits, Offsets
@@ -98,7 +98,7 @@ class ClassicMembership:
         # What the leader shared out: topics and their numbers of partitions then.
         self._shared_out: Mapping[str, int] = {}
         self._noticed_version = -1
-        # What unsubscribe() has left behind, until the listener is told of it.
+        # What unsubscribe() has given up, until the listener is told of it.
         self._left: Departure | None = None
         self._sits_out = False
         self._is_halted = False
@@ -122,7 +122,7 @@ class ClassicMembership:
 
     @property
     def status(self) -> GroupStatus:
-        """How the member stands with its group, for whoever has to tell."""
+        """Where the member is with its group, for monitoring."""
         heartbeat, member = self._heartbeat, self._member
         return GroupStatus(
             member.group_id,
@@ -251,10 +251,10 @@ class ClassicMembership:
             # Stable: this task died of something that passes, and was restarted.
             if member.state in (MemberState.UNJOINED, MemberState.STABLE):
                 await self._give_back(reason)
-            share = await self._join(reason)
-            if share is None:
+            assigned = await self._join(reason)
+            if assigned is None:
                 continue
-            interruption = await self._hold(share)
+            interruption = await self._hold(assigned)
             reason = interruption.text
             overdue = self._overdue()
             await self._give_back(reason)
@@ -293,7 +293,7 @@ class ClassicMembership:
             await self._tell_of_the_end(gone, listener, reason, deadline)
 
     async def _settle_departed(self) -> None:
-        """Wait until what unsubscribe() left behind is committed, or cannot be."""
+        """Wait until what unsubscribe() gave up is committed, or cannot be."""
         if self._commits.has_departed:
             deadline = asyncio.get_running_loop().time() + self._config.rebalance_timeout_s / 2
             async with self._heartbeat.kept_alive():
@@ -306,7 +306,7 @@ class ClassicMembership:
             self._member.lost_because = self._heartbeat.why_silent
 
     async def _tell_of_what_was_left(self, reason: str, deadline: float) -> None:
-        """Tell the listener of then of the partitions that unsubscribe() left behind."""
+        """Tell the listener of the former subscription which partitions unsubscribe() gave up."""
         left, self._left = self._left, None
         if left is not None:
             await self._tell_of_the_end(left.partitions, left.listener, reason, deadline)
@@ -337,7 +337,7 @@ class ClassicMembership:
         method = listener.on_partitions_lost if is_lost else listener.on_partitions_revoked
         await call(name, method, set(gone), deadline=deadline)
 
-    async def _join(self, reason: str) -> Share | None:
+    async def _join(self, reason: str) -> AssignedPartitions | None:
         """Join and sync until it succeeds; None when nothing is subscribed any more."""
         member, state = self._member, self._state
         backoff = Backoff(self._config.retry_backoff_s, RETRY_BACKOFF_MAX_S, self._rng)
@@ -357,16 +357,16 @@ class ClassicMembership:
                     member.lose_membership()
                 is_first = False
                 version, topics = state.subscription_version, state.subscription or frozenset()
-                share = await self._rebalance.join_and_sync(topics, reason=reason)
+                assigned = await self._rebalance.join_and_sync(topics, reason=reason)
             except KafkaError as error:
                 await self._recover(error, backoff)
                 continue
             if version == state.subscription_version:
                 self._joined_version = self._joined_last = version
                 self._joined_topics = topics
-                self._shared_out = share.shared_out
+                self._shared_out = assigned.shared_out
                 self._error = None
-                return share
+                return assigned
             log.info("group %s: the subscription changed meanwhile", member.group_id)
 
     def _only_comes_back(self) -> bool:
@@ -389,7 +389,7 @@ class ClassicMembership:
             self._metadata_changed(await self._cluster.refresh())
 
     async def _recover(self, error: KafkaError, backoff: Backoff) -> None:
-        """Do what a failed attempt to join asks for, and pause."""
+        """Do what the error of a failed attempt to join asks for, and pause."""
         member = self._member
         recovery = recovery_for(error)
         if recovery is Recovery.FENCED:
@@ -404,29 +404,29 @@ class ClassicMembership:
         delay_s = backoff.next_delay_s()
         await asyncio.sleep(RETRY_BACKOFF_MAX_S if recovery is Recovery.SURFACE else delay_s)
 
-    async def _hold(self, share: Share) -> Interruption:
-        """Be stable: have the partitions fetched, heartbeat, and return what ends it."""
+    async def _hold(self, assigned: AssignedPartitions) -> Interruption:
+        """Be stable: assign the partitions, send heartbeats, and return what ends it."""
         member, state = self._member, self._state
         loop = asyncio.get_running_loop()
         state.gate.hold(Hold.LISTENER)
         state.change(
-            state.assignment, share.partitions, is_unbroken=member.is_of_the_next_generation
+            state.assignment, assigned.partitions, is_unbroken=member.is_of_the_next_generation
         )
         state.restart_idle(loop.time())
         member.take_assignment()
-        state.events.publish(Assigned(share.partitions, member.identity.generation))
+        state.events.publish(Assigned(assigned.partitions, member.identity.generation))
         log.info(
             "group %s: generation %d has %s",
             member.group_id,
             member.identity.generation,
-            sorted(share.partitions),
+            sorted(assigned.partitions),
         )
         if (listener := state.listener) is not None:
             async with self._heartbeat.kept_alive():
                 await self._listener_calls.call(
                     "on_partitions_assigned",
                     listener.on_partitions_assigned,
-                    set(share.partitions),
+                    set(assigned.partitions),
                     deadline=loop.time() + self._config.rebalance_timeout_s,
                 )
         if member.interruption is not None and member.interruption.is_loss:
@@ -503,7 +503,7 @@ class ClassicMembership:
 
     # --- What happens to it ---------------------------------------------------------------
     def _note_departure(self, departure: Departure) -> None:
-        """Note what unsubscribe() leaves behind, unless its end is being told of already."""
+        """Note what unsubscribe() gives up, unless the listener is being told already."""
         if is_subscribed(self._state) and self._member.state is MemberState.STABLE:
             self._left = departure
 

@@ -1,4 +1,4 @@
-"""The requests of one rebalance: JoinGroup, the leader's share-out, SyncGroup; and LeaveGroup."""
+"""Sends the requests of one rebalance: JoinGroup, and SyncGroup with what the leader assigns."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ LEADER: Final = "group leader"
 ANSWER_MARGIN_S: Final = 5.0
 
 
-class Share(NamedTuple):
-    """What a rebalance gave to this member."""
+class AssignedPartitions(NamedTuple):
+    """Holds what a rebalance assigned to this member."""
 
     partitions: frozenset[TopicPartition]
     # For the leader: the group's topics with the numbers of partitions that were shared out.
@@ -78,7 +78,7 @@ class Rebalance:
         # Loop time since when JoinGroup's answer is waited for.
         self.joining_since: float | None = None
 
-    async def join_and_sync(self, topics: frozenset[str], *, reason: str) -> Share:
+    async def join_and_sync(self, topics: frozenset[str], *, reason: str) -> AssignedPartitions:
         """Take part in a rebalance and return what it gave.
 
         Raises:
@@ -116,10 +116,10 @@ class Rebalance:
         assignor.on_assignment(assignment)
         if isinstance(assignor, LearnsGeneration):
             assignor.on_generation_assignment(joined.generation_id)
-        return Share(frozenset(assignment.partitions()), shared_out)
+        return AssignedPartitions(frozenset(assignment.partitions()), shared_out)
 
     def watch_for_the_group(self, topics: Iterable[str]) -> None:
-        """Make metadata cover what all members want, as the leader has to; none: as others."""
+        """Make metadata cover the topics of all members, for their leader; none: no leader."""
         self._cluster.watch(LEADER, topics)
 
     async def leave(self, reason: str, *, deadline: float) -> None:
