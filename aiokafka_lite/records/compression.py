@@ -82,7 +82,9 @@ def compress(codec: Codec, records: bytes) -> bytes:
         return _compress_xerial(records)
     if codec is Codec.LZ4:
         return lz4_frame.compress_frame(records)
-    return bytes(cramjam.zstd.compress(records))
+    if codec is Codec.ZSTD:
+        return bytes(cramjam.zstd.compress(records))
+    raise ValueError(f"nothing here compresses with codec {codec.name.lower()}")
 
 
 def _refuse_claim_above(cap: int, claim: int) -> int:

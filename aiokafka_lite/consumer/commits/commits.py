@@ -1,4 +1,4 @@
-"""Committed offsets of the group: the only sender of OffsetCommit and OffsetFetch.
+"""Committing offsets: the only sender of OffsetCommit (committed.py reads them).
 
 What makes commits hard is that they overlap with each other and with rebalances.
 

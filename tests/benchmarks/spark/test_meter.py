@@ -86,10 +86,14 @@ def test_stat_is_read_whatever_a_process_is_called(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_meter_sees_what_children_of_children_take() -> None:
     burn = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
-    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])\ninput()"
+    run = f"subprocess.run([sys.executable, '-c', {burn!r}])"
+    program = f"import subprocess, sys\ninput()\n{run}\ninput()"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as process:
         meter = Meter(process.pid, "127.0.0.1:1")
         own_s = cpu_seconds()
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
         while not any(each.reaped for each in [read_processes()[process.pid]]):
             pass
         wall_s, cpu = meter.read()
