@@ -56,6 +56,7 @@ async def test_a_static_member_is_back_without_a_rebalance(
     async with first, second:
         await until(lambda: len(leaver.assignment()) == len(watcher.assignment()) == 1)
         await until(lambda: told.calls[-1:] == [("assigned", frozenset(leaver.assignment()))])
+        await until(lambda: seen.calls[-1:] == [("assigned", frozenset(watcher.assignment()))])
         mine, before = leaver.assignment(), list(seen.calls)
         generation = inside.generation(watcher)
         told.calls.clear()
