@@ -43,13 +43,13 @@ class Lists:
         records = chunk.pop(limit)
         self.count += len(records)
         tp = chunk.partition.tp
-        first = records[0].offset
-        after = records[-1].offset + 1 if chunk.decoded else chunk.position_after
         if (earlier := self.by_partition.get(tp)) is None:
             self.by_partition[tp] = records
         else:
             earlier += records  # a list of this sink: nothing is copied that is there already
-        return Taken(first, after)
+        return Taken(
+            records[0].offset, records[-1].offset + 1 if chunk.decoded else chunk.position_after
+        )
 
     def finish(self) -> None:
         """Leave the lists as they are."""
