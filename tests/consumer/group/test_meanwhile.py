@@ -207,15 +207,23 @@ async def test_where_the_partition_goes_to_another_member_a_seek_is_void(
 
 
 # --- What is committed of it ---------------------------------------------------------------
+@asynccontextmanager
+async def at_work_on_the_fourth(
+    kafka: KafkaHandle,
+) -> AsyncIterator[tuple[TopicPartition, AIOKafkaConsumer, Rebalances]]:
+    """A member that was handed four of twenty records, and commits by itself every 20 ms."""
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 20))
+    async with member(kafka, topic, auto_commit_interval_ms=20) as (consumer, rebalances):
+        assert [await next_offset(consumer) for _ in range(4)] == [0, 1, 2, 3]
+        yield TopicPartition(topic, 0), consumer, rebalances
+
+
 @pytest.mark.parametrize("target", [1, 9])
 async def test_auto_commit_waits_for_the_next_get_where_records_are_in_work(
     kafka: KafkaHandle, target: int
 ) -> None:
-    topic = await kafka.create_topic()
-    tp = TopicPartition(topic, 0)
-    await kafka.produce(topic, 0, rows(0, 20))
-    async with member(kafka, topic, auto_commit_interval_ms=20) as (consumer, rebalances):
-        assert [await next_offset(consumer) for _ in range(4)] == [0, 1, 2, 3]
+    async with at_work_on_the_fourth(kafka) as (tp, consumer, rebalances):
         async with rebalances.one():
             assert await consumer.committed(tp) == 3  # the fourth is in work
             consumer.seek(tp, target)
@@ -231,11 +239,7 @@ async def test_auto_commit_waits_for_the_next_get_where_records_are_in_work(
 
 
 async def test_auto_commit_commits_no_seek_in_what_is_being_given_back(kafka: KafkaHandle) -> None:
-    topic = await kafka.create_topic()
-    tp = TopicPartition(topic, 0)
-    await kafka.produce(topic, 0, rows(0, 20))
-    async with member(kafka, topic, auto_commit_interval_ms=20) as (consumer, rebalances):
-        assert [await next_offset(consumer) for _ in range(4)] == [0, 1, 2, 3]
+    async with at_work_on_the_fourth(kafka) as (tp, consumer, rebalances):
         async with rebalances.one():
             consumer.seek(tp, 1)
             for _ in range(5):  # while the listener takes its time
