@@ -71,6 +71,8 @@ AIOKAFKAS_LIMITS: Final[Mapping[str, str]] = MappingProxyType(
         "max_records": "`max_records` must be a positive Integer",
     }
 )
+# Of the rebalance timeout: for the last commit and the listener, after the application's work.
+HOLD_MARGIN: Final = 0.2
 NOT_NEGATIVE: Final = ("fetch_max_wait_ms", "fetch_min_bytes", "retry_backoff_ms")
 
 
@@ -140,6 +142,7 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
         allow_auto_create_topics: bool = True,
         max_records_per_partition: int | None = None,
         on_bad_record: OnBadRecord = "raise",
+        rebalance_hold_ms: int | None = None,
     ) -> None:
         """Take arguments and connect to nothing yet.
 
@@ -202,6 +205,9 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
             max_records_per_partition: How many records of one partition a get returns at most.
             on_bad_record: What to do about records that cannot be read or deserialised: "raise", or
                 a function that decides; see `aiokafka_lite.bad_records`.
+            rebalance_hold_ms: How long partitions that a rebalance takes away wait for the
+                application to finish what it was handed of them; 0: they go at once, and the next
+                owner reads that again. None: most of the rebalance timeout.
         """
         self.topics = topics
         self.loop = loop
@@ -247,6 +253,7 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
         self.allow_auto_create_topics = allow_auto_create_topics
         self.max_records_per_partition = max_records_per_partition
         self.on_bad_record = on_bad_record
+        self.rebalance_hold_ms = rebalance_hold_ms
         self._is_made = True
         self._check()
 
@@ -366,6 +373,8 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
         for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is not negative, as {getattr(self, name)!r} is")
+        if self.rebalance_hold_ms is not None and self.rebalance_hold_ms < 0:
+            raise ValueError(f"rebalance_hold_ms is not negative, as {self.rebalance_hold_ms!r} is")
         check_max_records(self.max_records_per_partition, "max_records_per_partition")
 
     def check_isolation_level(self) -> None:
@@ -428,6 +437,18 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
         """How long the group waits for its members to rejoin; by default the session timeout."""
         timeout_ms = self.rebalance_timeout_ms
         return (self.session_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+
+    @property
+    def rebalance_hold_s(self) -> float:
+        """How long partitions to be given back wait for the application, at most.
+
+        By default as long as the rebalance does, less the time until it is noticed, by a heartbeat,
+        and less what is needed afterwards.
+        """
+        if self.rebalance_hold_ms is not None:
+            return self.rebalance_hold_ms / 1000
+        most_s = self.rebalance_timeout_s * (1 - HOLD_MARGIN)
+        return max(0.0, most_s - self.heartbeat_interval_s)
 
     @property
     def heartbeat_interval_s(self) -> float:

@@ -16,6 +16,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
     joined,
 )
 from aiokafka_lite.consumer.assignment.observers import Observers
+from aiokafka_lite.consumer.assignment.readers import Readers
 from aiokafka_lite.consumer.caller import callbacks, is_in_callback
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
@@ -51,6 +52,8 @@ class Assignment:
         self.events = Events()
         # For max_poll_interval, which counts only the time between gets.
         self._gets_in_progress = 0
+        # None while no two gets have been in progress at the same time.
+        self._readers: Readers | None = None
         self._idle_since = 0.0
         self._seen_hand_out_count = 0
         # What a get raised last, and how much had been handed out by then.
@@ -111,6 +114,13 @@ class Assignment:
             cursor = self._assignment[tp]
             cursor.begin_revocation()
             self.refetch(cursor)
+
+    def withhold(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch and hand out nothing of new partitions until `keep`: a listener is told first.
+
+        It may seek and pause them meanwhile.
+        """
+        self.begin_revocation(partitions)
 
     def change(
         self,
@@ -274,6 +284,10 @@ class Assignment:
         """Note that the application waits for records; every call is matched by `leave_get`."""
         if not callbacks or not is_in_callback():  # from which the application is not back for more
             self.begin_get()
+            if self._readers is not None:
+                self._readers.came_back()
+            elif self._gets_in_progress:
+                self._readers = Readers()
         self.resume_get()
 
     def resume_get(self) -> None:
@@ -292,6 +306,8 @@ class Assignment:
         self._gets_in_progress -= 1
         if not callbacks or not is_in_callback():
             self._idle_since = now
+            if self._readers is not None and self._latest:
+                self._readers.went_off()
 
     def idle_s(self, now: float) -> float:
         """Return how long the application has not asked for records; 0 inside a get.
@@ -355,6 +371,32 @@ class Assignment:
             for partition in self._latest
             if partition.processed is not None and partition.position is not None
         }
+
+    def unfinished(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Range]:
+        """Return what the application still works on, of these partitions.
+
+        That is what the latest get handed out, less what the application has committed itself.
+        With several readers of which one is still at work it is all that is not committed.
+        """
+        self._settle()
+        busy = self.has_busy_readers
+        found: dict[TopicPartition, Range] = {}
+        for tp in partitions:
+            cursor = self._assignment.get(tp)
+            if cursor is None or cursor.position is None:
+                continue
+            if busy:
+                done = cursor.started_at if cursor.committed is None else cursor.committed.offset
+            else:
+                done = cursor.processed if cursor in self._latest else None
+            if done is not None and done < cursor.position:
+                found[tp] = Range(done, cursor.position)
+        return found
+
+    @property
+    def has_busy_readers(self) -> bool:
+        """Whether one of several readers works on what it was handed before another's get."""
+        return self._readers is not None and self._readers.are_busy
 
     def processed_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what auto-commit may commit: all handed out before the latest get."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
@@ -228,6 +228,15 @@ class Commits(CommittedReader):
                 )
                 self._auto_commit.settle(departed, departed.offsets)
 
+    def is_committing(self, partitions: Collection[TopicPartition]) -> bool:
+        """Whether a commit of theirs, by the application, is on its way: not one put off."""
+        return any(
+            commit.is_asked_for
+            and commit not in self._waiting
+            and not commit.left.keys().isdisjoint(partitions)
+            for commit in self._pending
+        )
+
     @property
     def has_departed(self) -> bool:
         """Whether something that was given up is still to be committed."""
@@ -315,8 +324,8 @@ class Commits(CommittedReader):
             self.failed_at = None
         finally:
             self._pending.discard(commit)
-            if commit in self._waiting:
-                self._waiting.discard(commit)
+            self._waiting.discard(commit)
+            if commit.is_asked_for:  # only those may wait, or are waited for
                 self._member.notify()
 
     @property
@@ -481,6 +490,7 @@ class Commits(CommittedReader):
         if recovery is Recovery.REBALANCE and commit.is_asked_for and not is_in_callback():
             commit.was_put_off = True
             self._waiting.add(commit)
+            self._member.notify()
             return True
         if recovery is Recovery.FENCED:  # not to be mended by reading the records again
             return False

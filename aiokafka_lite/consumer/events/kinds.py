@@ -40,6 +40,7 @@ __all__ = [
     "Throttled",
     "TopicDeleted",
     "TopicRecreated",
+    "WorkAwaited",
 ]
 
 Partitions = frozenset[TopicPartition]
@@ -96,8 +97,12 @@ def _plain(value: object) -> object:
     if isinstance(value, frozenset):
         return sorted([*tp] for tp in value)
     if isinstance(value, Mapping):
-        return [[*tp, offset.offset] for tp, offset in sorted(value.items())]
+        return [[*tp, *_plain_offset(offset)] for tp, offset in sorted(value.items())]
     return [*value] if isinstance(value, tuple) else value
+
+
+def _plain_offset(value: OffsetAndMetadata | OffsetRange) -> tuple[int, ...]:
+    return value if isinstance(value, OffsetRange) else (value.offset,)
 
 
 # --- The group --------------------------------------------------------------------------------
@@ -110,6 +115,31 @@ class Assigned(ConsumerEvent):
     partitions: Partitions
     # -1 without a group.
     generation: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkAwaited(ConsumerEvent):
+    """Partitions are to be given back, and wait for the application to finish these offsets.
+
+    Its next get tells that it has, or its commit. When `limit_s` seconds are over they go all the
+    same, and their next owner reads the offsets again (`rebalance_hold_ms`).
+    """
+
+    name: ClassVar[str] = "work_awaited"
+    level: ClassVar[int | None] = logging.INFO
+
+    offsets: Mapping[TopicPartition, OffsetRange]
+    limit_s: float
+
+    def __str__(self) -> str:
+        work = ", ".join(
+            f"{tp.topic}/{tp.partition} offsets {start} to {end - 1}"
+            for tp, (start, end) in sorted(self.offsets.items())
+        )
+        return (
+            f"partitions are given back when the application has finished {work}, in "
+            f"{self.limit_s:.1f} s at the latest"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +385,7 @@ class EventsDropped(ConsumerEvent):
 
 EVENT_CLASSES: tuple[type[ConsumerEvent], ...] = (
     Assigned,
+    WorkAwaited,
     Revoked,
     Lost,
     CoordinatorChanged,

@@ -12,9 +12,10 @@ group, `classic/` for the classic protocol.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, Protocol
 
+from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.errors import CommitFailedError, KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
@@ -36,6 +37,15 @@ class Identity(NamedTuple):
 NOBODY: Final = Identity()
 
 
+class AwaitedWork(NamedTuple):
+    """What partitions that are to be given back wait for."""
+
+    # Offsets that the application has not finished, as far as known.
+    offsets: Mapping[TopicPartition, Range]
+    # Loop time at which they go all the same.
+    until: float
+
+
 class GroupStatus(NamedTuple):
     """Says where a member is with its group at one moment."""
 
@@ -53,6 +63,8 @@ class GroupStatus(NamedTuple):
     last_contact_at: float | None
     heartbeat_count: int
     heartbeat_failure_count: int
+    # What partitions that are given back wait for; None: none waits.
+    awaited_work: AwaitedWork | None = None
 
 
 class Membership(Protocol):
@@ -187,6 +199,9 @@ class LastCommits(Protocol):
     @property
     def has_departed(self) -> bool:
         """Whether something that the application gave up is still to be committed."""
+
+    def is_committing(self, partitions: Collection[TopicPartition]) -> bool:
+        """Whether a commit of theirs, by the application, is on its way: not one put off."""
 
     async def settle_departed(self, deadline: float) -> None:
         """Wait until that is committed, or cannot be; after the deadline it cannot."""

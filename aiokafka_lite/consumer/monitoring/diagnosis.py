@@ -101,7 +101,7 @@ def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
     if partition is None:
         return _not_assigned(engine, running, tp, now)
     return (
-        _held(engine, running, partition)
+        _held(engine, running, partition, now)
         or _at_hand(engine, partition, now)
         or _no_position(running, partition, now)
         or _no_broker(running, partition, now)
@@ -227,7 +227,20 @@ def _out_of_group(group_id: str) -> Diagnosis:
 GRAVEST_FIRST: Final = (Hold.LOST, Hold.LEASE, Hold.LISTENER)
 
 
-def _held(engine: Engine, running: Running, partition: Cursor) -> Diagnosis | None:
+def awaited_text(status: GroupStatus, tp: TopicPartition, now: float) -> str:
+    """Say for what of the application a partition waits that is to be given back."""
+    awaited = status.awaited_work
+    if awaited is None:
+        return ""
+    work = awaited.offsets.get(tp)
+    what = "its other work" if work is None else f"offsets {work.first} to {work.end - 1}"
+    return (
+        f" when the application has finished {what}, in {seconds(max(0.0, awaited.until - now))} "
+        "at the latest"
+    )
+
+
+def _held(engine: Engine, running: Running, partition: Cursor, now: float) -> Diagnosis | None:
     status = running.membership.status
     if status is not None and status.sits_out:
         return _out_of_group(status.group_id)
@@ -236,6 +249,8 @@ def _held(engine: Engine, running: Running, partition: Cursor) -> Diagnosis | No
         holds = engine.gate.holds
         hold = next((each for each in GRAVEST_FIRST if each in holds), Hold.LISTENER)
         doing = "is given back" if partition.is_revoking else hold.value
+        if status is not None and partition.is_revoking:
+            doing += awaited_text(status, partition.tp, now)
         rebalances = " rebalances" if partition.is_revoking or hold is Hold.LISTENER else ""
         return Diagnosis(
             Cause.REBALANCING,

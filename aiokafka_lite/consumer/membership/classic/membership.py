@@ -15,14 +15,13 @@ from typing import Final
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import have_changed, is_subscribed, match_pattern
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.events.kinds import Assigned, ListenerFailed, Lost, Revoked
+from aiokafka_lite.consumer.events.kinds import Assigned, ListenerFailed
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.member import Interruption, Member, MemberState
@@ -31,8 +30,8 @@ from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, C
 from aiokafka_lite.consumer.membership.listener import ListenerCalls
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, LastCommits, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
+from aiokafka_lite.consumer.membership.revocation import Revocation
 from aiokafka_lite.errors import ConsumerStoppedError, FencedInstanceIdError, KafkaError
-from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +86,7 @@ class ClassicMembership:
         )
         self._rebalance = Rebalance(config, cluster, coordinator, member, self._heartbeat)
         self._listener_calls = ListenerCalls(scope, self._listener_failed)
+        self._revocation = Revocation(config, state, member, commits, self._listener_calls)
         self._task: asyncio.Task[Never] | None = None
         # The subscription that the last rebalance answers to, and that for which the listener
         # has been told as well; -1: there is no assignment.
@@ -134,6 +134,7 @@ class ClassicMembership:
             last_contact_at=heartbeat.last_contact_at,
             heartbeat_count=heartbeat.beat_count,
             heartbeat_failure_count=heartbeat.failure_count,
+            awaited_work=self._revocation.awaited_work,
         )
 
     @property
@@ -152,6 +153,7 @@ class ClassicMembership:
     async def start(self) -> None:
         """Start taking part; awaits nothing of the network."""
         self._state.observers.add_listener(self._application_acted)
+        self._revocation.start()
         self._state.observers.on_departure(self._note_departure)
         self._cluster.add_listener(self._metadata_changed)
         self._task = self._scope.supervise(self._run, name="group")
@@ -257,14 +259,15 @@ class ClassicMembership:
             interruption = await self._hold(assigned)
             reason = interruption.text
             overdue = self._overdue()
-            await self._give_back(reason)
+            is_away = interruption is Interruption.POLL_INTERVAL_EXCEEDED
+            await self._give_back(reason, waits=not is_away)
             if interruption is Interruption.FENCED:
                 self._give_up(FencedInstanceIdError(reason))
-            if interruption is Interruption.POLL_INTERVAL_EXCEEDED:
+            if is_away:
                 await self._sit_out(overdue)
 
-    async def _give_back(self, reason: str) -> None:
-        """Commit what was processed and tell the listener; nothing is handed out any more.
+    async def _give_back(self, reason: str, *, waits: bool = True) -> None:
+        """Give all partitions back (revocation.py); nothing is handed out any more.
 
         Where the group does not count this member in any more the partitions are lost: nothing
         is committed, and the listener is told that. Which partitions these were stays readable
@@ -276,21 +279,22 @@ class ClassicMembership:
         self._joined_version = self._assigned_version = -1
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.rebalance_timeout_s
-        # Half of the time: the listener may want to commit or flush something, too.
-        commit_by = (loop.time() + deadline) / 2
         if is_subscribed(state):
             state.begin_revocation(state.assignment)
         state.gate.release(Hold.LISTENER, Hold.LOST)  # there is nothing left to hand out
         self._heartbeat.hold_if_expired()  # the lease was that of the assignment
         async with self._heartbeat.kept_alive():
-            await self._commits.settle_departed(commit_by)
+            await self._commits.settle_departed((loop.time() + deadline) / 2)
             await self._tell_of_what_was_left(reason, deadline)
-            gone, listener = frozenset(state.assignment), state.listener
-            if not is_subscribed(state):
-                return
-            if member.is_member and self._config.enable_auto_commit:
-                await self._commits.commit_last(state.processed_offsets(), deadline=commit_by)
-            await self._tell_of_the_end(gone, listener, reason, deadline)
+            if is_subscribed(state):
+                await self._revocation.give_back(
+                    state.assignment,
+                    reason,
+                    deadline=deadline,
+                    why_lost=self._why_lost,
+                    waits=waits,
+                    tells_of_none=True,
+                )
 
     async def _settle_departed(self) -> None:
         """Wait until what unsubscribe() gave up is committed, or cannot be."""
@@ -309,33 +313,21 @@ class ClassicMembership:
         """Tell the listener of the former subscription which partitions unsubscribe() gave up."""
         left, self._left = self._left, None
         if left is not None:
-            await self._tell_of_the_end(left.partitions, left.listener, reason, deadline)
+            await self._revocation.tell(
+                left.partitions,
+                left.listener,
+                reason,
+                deadline=deadline,
+                why_lost=self._why_lost,
+            )
 
-    async def _tell_of_the_end(
-        self,
-        gone: frozenset[TopicPartition],
-        listener: ConsumerRebalanceListener | None,
-        reason: str,
-        deadline: float,
-    ) -> None:
-        """Tell the listener, and all who want to know, that the assignment is over."""
-        member, state, call = self._member, self._state, self._listener_calls.call
-        self._settle_interruption()  # the commit may have been told that it is lost
-        is_lost = bool(gone) and not member.is_member
-        if is_lost:
-            if member.lost_by is not None:
-                reason = member.lost_because or member.lost_by.text
-            log.warning("group %s: lost %s: %s", member.group_id, sorted(gone), reason)
-            state.events.publish(Lost(gone, reason))
-        else:
-            log.info("group %s: giving back %s", member.group_id, sorted(gone))
-            if gone:
-                state.events.publish(Revoked(gone, reason))
-        if listener is None:
-            return
-        name = "on_partitions_lost" if is_lost else "on_partitions_revoked"
-        method = listener.on_partitions_lost if is_lost else listener.on_partitions_revoked
-        await call(name, method, set(gone), deadline=deadline)
+    def _why_lost(self) -> str | None:
+        """Say why what is assigned is others' already; None: it is not. Settles interruptions."""
+        self._settle_interruption()  # a commit, or a beat, may have been told
+        member = self._member
+        if member.is_member:
+            return None
+        return member.lost_because or ("" if member.lost_by is None else member.lost_by.text)
 
     async def _join(self, reason: str) -> AssignedPartitions | None:
         """Join and sync until it succeeds; None when nothing is subscribed any more."""
