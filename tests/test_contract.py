@@ -39,6 +39,7 @@ OUR_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
                 "max_buffered_bytes",
                 "max_records_per_partition",
                 "on_bad_record",
+                "rebalance_hold_ms",
             }
         ),
         "stop": frozenset({"timeout"}),

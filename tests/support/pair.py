@@ -20,6 +20,7 @@ SETTINGS: Final[Mapping[str, object]] = {
     "auto_offset_reset": "earliest",
     "heartbeat_interval_ms": 30,
     "auto_commit_interval_ms": 60_000,
+    "rebalance_hold_ms": 0,  # what is worked on stays unfinished
 }
 
 

@@ -234,7 +234,7 @@ async def test_a_late_answer_about_an_older_generation_leaves_the_new_one_alone(
     held: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
     broker.script(OffsetCommitRequest, lambda _: held)
 
-    async with worker_of(broker) as worker:
+    async with worker_of(broker, rebalance_hold_ms=0) as worker:
         commit = asyncio.create_task(worker.commits.commit({TP: 5}))
         await until(lambda: broker.asked(OffsetCommitRequest), worker)
         worker.state.subscribe(["t"])
@@ -291,7 +291,7 @@ async def test_a_commit_whose_answer_was_lost_is_not_tried_again_in_the_next_gen
     """Another member may have had the partition, if only for a moment."""
     broker.script(OffsetCommitRequest, None)
 
-    async with worker_of(broker, retry_backoff_ms=200) as worker:
+    async with worker_of(broker, retry_backoff_ms=200, rebalance_hold_ms=0) as worker:
         commit = asyncio.create_task(worker.commits.commit({TP: 5}))
         await until(lambda: broker.asked(OffsetCommitRequest), worker)
         worker.state.subscribe(["t"])
@@ -361,7 +361,7 @@ async def test_a_commit_of_a_partition_that_was_away_for_a_generation_fails(
     broker.topics["u"] = 1
     broker.topic_ids["u"] = b"u" * 16
 
-    async with worker_of(broker, retry_backoff_ms=300) as worker:
+    async with worker_of(broker, retry_backoff_ms=300, rebalance_hold_ms=0) as worker:
         worker.cluster.watch(worker, ["t", "u"])
         await worker.cluster.refresh()
         commit = asyncio.create_task(worker.commits.commit({TP: 5}))
@@ -637,7 +637,7 @@ async def test_what_a_stop_could_not_commit_is_told_where_its_partition_came_bac
 ) -> None:
     """It starts anew there, behind what was to be committed; and that is no seek."""
     broker.script(OffsetCommitRequest, None)  # its answer is lost
-    async with worker_of(broker, retry_backoff_ms=200) as worker:
+    async with worker_of(broker, retry_backoff_ms=200, rebalance_hold_ms=0) as worker:
         offsets = {TP: OffsetAndMetadata(8, "")}
         deadline = asyncio.get_running_loop().time() + 20
         stopping = asyncio.create_task(worker.commits.commit_last(offsets, deadline=deadline))

@@ -69,7 +69,13 @@ async def member(
     kafka: KafkaHandle, topic: str, group: str = "", **settings: object
 ) -> AsyncIterator[tuple[AIOKafkaConsumer, Rebalances]]:
     """A member whose rebalances are under way for as long as the test wants."""
-    settings = {"heartbeat_interval_ms": 100, "fetch_max_wait_ms": 50, **settings}
+    # What the application works on when a rebalance begins stays unfinished.
+    settings = {
+        "heartbeat_interval_ms": 100,
+        "fetch_max_wait_ms": 50,
+        "rebalance_hold_ms": 0,
+        **settings,
+    }
     async with reading(kafka, group_id=group or unique("g"), **settings) as consumer:  # type: ignore[arg-type]
         rebalances = Rebalances(consumer, topic)
         consumer.subscribe([topic], listener=rebalances)
