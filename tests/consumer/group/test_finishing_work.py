@@ -14,9 +14,9 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.events.kinds import Revoked, WorkAwaited
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.one_record_each import WAYS
-from tests.consumer.group.worker import until
-from tests.consumer.test_consumer import rows
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.rows import rows
+from tests.support.waiting import until
 
 PARTITIONS = 4
 RECORDS_EACH = 150
