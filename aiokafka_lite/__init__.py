@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from aiokafka_lite.abc import ConsumerRebalanceListener
     from aiokafka_lite.consumer import AIOKafkaConsumer
+    from aiokafka_lite.consumer.assignors.cooperative_sticky import (
+        CooperativeStickyPartitionAssignor,
+    )
     from aiokafka_lite.errors import ConsumerStoppedError, IllegalOperation
     from aiokafka_lite.structs import (
         ConsumerRecord,
@@ -39,6 +42,7 @@ __all__ = [
     "ConsumerRebalanceListener",
     "ConsumerRecord",
     "ConsumerStoppedError",
+    "CooperativeStickyPartitionAssignor",
     "IllegalOperation",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
@@ -53,6 +57,7 @@ _HOMES = {
     "ConsumerRebalanceListener": "abc",
     "ConsumerRecord": "structs",
     "ConsumerStoppedError": "errors",
+    "CooperativeStickyPartitionAssignor": "consumer.assignors.cooperative_sticky",
     "IllegalOperation": "errors",
     "OffsetAndMetadata": "structs",
     "OffsetAndTimestamp": "structs",

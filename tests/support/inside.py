@@ -70,6 +70,18 @@ def member_id(consumer: AIOKafkaConsumer) -> str:
     return _membership(consumer).member_id
 
 
+def group_state(consumer: AIOKafkaConsumer) -> str:
+    """The state of the membership."""
+    status = _membership(consumer).status
+    assert status is not None
+    return status.state
+
+
+def group_protocol(consumer: AIOKafkaConsumer) -> str | None:
+    """The assignor that the group has chosen."""
+    return _membership(consumer)._member.protocol_name
+
+
 def is_settled(consumer: AIOKafkaConsumer) -> bool:
     """Whether the assignment answers to the subscription, and the listener knows of it."""
     return _membership(consumer).is_settled

@@ -7,6 +7,7 @@ from aiokafka_lite.consumer.assignors.abstract import (
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
     LearnsGeneration,
+    RebalanceProtocol,
 )
 from aiokafka_lite.consumer.assignors.range import RangePartitionAssignor
 from aiokafka_lite.consumer.assignors.roundrobin import RoundRobinPartitionAssignor
@@ -19,5 +20,6 @@ __all__ = [
     "ConsumerProtocolMemberMetadata",
     "LearnsGeneration",
     "RangePartitionAssignor",
+    "RebalanceProtocol",
     "RoundRobinPartitionAssignor",
 ]

@@ -7,6 +7,7 @@ first three of ``ConsumerProtocolMemberMetadata`` are ours and have defaults.
 from __future__ import annotations
 
 import abc
+import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -20,8 +21,16 @@ __all__ = [
     "ConsumerProtocolMemberAssignment",
     "ConsumerProtocolMemberMetadata",
     "LearnsGeneration",
+    "RebalanceProtocol",
     "members_in_order",
 ]
+
+
+class RebalanceProtocol(enum.IntEnum):
+    """What a member does with its partitions while the group rebalances (Java's of this name)."""
+
+    EAGER = 0  # it gives all of them back before it joins
+    COOPERATIVE = 1  # it keeps them, and gives back afterwards what it is not assigned any more
 
 
 class ClusterTopics(Protocol):
@@ -38,6 +47,12 @@ class ConsumerProtocolMemberMetadata(NamedTuple):
     subscription: Sequence[str]
     user_data: bytes = b""
     group_instance_id: str | None = None
+    # What it has, where it keeps that through the rebalance (KIP-429), and of which generation of
+    # the group (KIP-792; -1: none, or not said).
+    owned_partitions: Sequence[TopicPartition] = ()
+    generation: int = -1
+    # Where it is, as brokers' racks are named (KIP-881).
+    rack_id: str | None = None
 
     def encode(self) -> bytes:
         """Return the bytes that members send: Kafka's ConsumerProtocolSubscription."""
@@ -126,7 +141,13 @@ class AbstractPartitionAssignor(abc.ABC):
     A consumer makes its own instance of the class, so that an assignor which keeps state on
     ``self`` never shares it with another consumer of the process. One that has a method
     ``on_generation_assignment(generation)`` is told the group's generation as well.
+
+    Attributes:
+        rebalance_protocols: The protocols that the rule is good for. A member speaks the newest
+            one that all of its assignors are good for.
     """
+
+    rebalance_protocols: frozenset[RebalanceProtocol] = frozenset({RebalanceProtocol.EAGER})
 
     @property
     @abc.abstractmethod

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
 
 from aiokafka_lite.consumer.assignors import (
     ConsumerProtocolMemberAssignment,
@@ -21,18 +21,44 @@ from aiokafka_lite.protocol.messages.consumer_protocol import (
     TopicPartition as WireTopicPartition,
 )
 from aiokafka_lite.protocol.messages.join_group import JoinGroupResponseMember
+from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
 PROTOCOL_TYPE: Final = "consumer"
 
 
-def encode_subscription(metadata: ConsumerProtocolMemberMetadata) -> bytes:
-    """Encode what this member tells the leader."""
+# What members write; whoever knows less reads what it knows.
+NEWEST_SUBSCRIPTION: Final = 3
+
+
+class Belongings(NamedTuple):
+    """What a member says of itself beside its assignor's metadata."""
+
+    # What it keeps through the rebalance, and of which generation it is.
+    owned: Collection[TopicPartition] = ()
+    generation: int = -1
+    rack_id: str | None = None
+
+
+def encode_subscription(
+    metadata: ConsumerProtocolMemberMetadata, belongings: Belongings | None = None
+) -> bytes:
+    """Encode what this member tells the leader, in the newest version if it has belongings."""
     message = ConsumerProtocolSubscription(
         topics=list(metadata.subscription), user_data=metadata.user_data
     )
-    return encode_versioned(message, metadata.version)
+    if belongings is None:
+        return encode_versioned(message, metadata.version)
+    numbers: dict[str, list[int]] = {}
+    for tp in sorted(belongings.owned):
+        numbers.setdefault(tp.topic, []).append(tp.partition)
+    message.owned_partitions = [
+        WireTopicPartition(topic=topic, partitions=each) for topic, each in numbers.items()
+    ]
+    message.generation_id = belongings.generation
+    message.rack_id = belongings.rack_id
+    return encode_versioned(message, NEWEST_SUBSCRIPTION)
 
 
 def decode_subscriptions(
@@ -45,16 +71,23 @@ def decode_subscriptions(
     """
     decoded: dict[str, ConsumerProtocolMemberMetadata] = {}
     for member in members:
-        topics: list[str] = []
-        user_data: bytes | None = b""
         try:
             subscription = decode_versioned(ConsumerProtocolSubscription, member.metadata)
         except (KafkaProtocolError, UnsupportedVersionError) as error:
             log.warning("member %s sent an unreadable subscription: %s", member.member_id, error)
-        else:
-            topics, user_data = subscription.topics, subscription.user_data
+            subscription = ConsumerProtocolSubscription()
         decoded[member.member_id] = ConsumerProtocolMemberMetadata(
-            0, topics, user_data or b"", member.group_instance_id
+            0,
+            subscription.topics,
+            subscription.user_data or b"",
+            member.group_instance_id,
+            tuple(
+                TopicPartition(owned.topic, number)
+                for owned in subscription.owned_partitions
+                for number in owned.partitions
+            ),
+            subscription.generation_id,
+            subscription.rack_id,
         )
     return decoded
 

@@ -55,13 +55,10 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
         cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
         """Keep what can be kept, give the rest to those with least, and even out."""
-        sharing = _Sharing(cluster, members)
-        sharing.keep({member: _claim(members[member].user_data) for member in members})
-        sharing.give_the_rest()
-        sharing.even_out()
+        claims = {member: read_claim(members[member].user_data) for member in members}
         return {
-            member: ConsumerProtocolMemberAssignment(cls.version, _by_topic(partitions), b"")
-            for member, partitions in sharing.shares().items()
+            member: ConsumerProtocolMemberAssignment(cls.version, by_topic(partitions), b"")
+            for member, partitions in share_out(cluster, members, claims).items()
         }
 
     # aiokafka declares class methods; what a member had is its own, so these need an instance.
@@ -72,7 +69,7 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
         user_data = StickyUserData(
             previous_assignment=[
                 PreviousShare(topic=topic, partitions=numbers)
-                for topic, numbers in _by_topic(self._claim.partitions)
+                for topic, numbers in by_topic(self._claim.partitions)
             ],
             generation=self._claim.generation,
         )
@@ -89,14 +86,28 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
         self._claim = self._claim._replace(generation=generation)
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
+def share_out(
+    cluster: ClusterTopics,
+    members: Mapping[str, ConsumerProtocolMemberMetadata],
+    claims: Mapping[str, Claim],
+) -> dict[str, list[TopicPartition]]:
+    """Share all partitions out, in balance, and leave with members what they claim if possible."""
+    sharing = _Sharing(cluster, members)
+    sharing.keep(claims)
+    sharing.give_the_rest()
+    sharing.even_out()
+    return sharing.shares()
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
+    """Return partitions in the shape of an assignment."""
     numbers: dict[str, list[int]] = {}
     for tp in sorted(partitions):
         numbers.setdefault(tp.topic, []).append(tp.partition)
     return list(numbers.items())
 
 
-def _claim(user_data: bytes | None) -> Claim:
+def read_claim(user_data: bytes | None) -> Claim:
     """Decode what a member says it had; nothing, where that makes no sense."""
     if not user_data:
         return Claim()

@@ -232,10 +232,13 @@ class Commits(CommittedReader):
         """Whether a commit of theirs, by the application, is on its way: not one put off."""
         return any(
             commit.is_asked_for
-            and commit not in self._waiting
+            and (commit not in self._waiting or self._is_taken_again(commit))
             and not commit.left.keys().isdisjoint(partitions)
             for commit in self._pending
         )
+
+    def _is_taken_again(self, commit: PendingCommit) -> bool:
+        return self._member.takes_commits(was_put_off=commit.was_put_off)
 
     @property
     def has_departed(self) -> bool:

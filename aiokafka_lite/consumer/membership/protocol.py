@@ -63,6 +63,10 @@ class GroupStatus(NamedTuple):
     last_contact_at: float | None
     heartbeat_count: int
     heartbeat_failure_count: int
+    # A rebalance stops all partitions, not only those that move.
+    is_eager: bool = True
+    # Assigned, and not handed out before the listener has returned.
+    withheld: frozenset[TopicPartition] = frozenset()
     # What partitions that are given back wait for; None: none waits.
     awaited_work: AwaitedWork | None = None
 

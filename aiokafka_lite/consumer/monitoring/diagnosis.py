@@ -249,7 +249,9 @@ def _held(engine: Engine, running: Running, partition: Cursor, now: float) -> Di
         holds = engine.gate.holds
         hold = next((each for each in GRAVEST_FIRST if each in holds), Hold.LISTENER)
         doing = "is given back" if partition.is_revoking else hold.value
-        if status is not None and partition.is_revoking:
+        if status is not None and partition.tp in status.withheld:
+            doing = Hold.LISTENER.value
+        elif status is not None and partition.is_revoking:
             doing += awaited_text(status, partition.tp, now)
         rebalances = " rebalances" if partition.is_revoking or hold is Hold.LISTENER else ""
         return Diagnosis(

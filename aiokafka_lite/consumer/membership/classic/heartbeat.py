@@ -205,15 +205,20 @@ class Heartbeat:
                 elif interruption is Interruption.GROUP_REBALANCES and is_rebalancing:
                     self.note_contact(sent_at)
                 else:
-                    if interruption.is_loss and not is_rebalancing:
+                    if interruption.is_loss and self._is_handing_out:
                         # Until the group task has dropped it all.
                         self._state.gate.hold(Hold.LOST)
                     return interruption
             else:
                 self.beat_count += 1
                 self.note_contact(sent_at)
-            if not is_rebalancing:
+            if self._is_handing_out:
                 self.hold_if_expired()
+
+    @property
+    def _is_handing_out(self) -> bool:
+        """Whether records are handed out: also while others of its partitions are revoked."""
+        return self._member.state is MemberState.STABLE
 
     @property
     def last_contact_at(self) -> float | None:

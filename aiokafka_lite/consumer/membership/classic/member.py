@@ -40,6 +40,7 @@ generation. What concerns an older generation than the present one is dropped.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
@@ -115,11 +116,12 @@ class Interruption(enum.IntEnum):
 
     SUBSCRIPTION_CHANGED = 0, "the subscription has changed"
     PARTITIONS_CHANGED = 1, "partitions of the group's topics have come or gone"
-    GROUP_REBALANCES = 2, "the group rebalances"
-    POLL_INTERVAL_EXCEEDED = 3, "no record was asked for within max_poll_interval_ms"
-    LOST_GENERATION = 4, "the generation is over"
-    LOST_MEMBERSHIP = 5, "the coordinator no longer knows the member"
-    FENCED = 6, "another member uses the same group_instance_id"
+    PARTITIONS_REVOKED = 2, "partitions were given back, for others to take"
+    GROUP_REBALANCES = 3, "the group rebalances"
+    POLL_INTERVAL_EXCEEDED = 4, "no record was asked for within max_poll_interval_ms"
+    LOST_GENERATION = 5, "the generation is over"
+    LOST_MEMBERSHIP = 6, "the coordinator no longer knows the member"
+    FENCED = 7, "another member uses the same group_instance_id"
 
     text: str
 
@@ -161,6 +163,8 @@ class Member:
         self.identity = Identity()
         # As whom the partitions assigned were given; None while there are none, or they are lost.
         self.assigned_as: Identity | None = None
+        # The generation since which partitions that it has kept have been nobody else's.
+        self._unbroken_since: float = math.inf
         self.protocol_name: str | None = None
         self.is_leader = False
         # Why there is no generation any more, and what is known about it; None while there is one.
@@ -228,7 +232,8 @@ class Member:
             return None
         # Only a commit that waited may go over to the next generation: reads wait for it, and
         # nobody else has had the partitions in between.
-        if holder.generation > made_as.generation + has_waited:
+        is_broken = made_as.generation < self._unbroken_since
+        if is_broken and holder.generation > made_as.generation + has_waited:
             return None
         # Otherwise a newer generation shares the partitions out at this moment.
         return holder if holder == self.identity else None
@@ -282,8 +287,14 @@ class Member:
         self._interruption = None
         self.enter(MemberState.SYNCING)
 
-    def take_assignment(self) -> None:
-        """Hold what the present generation's leader assigned to this member."""
+    def take_assignment(self, *, keeps: bool = False) -> None:
+        """Hold what the present generation's leader assigned to this member.
+
+        Args:
+            keeps: It has kept through the rebalance what it had and has again.
+        """
+        if not keeps or self.assigned_as is None:
+            self._unbroken_since = self.identity.generation
         self.assigned_as = self.identity
         self.enter(MemberState.STABLE)
 

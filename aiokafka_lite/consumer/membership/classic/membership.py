@@ -15,11 +15,13 @@ from typing import Final
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import have_changed, is_subscribed, match_pattern
+from aiokafka_lite.consumer.assignors import RebalanceProtocol
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import Assigned, ListenerFailed
 from aiokafka_lite.consumer.gate import Hold
@@ -32,6 +34,7 @@ from aiokafka_lite.consumer.membership.protocol import GroupStatus, LastCommits,
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.consumer.membership.revocation import Revocation
 from aiokafka_lite.errors import ConsumerStoppedError, FencedInstanceIdError, KafkaError
+from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +88,9 @@ class ClassicMembership:
             on_error=self._surface,
         )
         self._rebalance = Rebalance(config, cluster, coordinator, member, self._heartbeat)
+        self._is_cooperative = self._rebalance.protocol is RebalanceProtocol.COOPERATIVE
+        # Assigned, and not handed out before the listener has returned.
+        self._withheld: frozenset[TopicPartition] = frozenset()
         self._listener_calls = ListenerCalls(scope, self._listener_failed)
         self._revocation = Revocation(config, state, member, commits, self._listener_calls)
         self._task: asyncio.Task[Never] | None = None
@@ -134,6 +140,8 @@ class ClassicMembership:
             last_contact_at=heartbeat.last_contact_at,
             heartbeat_count=heartbeat.beat_count,
             heartbeat_failure_count=heartbeat.failure_count,
+            is_eager=not self._is_cooperative,
+            withheld=self._withheld,
             awaited_work=self._revocation.awaited_work,
         )
 
@@ -252,7 +260,7 @@ class ClassicMembership:
                 continue
             # Stable: this task died of something that passes, and was restarted.
             if member.state in (MemberState.UNJOINED, MemberState.STABLE):
-                await self._give_back(reason)
+                await self._prepare(reason)
             assigned = await self._join(reason)
             if assigned is None:
                 continue
@@ -260,18 +268,23 @@ class ClassicMembership:
             reason = interruption.text
             overdue = self._overdue()
             is_away = interruption is Interruption.POLL_INTERVAL_EXCEEDED
-            await self._give_back(reason, waits=not is_away)
+            await self._prepare(reason, leaves=is_away)
             if interruption is Interruption.FENCED:
                 self._give_up(FencedInstanceIdError(reason))
             if is_away:
                 await self._sit_out(overdue)
 
-    async def _give_back(self, reason: str, *, waits: bool = True) -> None:
-        """Give all partitions back (revocation.py); nothing is handed out any more.
+    async def _prepare(self, reason: str, *, leaves: bool = False) -> None:
+        """Give back what the member does not keep through the rebalance that comes (revocation.py).
 
-        Where the group does not count this member in any more the partitions are lost: nothing
-        is committed, and the listener is told that. Which partitions these were stays readable
-        until there is a new assignment.
+        An eager member gives back everything; which partitions these were stays readable until
+        there is a new assignment. A cooperative one keeps what it still subscribes to. Where the
+        group does not count this member in any more everything is lost.
+
+        Args:
+            reason: Why, for the listener's sake, and for others.
+            leaves: The member leaves its group, as the application stays away: it keeps nothing,
+                and waits for nobody.
         """
         member, state = self._member, self._state
         self._settle_interruption()
@@ -280,21 +293,50 @@ class ClassicMembership:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.rebalance_timeout_s
         if is_subscribed(state):
-            state.begin_revocation(state.assignment)
+            state.begin_revocation(self._not_kept(leaves=leaves))
         state.gate.release(Hold.LISTENER, Hold.LOST)  # there is nothing left to hand out
         self._heartbeat.hold_if_expired()  # the lease was that of the assignment
         async with self._heartbeat.kept_alive():
             await self._commits.settle_departed((loop.time() + deadline) / 2)
             await self._tell_of_what_was_left(reason, deadline)
             if is_subscribed(state):
-                await self._revocation.give_back(
-                    state.assignment,
-                    reason,
-                    deadline=deadline,
-                    why_lost=self._why_lost,
-                    waits=waits,
-                    tells_of_none=True,
-                )
+                gone = self._not_kept(leaves=leaves)
+                await self._give_back(gone, reason, deadline, waits=not leaves)
+        if not member.is_member:
+            await self._lose_what_was_kept(reason)
+
+    def _not_kept(self, *, leaves: bool) -> frozenset[TopicPartition]:
+        """Return the partitions that go before the member joins again."""
+        state = self._state
+        if self._is_cooperative and not leaves and self._member.is_member:
+            topics = state.subscription or frozenset()
+            return frozenset(tp for tp in state.assignment if tp.topic not in topics)
+        return frozenset(state.assignment)
+
+    async def _give_back(
+        self,
+        gone: frozenset[TopicPartition],
+        reason: str,
+        deadline: float,
+        *,
+        waits: bool = True,
+    ) -> None:
+        await self._revocation.give_back(
+            gone,
+            reason,
+            deadline=deadline,
+            why_lost=self._why_lost,
+            waits=waits,
+            tells_of_none=not self._is_cooperative,
+        )
+        if self._is_cooperative:
+            self._state.change(gone, ())
+
+    async def _lose_what_was_kept(self, reason: str) -> None:
+        """Give up what a cooperative member has kept, as it is not counted in any more."""
+        if self._is_cooperative and self._state.assignment and is_subscribed(self._state):
+            deadline = asyncio.get_running_loop().time() + self._config.rebalance_timeout_s
+            await self._give_back(frozenset(self._state.assignment), reason, deadline)
 
     async def _settle_departed(self) -> None:
         """Wait until what unsubscribe() gave up is committed, or cannot be."""
@@ -339,6 +381,8 @@ class ClassicMembership:
             if Interruption.FENCED in (member.interruption, member.lost_by):
                 self._give_up(FencedInstanceIdError(Interruption.FENCED.text))
             member.settle_interruption()
+            if not member.is_member:
+                await self._lose_what_was_kept(reason)
             await self._settle_departed()
             if not is_subscribed(state):
                 return None
@@ -349,7 +393,11 @@ class ClassicMembership:
                     member.lose_membership()
                 is_first = False
                 version, topics = state.subscription_version, state.subscription or frozenset()
-                assigned = await self._rebalance.join_and_sync(topics, reason=reason)
+                assigned = await self._rebalance.join_and_sync(
+                    topics,
+                    frozenset(state.assignment if self._is_cooperative else ()),
+                    reason=reason,
+                )
             except KafkaError as error:
                 await self._recover(error, backoff)
                 continue
@@ -399,34 +447,25 @@ class ClassicMembership:
     async def _hold(self, assigned: AssignedPartitions) -> Interruption:
         """Be stable: assign the partitions, send heartbeats, and return what ends it."""
         member, state = self._member, self._state
-        loop = asyncio.get_running_loop()
-        state.gate.hold(Hold.LISTENER)
-        state.change(
-            state.assignment, assigned.partitions, is_unbroken=member.is_of_the_next_generation
-        )
-        state.restart_idle(loop.time())
-        member.take_assignment()
-        state.events.publish(Assigned(assigned.partitions, member.identity.generation))
+        has_given_back = False
         log.info(
             "group %s: generation %d has %s",
             member.group_id,
             member.identity.generation,
             sorted(assigned.partitions),
         )
-        if (listener := state.listener) is not None:
-            async with self._heartbeat.kept_alive():
-                await self._listener_calls.call(
-                    "on_partitions_assigned",
-                    listener.on_partitions_assigned,
-                    set(assigned.partitions),
-                    deadline=loop.time() + self._config.rebalance_timeout_s,
-                )
+        if self._is_cooperative:
+            has_given_back = await self._take_what_is_new(assigned.partitions)
+        else:
+            await self._take_all(assigned.partitions)
         if member.interruption is not None and member.interruption.is_loss:
             state.gate.hold(Hold.LOST)
         self._heartbeat.hold_if_expired()
         state.gate.release(Hold.LISTENER)
         self._assigned_version = self._joined_version
         member.notify()
+        if has_given_back and member.is_member:
+            return Interruption.PARTITIONS_REVOKED
         heartbeat = self._heartbeat.start()
         try:
             while (interruption := self._interruption(heartbeat)) is None:
@@ -436,8 +475,68 @@ class ClassicMembership:
         log.info("group %s: rebalance: %s", member.group_id, interruption.text)
         return interruption
 
+    async def _take_all(self, partitions: frozenset[TopicPartition]) -> None:
+        """Assign partitions in place of those before, and tell the listener."""
+        member, state = self._member, self._state
+        state.gate.hold(Hold.LISTENER)
+        state.change(state.assignment, partitions, is_unbroken=member.is_of_the_next_generation)
+        state.restart_idle(asyncio.get_running_loop().time())
+        member.take_assignment()
+        state.events.publish(Assigned(partitions, member.identity.generation))
+        if state.listener is not None:
+            async with self._heartbeat.kept_alive():
+                await self._tell_of_new(state.listener, partitions)
+
+    async def _take_what_is_new(self, partitions: frozenset[TopicPartition]) -> bool:
+        """Give back what is not assigned any more, assign what is new, and tell the listener.
+
+        All others are read on, and so is nothing withheld of them.
+
+        Returns:
+            Whether something was given back: then others wait for the member to join again.
+        """
+        member, state = self._member, self._state
+        before = frozenset(state.assignment)
+        gone, new = before - partitions, partitions - before
+        member.take_assignment(keeps=True)
+        if not before:
+            state.restart_idle(asyncio.get_running_loop().time())
+        for tp in before & partitions:
+            if (cursor := state.assignment[tp]).is_revoking:
+                state.keep(cursor)  # it was unsubscribed, and is subscribed again
+        async with self._heartbeat.kept_alive():
+            if gone:
+                deadline = asyncio.get_running_loop().time() + self._config.rebalance_timeout_s
+                await self._give_back(gone, "others are to have them", deadline)
+                if not member.is_member or not is_subscribed(state):
+                    return False
+            state.change((), new)
+            state.events.publish(Assigned(frozenset(state.assignment), member.identity.generation))
+            if (listener := state.listener) is not None:
+                self._withheld = new
+                state.withhold(new)
+                try:
+                    await self._tell_of_new(listener, new)
+                finally:
+                    self._withheld = frozenset()
+                for tp in new & state.assignment.keys():
+                    state.keep(state.assignment[tp])
+        return bool(gone)
+
+    async def _tell_of_new(
+        self, listener: ConsumerRebalanceListener, new: frozenset[TopicPartition]
+    ) -> None:
+        await self._listener_calls.call(
+            "on_partitions_assigned",
+            listener.on_partitions_assigned,
+            set(new),
+            deadline=asyncio.get_running_loop().time() + self._config.rebalance_timeout_s,
+        )
+
     def _interruption(self, heartbeat: asyncio.Task[Interruption]) -> Interruption | None:
         member = self._member
+        if not member.is_member:  # lost while partitions were given back
+            return member.lost_by or Interruption.LOST_GENERATION
         if heartbeat.done() and not heartbeat.cancelled():
             told = heartbeat.result()
             if told is Interruption.POLL_INTERVAL_EXCEEDED:

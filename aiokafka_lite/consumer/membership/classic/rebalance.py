@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from inspect import isabstract
 from typing import Final, NamedTuple, cast
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.client import Cluster, ClusterView, Lane
 from aiokafka_lite.consumer.assignment.topics import partition_counts
-from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, Assignor, LearnsGeneration
+from aiokafka_lite.consumer.assignors import (
+    AbstractPartitionAssignor,
+    Assignor,
+    LearnsGeneration,
+    RebalanceProtocol,
+)
 from aiokafka_lite.consumer.assignors.abstract import TopicsOfCluster
 from aiokafka_lite.consumer.assignors.blobs import (
     PROTOCOL_TYPE,
+    Belongings,
     decode_assignment,
     decode_subscriptions,
     encode_assignments,
@@ -24,7 +30,7 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.member import Member, MemberState
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
-from aiokafka_lite.consumer.membership.protocol import Identity
+from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
 from aiokafka_lite.errors import InconsistentGroupProtocolError, KafkaError, MemberIdRequired
 from aiokafka_lite.protocol.messages.join_group import (
     JoinGroupRequest,
@@ -75,11 +81,20 @@ class Rebalance:
         self._member = member
         self._heartbeat = heartbeat
         self._assignors = own_assignors(config.partition_assignment_strategy)
+        # What it does with its partitions while the group rebalances.
+        self.protocol = common_protocol(self._assignors)
         # Loop time since when JoinGroup's answer is waited for.
         self.joining_since: float | None = None
 
-    async def join_and_sync(self, topics: frozenset[str], *, reason: str) -> AssignedPartitions:
+    async def join_and_sync(
+        self, topics: frozenset[str], owned: Collection[TopicPartition], *, reason: str
+    ) -> AssignedPartitions:
         """Take part in a rebalance and return what it gave.
+
+        Args:
+            topics: What is subscribed.
+            owned: What the member keeps through the rebalance.
+            reason: Why it joins.
 
         Raises:
             KafkaError: The rebalance failed for this member.
@@ -87,7 +102,7 @@ class Rebalance:
         member = self._member
         member.enter(MemberState.JOINING)
         try:
-            joined = await self._join(topics, reason)
+            joined = await self._join(topics, owned, reason)
         finally:
             self.joining_since = None
         member.take_generation(
@@ -158,12 +173,14 @@ class Rebalance:
         # To find the coordinator takes time as well.
         return asyncio.get_running_loop().time() + self._config.request_timeout_s + self._held_s
 
-    async def _join(self, topics: frozenset[str], reason: str) -> JoinGroupResponse:
+    async def _join(
+        self, topics: frozenset[str], owned: Collection[TopicPartition], reason: str
+    ) -> JoinGroupResponse:
         """Join, in two rounds when the coordinator wants to have named the member first."""
         while True:
             self.joining_since = asked_at = asyncio.get_running_loop().time()
             response = await self._coordinator.request(
-                self._join_request(topics, reason),
+                self._join_request(topics, owned, reason),
                 error_code=_join_error_code,
                 deadline=self._answer_by(),
                 answer_s=self._held_s,
@@ -176,8 +193,14 @@ class Rebalance:
                 return response
             self._member.take_member_id(response.member_id)
 
-    def _join_request(self, topics: frozenset[str], reason: str) -> JoinGroupRequest:
+    def _join_request(
+        self, topics: frozenset[str], owned: Collection[TopicPartition], reason: str
+    ) -> JoinGroupRequest:
         member, config = self._member, self._config
+        held_as = member.assigned_as
+        belongings = Belongings(
+            owned, NO_GENERATION if held_as is None else held_as.generation, config.client_rack
+        )
         return JoinGroupRequest(
             group_id=member.group_id,
             session_timeout_ms=round(config.session_timeout_s * 1000),
@@ -188,7 +211,7 @@ class Rebalance:
             protocols=[
                 JoinGroupRequestProtocol(
                     name=assignor.name,
-                    metadata=encode_subscription(assignor.metadata(sorted(topics))),
+                    metadata=encode_subscription(assignor.metadata(sorted(topics)), belongings),
                 )
                 for assignor in self._assignors
             ],
@@ -273,3 +296,14 @@ def _own(assignor: type[AbstractPartitionAssignor] | Assignor) -> Assignor:
     if isinstance(assignor, type) and not isabstract(assignor):
         return assignor()
     return cast("Assignor", assignor)
+
+
+def common_protocol(assignors: Iterable[Assignor]) -> RebalanceProtocol:
+    """Return the newest protocol that all assignors are good for, as Java does.
+
+    So a member that also offers an eager assignor, for the members that are still to be restarted,
+    is eager whichever of its assignors the group uses.
+    """
+    eager = frozenset({RebalanceProtocol.EAGER})
+    protocols = [getattr(each, "rebalance_protocols", eager) for each in assignors]
+    return max(frozenset(RebalanceProtocol).intersection(*protocols))

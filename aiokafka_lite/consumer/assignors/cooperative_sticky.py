@@ -1,0 +1,103 @@
+"""Holds the cooperative sticky assignor: as the sticky one, but no partition moves in one step."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from aiokafka_lite.consumer.assignors.abstract import (
+    AbstractPartitionAssignor,
+    ClusterTopics,
+    ConsumerProtocolMemberAssignment,
+    ConsumerProtocolMemberMetadata,
+    RebalanceProtocol,
+)
+from aiokafka_lite.consumer.assignors.sticky import Claim, by_topic, read_claim, share_out
+from aiokafka_lite.structs import TopicPartition
+
+GENERATION: Final = struct.Struct(">i")
+
+
+class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
+    """Keeps members' partitions with them while the group rebalances (KIP-429).
+
+    It assigns as `StickyPartitionAssignor` does. But a partition that another member still has is
+    left out: first that member gives it back, then a second rebalance assigns it. Meanwhile only
+    such partitions stop; all others are read on.
+
+    A group changes over from another assignor by two rolling restarts: first with both in
+    `partition_assignment_strategy`, this one first, then with this one alone. A member is
+    cooperative if all of its assignors are.
+
+    Names and bytes are those of Kafka's ``CooperativeStickyAssignor``: Java's and librdkafka's
+    members may be in one group with these. What a member has and of which generation stands in its
+    subscription (KIP-429, KIP-792); the generation also in the user data, for older leaders.
+    """
+
+    name = "cooperative-sticky"
+    version = 3
+    rebalance_protocols = frozenset({RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER})
+
+    def __init__(self) -> None:
+        self._generation = -1
+
+    @classmethod
+    def assign(
+        cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
+    ) -> dict[str, ConsumerProtocolMemberAssignment]:
+        """Assign as the sticky assignor does, but nothing that another member still has."""
+        claims = {member: read_owned(metadata) for member, metadata in members.items()}
+        shares = share_out(cluster, members, claims)
+        moving = _moving(shares, members)
+        return {
+            member: ConsumerProtocolMemberAssignment(
+                0, by_topic(tp for tp in partitions if moving.get(tp) != member), b""
+            )
+            for member, partitions in shares.items()
+        }
+
+    # The generation is the member's own, so these need an instance.
+    def metadata(  # type: ignore[override]
+        self, topics: Iterable[str]
+    ) -> ConsumerProtocolMemberMetadata:
+        """Return the topics, and the generation of the latest assignment."""
+        user_data = GENERATION.pack(self._generation)
+        return ConsumerProtocolMemberMetadata(self.version, sorted(topics), user_data)
+
+    def on_assignment(  # type: ignore[override]
+        self, assignment: ConsumerProtocolMemberAssignment
+    ) -> None:
+        """Keep nothing: what the member has is said beside the user data."""
+
+    def on_generation_assignment(self, generation: int) -> None:
+        """Remember the generation of the assignment."""
+        self._generation = generation
+
+
+def read_owned(metadata: ConsumerProtocolMemberMetadata) -> Claim:
+    """Return what a member has, as it says, and of which generation.
+
+    Before version 2 of the subscription the generation stands in the user data. Java's members
+    write nothing else there, librdkafka's what Java's StickyAssignor writes.
+    """
+    generation = metadata.generation
+    if generation < 0 and len(metadata.user_data or b"") == GENERATION.size:
+        (generation,) = GENERATION.unpack(metadata.user_data)
+    elif generation < 0:
+        generation = read_claim(metadata.user_data).generation
+    return Claim(generation, tuple(metadata.owned_partitions))
+
+
+def _moving(
+    shares: Mapping[str, Iterable[TopicPartition]],
+    members: Mapping[str, ConsumerProtocolMemberMetadata],
+) -> dict[TopicPartition, str]:
+    """Return the partitions that members get while others have them, with who gets them."""
+    gained: dict[TopicPartition, str] = {}
+    given_up: set[TopicPartition] = set()
+    for member, partitions in shares.items():
+        owned, assigned = set(members[member].owned_partitions), set(partitions)
+        gained.update(dict.fromkeys(assigned - owned, member))
+        given_up |= owned - assigned
+    return {tp: member for tp, member in gained.items() if tp in given_up}

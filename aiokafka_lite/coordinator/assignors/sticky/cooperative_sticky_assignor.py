@@ -1,0 +1,5 @@
+"""Names ``CooperativeStickyPartitionAssignor`` beside aiokafka's path for the sticky assignor."""
+
+from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
+
+__all__ = ["CooperativeStickyPartitionAssignor"]

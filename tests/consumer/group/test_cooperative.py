@@ -1,0 +1,257 @@
+"""Cooperative rebalances (KIP-429): only the partitions that move stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer, CooperativeStickyPartitionAssignor
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer.assignors import RangePartitionAssignor
+from aiokafka_lite.errors import UnknownMemberIdError
+from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
+from tests.support.cluster import KafkaHandle, unique
+from tests.support.listeners import Losing
+from tests.support.rows import rows
+from tests.support.waiting import until
+
+PARTITIONS = 6
+COOPERATIVE = (CooperativeStickyPartitionAssignor,)
+
+
+class Waiting(Losing):
+    """Returns from `on_partitions_assigned` when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_return = asyncio.Event()
+        self.may_return.set()
+
+    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        await super().on_partitions_assigned(assigned)
+        await self.may_return.wait()
+
+
+class Member:
+    """A consumer whose listener's calls are on record."""
+
+    def __init__(self, kafka: KafkaHandle, topic: str, group: str, **settings: object) -> None:
+        self.listener = Waiting()
+        arguments: dict[str, object] = {
+            "bootstrap_servers": kafka.bootstrap_servers,
+            "group_id": group,
+            "auto_offset_reset": "earliest",
+            "heartbeat_interval_ms": 100,
+            "session_timeout_ms": 6000,
+            "fetch_max_wait_ms": 50,
+            "partition_assignment_strategy": COOPERATIVE,
+            **settings,
+        }
+        self.consumer = AIOKafkaConsumer(**arguments)  # type: ignore[arg-type]
+        self.consumer.subscribe([topic], listener=self.listener)
+
+    @property
+    def has(self) -> set[TopicPartition]:
+        return self.consumer.assignment()
+
+    async def partition_of_next(self) -> TopicPartition:
+        record = await asyncio.wait_for(self.consumer.getone(), 10)
+        return TopicPartition(record.topic, record.partition)
+
+    def told(self) -> list[tuple[str, int]]:
+        """What the listener was called with, but for calls about nothing."""
+        return [(name, len(tps)) for name, tps in self.listener.calls if tps]
+
+
+@asynccontextmanager
+async def members(
+    kafka: KafkaHandle, count: int, **settings: object
+) -> AsyncIterator[tuple[str, list[Member]]]:
+    """Members of one group of which the first has been started."""
+    topic, group = await kafka.create_topic(partitions=PARTITIONS), unique("g")
+    async with AsyncExitStack() as stack:
+        made = [Member(kafka, topic, group, **settings) for _ in range(count)]
+        for each in made:
+            stack.push_async_callback(each.consumer.stop)
+        await made[0].consumer.start()
+        yield topic, made
+
+
+def is_shared_out(*among: Member) -> bool:
+    """Whether each partition has one owner, and the counts differ by one at most."""
+    counts = [len(each.has) for each in among]
+    every = set[TopicPartition]().union(*(each.has for each in among))
+    return (
+        sum(counts) == len(every) == PARTITIONS
+        and max(counts) - min(counts) <= 1
+        and all(inside.is_settled(each.consumer) for each in among)
+    )
+
+
+async def test_only_what_moves_is_revoked_through_three_rebalances(kafka: KafkaHandle) -> None:
+    async with members(kafka, 3) as (_, (one, two, three)):
+        assert one.told() == [("assigned", 6)]
+        assignment = inside.assignment(one.consumer).assignment
+        cursors = dict(assignment)
+
+        await two.consumer.start()
+        await until(lambda: is_shared_out(one, two))
+        assert one.told() == [("assigned", 6), ("revoked", 3)]
+        assert two.told() == [("assigned", 3)]
+
+        await three.consumer.start()
+        await until(lambda: is_shared_out(one, two, three))
+        assert one.told() == [("assigned", 6), ("revoked", 3), ("revoked", 1)]
+        assert two.told() == [("assigned", 3), ("revoked", 1)]
+        assert three.told() == [("assigned", 2)]
+        assert all(cursors[tp] is cursor for tp, cursor in assignment.items())
+        kept = two.has
+
+        await one.consumer.stop()
+        await until(lambda: is_shared_out(two, three))
+        assert kept < two.has
+        assert two.told() == [("assigned", 3), ("revoked", 1), ("assigned", 1)]
+        assert three.told() == [("assigned", 2), ("assigned", 1)]
+
+
+async def test_what_is_kept_is_read_and_committed_while_the_group_waits_for_a_member(
+    kafka: KafkaHandle,
+) -> None:
+    topic, group = await kafka.create_topic(partitions=PARTITIONS), unique("g")
+    one = Member(kafka, topic, group)
+    # It hears of the rebalance seldom: so long the group waits for it.
+    slow = Member(kafka, topic, group, heartbeat_interval_ms=2_500)
+    three = Member(kafka, topic, group)
+    async with one.consumer, slow.consumer:
+        await until(lambda: is_shared_out(one, slow))
+        joining = asyncio.create_task(three.consumer.start())
+        await until(lambda: inside.group_state(one.consumer) == "JOINING")
+        kept = sorted(one.has)
+        for tp in kept:
+            await kafka.produce(topic, tp.partition, rows(0, 5))
+        found: set[tuple[TopicPartition, int]] = set()
+        async with timeout(2):
+            while len(found) < 5 * len(kept):
+                for tp, batch in (await one.consumer.getmany(timeout_ms=500)).items():
+                    found |= {(tp, record.offset) for record in batch}
+        assert inside.group_state(one.consumer) == "JOINING"
+        commit = asyncio.create_task(one.consumer.commit())
+        await joining
+        await until(lambda: is_shared_out(one, slow, three))
+        await commit  # though two rebalances came in between
+        for tp in one.has:
+            assert await one.consumer.committed(tp) == 5
+        await three.consumer.stop()
+
+
+async def test_new_partitions_are_withheld_until_the_listener_has_returned_and_kept_ones_not(
+    kafka: KafkaHandle,
+) -> None:
+    async with members(kafka, 2) as (topic, (one, two)):
+        await two.consumer.start()
+        await until(lambda: is_shared_out(one, two))
+        kept, others = sorted(one.has), sorted(two.has)
+        one.listener.may_return.clear()
+        await two.consumer.stop()
+        await until(lambda: len(one.has) == PARTITIONS)
+        for tp in (*kept, *others):
+            await kafka.produce(topic, tp.partition, rows(0, 1))
+        assert {await one.partition_of_next() for _ in kept} == set(kept)
+        assert not await one.consumer.getmany(timeout_ms=200)
+        assert "waits for the listener to return" in one.consumer.explain(others[0])
+        one.listener.may_return.set()
+        assert {await one.partition_of_next() for _ in others} == set(others)
+
+
+async def test_positions_and_pauses_of_what_is_kept_stay(kafka: KafkaHandle) -> None:
+    async with members(kafka, 2) as (topic, (one, two)):
+        for tp in one.has:
+            await kafka.produce(topic, tp.partition, rows(0, 9))
+            one.consumer.seek(tp, 4)
+            one.consumer.pause(tp)
+        await two.consumer.start()
+        await until(lambda: is_shared_out(one, two))
+        assert one.consumer.paused() == one.has
+        assert [await one.consumer.position(tp) for tp in one.has] == [4] * 3
+        assert not two.consumer.paused()
+
+
+async def test_a_new_subscription_gives_back_what_is_not_in_it(kafka: KafkaHandle) -> None:
+    async with members(kafka, 1) as (topic, (one,)):
+        more = await kafka.create_topic(partitions=2)
+        one.consumer.subscribe([topic, more], listener=one.listener)
+        await until(lambda: len(one.has) == PARTITIONS + 2)
+        assert one.told() == [("assigned", 6), ("assigned", 2)]
+        one.consumer.subscribe([more], listener=one.listener)
+        await until(lambda: len(one.has) == 2 and inside.is_settled(one.consumer))
+        assert one.told() == [("assigned", 6), ("assigned", 2), ("revoked", 6)]
+        one.consumer.unsubscribe()
+        await until(lambda: len(one.told()) == 4)
+        assert one.told()[-1] == ("revoked", 2)
+
+
+# --- Two steps to be cooperative ---------------------------------------------------------------
+async def test_a_group_becomes_cooperative_by_two_rolling_restarts(kafka: KafkaHandle) -> None:
+    topic, group = await kafka.create_topic(partitions=PARTITIONS), unique("g")
+    both = (CooperativeStickyPartitionAssignor, RangePartitionAssignor)
+    running = [
+        Member(kafka, topic, group, partition_assignment_strategy=(RangePartitionAssignor,))
+        for _ in range(2)
+    ]
+    for member in running:
+        await member.consumer.start()
+    await until(lambda: is_shared_out(*running))
+    for strategy in (both, COOPERATIVE):
+        for number in range(2):
+            await running[number].consumer.stop()
+            running[number] = Member(kafka, topic, group, partition_assignment_strategy=strategy)
+            await running[number].consumer.start()
+            await until(lambda: is_shared_out(*running))
+    assert all(inside.group_protocol(m.consumer) == "cooperative-sticky" for m in running)
+    one = running[1]
+    await running[0].consumer.stop()
+    await until(lambda: is_shared_out(one))
+    assert one.told()[-1] == ("assigned", 3)
+    await one.consumer.stop()
+
+
+# --- Faults ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("lost", ["JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit"])
+async def test_a_lost_answer_moves_nothing_twice(lost: str) -> None:
+    async with Broker() as broker:
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with members(kafka, 2, request_timeout_ms=1_000) as (topic, (one, two)):
+            await kafka.produce(topic, 0, rows(0, 3))
+            broker.on(lost).disconnect(2, handled=True)
+            await two.consumer.start()
+            await until(lambda: is_shared_out(one, two))
+            await two.consumer.stop()
+            await until(lambda: is_shared_out(one))
+
+
+@pytest.mark.parametrize("where", ["Heartbeat", "JoinGroup", "SyncGroup"])
+async def test_a_member_that_is_forgotten_loses_what_it_kept(where: str) -> None:
+    async with Broker() as broker:
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with members(kafka, 2) as (_, (one, two)):
+            if where == "Heartbeat":
+                broker.on(where).fail(UnknownMemberIdError)
+            await two.consumer.start()
+            await until(lambda: is_shared_out(one, two))
+            if where != "Heartbeat":
+                broker.on(where).fail(UnknownMemberIdError)
+                await two.consumer.stop()
+                await until(lambda: is_shared_out(one))
+            assert ("lost", 6) in one.told() or ("lost", 3) in one.told()
+            # What is lost comes back as new.
+            had = set[TopicPartition]()
+            for name, tps in one.listener.calls:
+                assert not (name == "assigned" and had & tps)
+                assert not (name != "assigned" and tps - had)
+                had = had | tps if name == "assigned" else had - tps
+            assert had == one.has
