@@ -36,6 +36,8 @@ OUR_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
             {
                 "allow_auto_create_topics",
                 "allow_plaintext_credentials",
+                "group_protocol",
+                "group_remote_assignor",
                 "max_buffered_bytes",
                 "max_records_per_partition",
                 "on_bad_record",

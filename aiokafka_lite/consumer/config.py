@@ -46,6 +46,13 @@ OwnerT = TypeVar("OwnerT")
 DEFAULT_CLIENT_ID: Final = f"aiokafka-lite-{__version__}"
 DEFAULT_MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
 
+GROUP_PROTOCOLS: Final = ("auto", "classic", "consumer")
+DEFAULT_GROUP_PROTOCOL: Final = "classic"
+# What members of the consumer protocol do unless they are told otherwise: their heartbeats, and
+# the session of brokers (group.consumer.session.timeout.ms).
+CONSUMER_HEARTBEAT_INTERVAL_S: Final = 1.0
+CONSUMER_SESSION_S: Final = 45.0
+
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS: Final = ("PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 ISOLATION_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
@@ -102,6 +109,8 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
         client_id: str = DEFAULT_CLIENT_ID,
         group_id: str | None = None,
         group_instance_id: str | None = None,
+        group_protocol: str = DEFAULT_GROUP_PROTOCOL,
+        group_remote_assignor: str | None = None,
         key_deserializer: Callable[[bytes], KT] | DeserializerOf[KT] | None = None,
         value_deserializer: Callable[[bytes], VT] | DeserializerOf[VT] | None = None,
         fetch_max_wait_ms: int = 500,
@@ -159,6 +168,11 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
             group_id: The group that shares the partitions out and keeps offsets; None: no group.
             group_instance_id: A name that makes this a static member (KIP-345): a restart within
                 the session timeout starts no rebalance.
+            group_protocol: "consumer" (KIP-848: the broker shares out, and only partitions that
+                move stop), "classic", or "auto": the first where the broker offers it and
+                `partition_assignment_strategy` is not given, otherwise the second.
+            group_remote_assignor: By which the broker shares out: "uniform", "range" or another
+                that it has; None: the broker's default. For the consumer protocol.
             key_deserializer: Makes a record's key of its bytes; plain or async.
             value_deserializer: The same for values.
             fetch_max_wait_ms: How long a broker may wait until `fetch_min_bytes` are there.
@@ -179,8 +193,10 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
                 consumer leaves the group.
             rebalance_timeout_ms: How long members have to join again; None: `session_timeout_ms`.
             session_timeout_ms: After so long without a heartbeat the group goes on without a
-                member.
-            heartbeat_interval_ms: How often a heartbeat is sent.
+                member. By the consumer protocol the broker decides (45 s by default): what is given
+                here is when this side stops handing out.
+            heartbeat_interval_ms: How often a heartbeat is sent; by the consumer protocol each
+                second unless it is given, and four times a second while partitions move.
             consumer_timeout_ms: Without effect.
             max_poll_records: How many records a get returns at most; None: each get decides.
             ssl_context: For TLS; `aiokafka_lite.helpers.create_ssl_context` makes one.
@@ -215,6 +231,8 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
         self.client_id = client_id
         self.group_id = group_id
         self.group_instance_id = group_instance_id
+        self.group_protocol = group_protocol
+        self.group_remote_assignor = group_remote_assignor
         self.key_deserializer: AnyDeserializer | None = key_deserializer
         self.value_deserializer: AnyDeserializer | None = value_deserializer
         self.fetch_max_wait_ms = fetch_max_wait_ms
@@ -288,6 +306,42 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
                 f"partition_assignment_strategy holds assignors, not names as in {strategy!r}"
             )
         check_reset(self.auto_offset_reset)
+        if self.group_protocol not in GROUP_PROTOCOLS:
+            raise ValueError(
+                f"group_protocol is one of {', '.join(GROUP_PROTOCOLS)}, not "
+                f"{self.group_protocol!r}"
+            )
+
+    def _is_given(self, name: str) -> bool:
+        """Whether an argument differs from its default."""
+        return bool(getattr(self, name) != (type(self).__init__.__kwdefaults__ or {})[name])
+
+    @property
+    def joins_as(self) -> str:
+        """The protocol by which a group is joined; "auto" where what the broker offers decides."""
+        if self.group_protocol == "auto" and self._is_given("partition_assignment_strategy"):
+            return "classic"
+        return self.group_protocol
+
+    @property
+    def unused_by_consumer_protocol(self) -> list[str]:
+        """What was given and is the broker's to decide there."""
+        names = ("session_timeout_ms", "partition_assignment_strategy")
+        return [name for name in names if self._is_given(name)]
+
+    @property
+    def group_heartbeat_interval_s(self) -> float:
+        """How often a settled member of the consumer protocol sends a heartbeat."""
+        if self._is_given("heartbeat_interval_ms"):
+            return self.heartbeat_interval_s
+        return CONSUMER_HEARTBEAT_INTERVAL_S
+
+    @property
+    def group_session_s(self) -> float:
+        """After how long without an answer a member of that hands out nothing."""
+        return (
+            self.session_timeout_s if self._is_given("session_timeout_ms") else CONSUMER_SESSION_S
+        )
 
     @property
     def has_deserializers(self) -> bool:

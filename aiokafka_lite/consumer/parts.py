@@ -129,29 +129,27 @@ class Running:
     ) -> tuple[Commits, Membership]:
         # Imported where there is a group: most of it is for nothing else.
         from aiokafka_lite.consumer.commits.commits import Commits
-        from aiokafka_lite.consumer.membership.classic.member import Member
-        from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
+        from aiokafka_lite.consumer.membership.choice import Surroundings, member_of
         from aiokafka_lite.consumer.membership.coordinator import Coordinator
 
         config, state = engine.config, engine.state
         coordinator = Coordinator(self.cluster, group_id, state.events)
-        member = Member(group_id, config.group_instance_id)
+        member, make_membership = member_of(config, group_id)
         commits = Commits(
             config, state, self.cluster, coordinator, member, rng=rng, on_error=engine.gate.post
         )
-        membership = ClassicMembership(
+        around = Surroundings(
             config,
             state,
             self.cluster,
             coordinator,
-            member,
             commits,
             scope=self.scopes.grouping,
             rng=rng,
             on_error=engine.gate.post,
             on_listener_error=engine.gate.post_to_poll,
         )
-        return commits, membership
+        return commits, make_membership(around)
 
     def watch_topics(self) -> None:
         """Make metadata cover what is subscribed and assigned."""

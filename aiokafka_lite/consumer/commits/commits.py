@@ -74,12 +74,16 @@ class PendingCommit:
         offsets: Offsets,
         made_as: Identity | None,
         *,
+        cursors: Mapping[TopicPartition, Cursor],
         is_asked_for: bool,
         names_partitions: bool = False,
         is_departed: bool = False,
     ) -> None:
         self.sequence = sequence
         self.left = dict(offsets)
+        # What was assigned then of each: another cursor is another assignment, though the member
+        # may be the same.
+        self.cursors = {tp: cursors.get(tp) for tp in offsets}
         # As whom the partitions were held at the call, and later; None: they were lost already.
         self.made_as = made_as
         self.is_asked_for = is_asked_for
@@ -173,6 +177,7 @@ class Commits(CommittedReader):
                 self._next(),
                 wanted,
                 self.assigned_as,
+                cursors=self._state.assignment,
                 is_asked_for=True,
                 names_partitions=offsets is not None,
             )
@@ -309,6 +314,7 @@ class Commits(CommittedReader):
             self._next(),
             offsets,
             self.assigned_as if departed is None else departed.assigned_as,
+            cursors=self._state.assignment,
             is_asked_for=False,
             is_departed=departed is not None,
         )
@@ -446,15 +452,21 @@ class Commits(CommittedReader):
         if made_as == NOBODY and (commit.is_departed or self.assigned_as == NOBODY):
             return NOBODY
         sender = None
+        has_waited = commit in self._waiting
         if commit.is_departed or self.assigned_as != NOBODY:
             sender = self._member.commits_as(
-                made_as, has_waited=commit in self._waiting, is_departed=commit.is_departed
+                made_as, has_waited=has_waited, is_departed=commit.is_departed
             )
         if sender is None:
             raise self._member.why_lost()
         if not commit.is_departed:
             commit.made_as = sender
-            if gone := sorted(commit.left.keys() - self._state.assignment.keys()):
+            now = self._state.assignment
+            if gone := sorted(
+                tp
+                for tp in commit.left
+                if tp not in now or not (has_waited or now[tp] is commit.cursors[tp])
+            ):
                 raise CommitFailedError(f"the group rebalanced and took away {gone}")
         return sender
 

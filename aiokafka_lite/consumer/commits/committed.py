@@ -22,8 +22,9 @@ from aiokafka_lite.consumer.commits.requests import (
     fetch_results,
 )
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
-from aiokafka_lite.consumer.membership.protocol import GroupMember
+from aiokafka_lite.consumer.membership.protocol import GroupMember, Identity
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import (
     KafkaError,
@@ -110,16 +111,18 @@ class CommittedReader(ABC):
         backoff = self._backoff()
         last_error: KafkaError | None = None
         while left:
+            reader = self._member.reads_as
             try:
                 async with timeout_at(deadline):
                     while self.is_settling:
                         await self._member.wait_for_change()
                         self._cluster.raise_if_closed()
+                    reader = self._member.reads_as
                     answers = await self._fetch(left, deadline)
             except asyncio.TimeoutError:
                 break
             except KafkaError as error:
-                if recovery_for(error) not in PASSING:
+                if not self._may_pass(error, reader):
                     raise
                 last_error = error
             else:
@@ -131,6 +134,20 @@ class CommittedReader(ABC):
                 f"committed offsets of {sorted(left)} could not be read in time"
             ) from last_error
         return found
+
+    def _may_pass(self, error: KafkaError, reader: Identity | None) -> bool:
+        """Whether to ask again; what the group says of the reader is the membership's to know.
+
+        A refusal must not be taken for "nothing committed": the member reads again under its next
+        epoch, or as whoever it is then.
+        """
+        recovery = recovery_for(error)
+        is_about_reader = recovery is Recovery.NEW_EPOCH or recovery.is_about_membership
+        if reader is None or not is_about_reader:
+            return recovery in PASSING
+        if self._member.note_refusal(reader, error):
+            self._state.gate.hold(Hold.LOST)  # until the group task has dropped what is lost
+        return recovery is not Recovery.FENCED
 
     async def _fetch(
         self, partitions: set[TopicPartition], deadline: float

@@ -27,6 +27,7 @@ __all__ = [
     "ConsumerEvent",
     "CoordinatorChanged",
     "EventsDropped",
+    "GroupProtocolChanged",
     "ListenerFailed",
     "LoopBlocked",
     "Lost",
@@ -170,6 +171,17 @@ class CoordinatorChanged(ConsumerEvent):
 
     node_id: int | None
     previous_node_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProtocolChanged(ConsumerEvent):
+    """The group is joined by another protocol than the one that was tried first."""
+
+    name: ClassVar[str] = "group_protocol_changed"
+
+    # "classic".
+    protocol: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +401,7 @@ EVENT_CLASSES: tuple[type[ConsumerEvent], ...] = (
     Revoked,
     Lost,
     CoordinatorChanged,
+    GroupProtocolChanged,
     CommitFailed,
     ListenerFailed,
     OffsetReset,

@@ -7,7 +7,8 @@ Three interfaces, each for those who need it:
     LastCommits     for memberships: what they ask of commits before partitions go
 
 Nobody else knows a membership in another way. Implementations: `none.py` for a consumer without a
-group, `classic/` for the classic protocol.
+group, `classic/` for the classic protocol, `kip848/` for the consumer protocol. `choice.py` chooses
+between the latter two.
 """
 
 from __future__ import annotations
@@ -63,8 +64,14 @@ class GroupStatus(NamedTuple):
     last_contact_at: float | None
     heartbeat_count: int
     heartbeat_failure_count: int
+    # Of the group: "classic", or "consumer" (KIP-848).
+    protocol: str = "classic"
     # A rebalance stops all partitions, not only those that move.
     is_eager: bool = True
+    # How long the coordinator waits for a heartbeat; None: as the settings say.
+    session_s: float | None = None
+    # What keeps it from joining or from taking its partitions, in a sentence; "": nothing.
+    trouble: str = ""
     # Assigned, and not handed out before the listener has returned.
     withheld: frozenset[TopicPartition] = frozenset()
     # What partitions that are given back wait for; None: none waits.

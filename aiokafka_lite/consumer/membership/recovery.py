@@ -35,6 +35,7 @@ RECOVERIES: Final[Mapping[type[KafkaError], Recovery]] = MappingProxyType(
         errors.NotCoordinatorError: Recovery.REDISCOVER,
         errors.CoordinatorNotAvailableError: Recovery.REDISCOVER,
         errors.RequestTimedOutError: Recovery.REDISCOVER,
+        errors.UnreleasedInstanceIdError: Recovery.RETRY,
         errors.StaleMemberEpochError: Recovery.NEW_EPOCH,
         errors.RebalanceInProgressError: Recovery.REBALANCE,
         errors.IllegalGenerationError: Recovery.LOST_GENERATION,

@@ -189,8 +189,13 @@ def not_started_text(engine: Engine, now: float) -> str:
 
 def joining_text(engine: Engine, status: GroupStatus, now: float) -> str:
     """Say how far a member is with joining its group, and whom it waits for."""
-    if status.joining_since is None or now - status.joining_since < LONG_JOIN_S:
+    if status.trouble:
+        return f"{status.state}: {status.trouble}"
+    is_long = status.joining_since is not None and now - status.joining_since >= LONG_JOIN_S
+    if status.joining_since is None or not is_long:
         return status.state
+    if not status.is_eager:
+        return f"{status.state}, for {seconds(now - status.joining_since)}"
     config = engine.config
     return (
         f"{status.state}, for {seconds(now - status.joining_since)}: the coordinator waits for "
@@ -224,7 +229,7 @@ def _out_of_group(group_id: str) -> Diagnosis:
 
 
 # --- The gets ---------------------------------------------------------------------------------
-GRAVEST_FIRST: Final = (Hold.LOST, Hold.LEASE, Hold.LISTENER)
+GRAVEST_FIRST: Final = (Hold.LOST, Hold.CUT_OFF, Hold.LEASE, Hold.LISTENER)
 
 
 def awaited_text(status: GroupStatus, tp: TopicPartition, now: float) -> str:

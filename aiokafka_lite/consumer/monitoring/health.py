@@ -216,10 +216,14 @@ def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[st
         )
     if not status.is_settled:
         joining = joining_text(engine, status, now)
-        yield f"{group} rebalances ({joining}): nothing is handed out meanwhile"
+        stops = "nothing is handed out" if status.is_eager else "partitions that move wait"
+        yield f"{group} rebalances ({joining}): {stops} meanwhile"
+    elif status.trouble:
+        yield f"{group}: {status.trouble}"
     elif status.last_contact_at is not None:
         silence_s = now - status.last_contact_at
-        if silence_s > engine.config.session_timeout_s:
+        session_s = status.session_s or engine.config.session_timeout_s
+        if silence_s > session_s:
             yield (
                 f"no heartbeat was answered for {seconds(silence_s)}, longer than "
                 f"session_timeout_ms: {group} may have given the partitions to others"

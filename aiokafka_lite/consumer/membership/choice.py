@@ -1,0 +1,282 @@
+"""Which protocol a group is joined by: the classic one, the consumer protocol, or what is offered.
+
+"auto" asks to be let in by the consumer protocol (KIP-848) first. Where the coordinator does not
+speak it, has it switched off, or keeps this group as a classic one, the classic protocol takes
+over before anything was assigned: as a new member of its own, with an id of the coordinator's.
+What is given assignors of its own is classic from the beginning: the coordinator cannot run them.
+
+References: KIP-848, KIP-1274 (what Java's client makes its default, and when).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client import Cluster
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.events.kinds import GroupProtocolChanged
+from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.consumer.membership.protocol import (
+    GroupMember,
+    Identity,
+    LastCommits,
+    Membership,
+    Offsets,
+    GroupStatus,
+)
+from aiokafka_lite.errors import CommitFailedError, ConsumerStoppedError, KafkaError
+
+log = logging.getLogger(__name__)
+
+# Told why the group cannot be joined by the consumer protocol: another takes over.
+FallBack = Callable[[KafkaError], None]
+
+
+class EitherMember:
+    """A member that may still become one of another protocol; see GroupMember."""
+
+    def __init__(self, member: GroupMember) -> None:
+        self._now = member
+
+    def become(self, member: GroupMember) -> None:
+        """Be that one from now on."""
+        before, self._now = self._now, member
+        before.notify()  # who waits for a change waits for another one's now
+
+    @property
+    def group_id(self) -> str:
+        return self._now.group_id
+
+    @property
+    def group_instance_id(self) -> str | None:
+        return self._now.group_instance_id
+
+    @property
+    def identity(self) -> Identity:
+        return self._now.identity
+
+    @property
+    def assigned_as(self) -> Identity | None:
+        return self._now.assigned_as
+
+    @property
+    def reads_as(self) -> Identity | None:
+        return self._now.reads_as
+
+    def takes_commits(self, *, was_put_off: bool = False) -> bool:
+        return self._now.takes_commits(was_put_off=was_put_off)
+
+    def commits_as(
+        self, made_as: Identity, *, has_waited: bool, is_departed: bool
+    ) -> Identity | None:
+        return self._now.commits_as(made_as, has_waited=has_waited, is_departed=is_departed)
+
+    def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:
+        return self._now.note_refusal(sent_as, error)
+
+    def why_lost(self) -> CommitFailedError:
+        return self._now.why_lost()
+
+    def notify(self) -> None:
+        self._now.notify()
+
+    async def wait_for_change(self) -> None:
+        await self._now.wait_for_change()
+
+
+class FirstMembership(Membership, Protocol):
+    """A membership that can be ended before it has begun."""
+
+    def stop_trying(self) -> None:
+        """End all tasks: nothing was assigned, and nobody knows of the member."""
+
+
+class EitherMembership:
+    """A membership that begins by the consumer protocol, and may go over to the classic one.
+
+    Args:
+        first: Makes the membership to begin with; it is given what it calls when the protocol is
+            not offered.
+        second: Makes the one that takes over.
+        scope: Whose task starts that.
+        state: Its observers are told when it does.
+    """
+
+    def __init__(
+        self,
+        first: Callable[[FallBack], FirstMembership],
+        second: Callable[[], Membership],
+        *,
+        scope: TaskScope,
+        state: SubscriptionState,
+    ) -> None:
+        self._first = first(self._fall_back)
+        self._second = second
+        self._scope = scope
+        self._state = state
+        self.now: Membership = self._first
+        self._starting: asyncio.Task[None] | None = None
+
+    def _fall_back(self, error: KafkaError) -> None:
+        """Let the classic protocol take over; called by a task of the first, which ends by it."""
+        reason = str(error)
+        log.info("the group is joined by the classic protocol: %s", reason)
+        self._state.events.publish(GroupProtocolChanged("classic", reason))
+        self.now = self._second()
+        self._first.stop_trying()
+        self._starting = self._scope.spawn(self.now.start(), name="group protocol")
+
+    @property
+    def member_id(self) -> str:
+        return self.now.member_id
+
+    @property
+    def generation(self) -> int:
+        return self.now.generation
+
+    @property
+    def coordinator_id(self) -> int | None:
+        return self.now.coordinator_id
+
+    @property
+    def status(self) -> GroupStatus | None:
+        return self.now.status
+
+    @property
+    def is_settled(self) -> bool:
+        return self.now.is_settled
+
+    def is_called_by_listener(self) -> bool:
+        return self.now.is_called_by_listener()
+
+    def wake_waiters(self) -> None:
+        self.now.wake_waiters()
+
+    async def start(self) -> None:
+        await self.now.start()
+
+    async def wait_assigned(self) -> None:
+        while True:
+            if self._starting is not None:
+                await asyncio.wait({self._starting})
+            now = self.now
+            try:
+                await now.wait_assigned()
+            except ConsumerStoppedError:
+                if now is self.now:
+                    raise
+            if now is self.now:
+                return
+
+    def halt(self) -> None:
+        self.now.halt()
+
+    async def leave(self, *, deadline: float, offsets: Offsets) -> Offsets:
+        return await self.now.leave(deadline=deadline, offsets=offsets)
+
+    def leave_nowait(self, reason: str) -> None:
+        self.now.leave_nowait(reason)
+
+
+# --- The choice -------------------------------------------------------------------------------
+class Surroundings(NamedTuple):
+    """What a membership is made of, beside its member."""
+
+    config: ConsumerConfig
+    state: SubscriptionState
+    cluster: Cluster
+    coordinator: Coordinator
+    commits: LastCommits
+    scope: TaskScope
+    rng: random.Random
+    on_error: Callable[[KafkaError], None]
+    on_listener_error: Callable[[Exception], None]
+
+
+MakeMembership = Callable[[Surroundings], Membership]
+
+
+def member_of(config: ConsumerConfig, group_id: str) -> tuple[GroupMember, MakeMembership]:
+    """Return a member for the protocol that was asked for, and what makes its membership."""
+    if config.joins_as == "classic":
+        return _classic(config, group_id)
+    _tell_of_unused_settings(config)
+    # Imported where it is used: most consumers need one of the two.
+    from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember
+    from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
+
+    first = ConsumerMember(group_id, config.group_instance_id)
+
+    def make_first(around: Surroundings, fall_back: FallBack | None) -> ConsumerMembership:
+        return ConsumerMembership(
+            around.config,
+            around.state,
+            around.cluster,
+            around.coordinator,
+            first,
+            around.commits,
+            scope=around.scope,
+            rng=around.rng,
+            on_error=around.on_error,
+            on_listener_error=around.on_listener_error,
+            fall_back=fall_back,
+        )
+
+    if config.joins_as == "consumer":
+        return first, lambda around: make_first(around, None)
+    either = EitherMember(first)
+
+    def make_second(around: Surroundings) -> Membership:
+        second, make = _classic(config, group_id)
+        either.become(second)
+        return make(around)
+
+    def make_either(around: Surroundings) -> Membership:
+        return EitherMembership(
+            lambda fall_back: make_first(around, fall_back),
+            lambda: make_second(around),
+            scope=around.scope,
+            state=around.state,
+        )
+
+    return either, make_either
+
+
+def _classic(config: ConsumerConfig, group_id: str) -> tuple[GroupMember, MakeMembership]:
+    from aiokafka_lite.consumer.membership.classic.member import Member
+    from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
+
+    member = Member(group_id, config.group_instance_id)
+
+    def make(around: Surroundings) -> Membership:
+        return ClassicMembership(
+            around.config,
+            around.state,
+            around.cluster,
+            around.coordinator,
+            member,
+            around.commits,
+            scope=around.scope,
+            rng=around.rng,
+            on_error=around.on_error,
+            on_listener_error=around.on_listener_error,
+        )
+
+    return member, make
+
+
+def _tell_of_unused_settings(config: ConsumerConfig) -> None:
+    """Say what was set and is the coordinator's to decide in this protocol."""
+    if unused := config.unused_by_consumer_protocol:
+        log.warning(
+            "group %s: by the consumer protocol (KIP-848) the broker decides what %s; they count "
+            "where the group is joined by the classic protocol",
+            config.group_id,
+            " and ".join(f"{name} sets" for name in unused),
+        )

@@ -1,0 +1,1 @@
+"""Membership in a group by the consumer protocol (KIP-848)."""

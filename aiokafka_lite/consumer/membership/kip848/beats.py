@@ -1,0 +1,214 @@
+"""What the next heartbeat says, when it is due, and what of an answer is believed; without I/O.
+
+A heartbeat is full or brief. A full one says all: subscription, timeout, what is owned; the
+coordinator answers it with the whole assignment. A brief one says that the member lives. Full ones
+are sent
+
+    to join
+    after something was taken, or given back: whoever waits for it waits for this
+    after any heartbeat that failed: its answer may be what brought a new assignment
+    after the subscription has changed
+
+What is owned is what the membership holds, whatever is being done with it at the moment. So a
+heartbeat that is sent while partitions are given back says that they are still owned: the next
+owner must not begin before the last commit. Nothing owned is said as an empty list; null would be
+"as before".
+
+The pace. The coordinator names an interval (5 s by default), which is a wish. A change of the
+assignment goes through the group in steps, each with a heartbeat of somebody: so a member is quick
+while it is unsettled, for some seconds after it has joined, taken or given back something, and
+slow when it is settled. Where the broker throttles it keeps to the coordinator's interval.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.membership.kip848.member import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_FOR_NOW_EPOCH,
+    ConsumerMember,
+    PartitionId,
+    Target,
+)
+from aiokafka_lite.consumer.membership.kip848.target import Held
+from aiokafka_lite.consumer.membership.protocol import Identity
+from aiokafka_lite.errors import KafkaProtocolError
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+
+# Between two heartbeats of an unsettled member.
+UNSETTLED_S: Final = 0.25
+# How long a member counts as unsettled after it has joined, taken or given back something.
+UNSETTLED_FOR_S: Final = 5.0
+# The coordinator's interval until it has named one that makes sense.
+BROKERS_INTERVAL_S: Final = 5.0
+
+
+class Wish(NamedTuple):
+    """What is subscribed: names, or an expression that the coordinator matches (RE2)."""
+
+    names: frozenset[str] = frozenset()
+    regex: str | None = None
+
+    def covers(self, topic: str) -> bool:
+        """Whether a topic that was assigned for this wish is wanted."""
+        return self.regex is not None or topic in self.names
+
+
+class Said(NamedTuple):
+    """A heartbeat on its way, and what is known once it is answered."""
+
+    request: ConsumerGroupHeartbeatRequest
+    sent_as: Identity
+    wish: Wish
+    # How often what is owned had changed by then; None: it does not say what is owned.
+    change_count: int | None
+
+
+class Beats:
+    """Makes heartbeats of one member, and remembers what the coordinator was told."""
+
+    def __init__(self, config: ConsumerConfig, member: ConsumerMember) -> None:
+        self._config = config
+        self._member = member
+        self._settled_s = config.group_heartbeat_interval_s
+        # What the coordinator knows: only what an answered heartbeat has said.
+        self.told_wish: Wish | None = None
+        self._told_change_count: int | None = None
+        self._has_told_regex = False
+        # Whether it knows that, or something else: a heartbeat has failed since.
+        self._is_unsure = True
+        # Goes up with each change of what is owned.
+        self._change_count = 0
+        self._brokers_s = BROKERS_INTERVAL_S
+        self._is_throttled = False
+        self._unsettled_until = 0.0
+
+    # --- What is said ---------------------------------------------------------------------
+    def has_news(self, wish: Wish) -> bool:
+        """Whether there is something to tell at once."""
+        return (
+            self._is_unsure
+            or self._told_change_count != self._change_count
+            or wish != self.told_wish
+        )
+
+    def note_change(self, now: float) -> None:
+        """Note that what is owned has changed."""
+        self._change_count += 1
+        self.note_unsettled(now)
+
+    def note_unsettled(self, now: float) -> None:
+        """Be quick for some seconds."""
+        self._unsettled_until = now + UNSETTLED_FOR_S
+
+    def note_failure(self) -> None:
+        """Say all with the next heartbeat: what the coordinator has made of the last is not known.
+
+        Its answer may be what brought a new assignment, which is not sent again by itself.
+        """
+        self._is_unsure = True
+
+    def forget(self) -> None:
+        """Begin anew: the member that the coordinator was told of is no more."""
+        self._is_unsure = True
+        self.told_wish = None
+
+    def next(self, wish: Wish, held: Held) -> Said:
+        """Make the next heartbeat.
+
+        Args:
+            wish: What is subscribed now.
+            held: What the member owns: all that it has taken and not given back.
+        """
+        member = self._member
+        is_joining = not member.has_epoch
+        is_full = is_joining or self.has_news(wish)
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=member.group_id,
+            member_id=member.identity.member_id,
+            member_epoch=JOIN_EPOCH if is_joining else member.identity.generation,
+            instance_id=member.group_instance_id,
+        )
+        if not is_full:
+            return Said(request, member.identity, wish, None)
+        request.rack_id = self._config.client_rack
+        request.rebalance_timeout_ms = round(self._config.rebalance_timeout_s * 1000)
+        request.server_assignor = self._config.group_remote_assignor
+        request.subscribed_topic_names = sorted(wish.names)
+        request.subscribed_topic_regex = wish.regex
+        if wish.regex is None and self._has_told_regex:
+            request.subscribed_topic_regex = ""  # no more
+        # Whoever joins owns nothing, whatever it had.
+        request.topic_partitions = [] if is_joining else by_topic(held)
+        return Said(request, member.identity, wish, self._change_count)
+
+    def leave(self) -> ConsumerGroupHeartbeatRequest:
+        """Make the heartbeat that says that the member goes."""
+        member = self._member
+        return ConsumerGroupHeartbeatRequest(
+            group_id=member.group_id,
+            member_id=member.identity.member_id,
+            member_epoch=LEAVE_FOR_NOW_EPOCH if member.is_static else LEAVE_EPOCH,
+            instance_id=member.group_instance_id,
+        )
+
+    # --- What is answered -----------------------------------------------------------------
+    def answered(
+        self, said: Said, answer: ConsumerGroupHeartbeatResponse, now: float
+    ) -> tuple[Identity, Target | None]:
+        """Take over what an answer says of the heartbeat; return what it says of the member.
+
+        Raises:
+            KafkaProtocolError: It makes no sense: the next heartbeat says all again.
+        """
+        identity = self._identity(said, answer)
+        if answer.heartbeat_interval_ms > 0:
+            self._brokers_s = answer.heartbeat_interval_ms / 1000
+        self._is_throttled = answer.throttle_time_ms > 0
+        if said.change_count is not None:
+            self._is_unsure = False
+            self.told_wish = said.wish
+            self._told_change_count = said.change_count
+            self._has_told_regex = said.wish.regex is not None
+        if answer.assignment is None:
+            return identity, None
+        target = frozenset(
+            PartitionId(topic.topic_id, number)
+            for topic in answer.assignment.topic_partitions
+            for number in topic.partitions
+        )
+        return identity, target
+
+    @staticmethod
+    def _identity(said: Said, answer: ConsumerGroupHeartbeatResponse) -> Identity:
+        epoch, before = answer.member_epoch, said.request.member_epoch
+        if epoch < max(before, 1):
+            # With an epoch below 1 the next heartbeat would be another request.
+            raise KafkaProtocolError(
+                f"the coordinator answered epoch {epoch} to a heartbeat of epoch {before}"
+            )
+        return Identity(answer.member_id or said.sent_as.member_id, epoch)
+
+    # --- The pace -------------------------------------------------------------------------
+    def interval_s(self, now: float, *, is_unsettled: bool) -> float:
+        """Return how long after the last heartbeat the next one is due, if there is no news."""
+        if self._is_throttled:
+            return self._brokers_s
+        if is_unsettled or now < self._unsettled_until:
+            return min(UNSETTLED_S, self._settled_s, self._brokers_s)
+        return min(self._settled_s, self._brokers_s)
+
+
+def by_topic(held: Held) -> list[TopicPartitions]:
+    """Group partitions by topic, in order."""
+    numbers: dict[bytes, list[int]] = {}
+    for each in sorted(held):
+        numbers.setdefault(each.topic_id, []).append(each.number)
+    return [TopicPartitions(topic_id=each, partitions=n) for each, n in numbers.items()]

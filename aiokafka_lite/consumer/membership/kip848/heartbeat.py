@@ -1,0 +1,241 @@
+"""The task "heartbeat": sends a member's heartbeats, and posts to it what the answers say."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Final
+
+from aiokafka_lite._compat import Never, timeout_at
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.events.stream import LogLimit
+from aiokafka_lite.consumer.gate import Gate, Hold
+from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
+from aiokafka_lite.consumer.membership.kip848.beats import Beats, Said, Wish
+from aiokafka_lite.consumer.membership.kip848.lease import Lease
+from aiokafka_lite.consumer.membership.kip848.member import (
+    LOSS_BY_RECOVERY,
+    ConsumerMember,
+    MemberState,
+)
+from aiokafka_lite.consumer.membership.kip848.target import Held
+from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
+from aiokafka_lite.errors import (
+    GroupIdNotFound,
+    IncompatibleBrokerVersion,
+    InvalidRegularExpressionError,
+    KafkaError,
+    UnknownMemberIdError,
+    UnreleasedInstanceIdError,
+    UnsupportedVersionError,
+)
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+log = logging.getLogger(__name__)
+
+# Longest pause before another asks for an instance id that is not released yet.
+UNRELEASED_BACKOFF_MAX_S: Final = 5.0
+# Between two attempts at what only the application, or an operator, can mend.
+SURFACED_PAUSE_S: Final = 1.0
+# This protocol is not to be had here, or not for this group.
+NOT_OFFERED: Final = (UnsupportedVersionError, IncompatibleBrokerVersion)
+
+
+class Heartbeat:
+    """Sends what `Beats` makes while the member is to be heard of: one at a time.
+
+    Args:
+        wish: Returns what is subscribed now.
+        held: Returns what the member owns now.
+        on_error: Told of what will not pass by itself.
+        on_refused_regex: Told that the coordinator does not take the wish's expression.
+        fall_back: Told that the coordinator does not speak this protocol, or not with this group,
+            when the member wanted to join; None: the application hears of it.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        member: ConsumerMember,
+        beats: Beats,
+        coordinator: Coordinator,
+        lease: Lease,
+        gate: Gate,
+        *,
+        rng: random.Random,
+        wish: Callable[[], Wish],
+        held: Callable[[], Held],
+        on_error: Callable[[KafkaError], None],
+        on_refused_regex: Callable[[], None],
+        fall_back: Callable[[KafkaError], None] | None,
+    ) -> None:
+        self._config = config
+        self._member = member
+        self._beats = beats
+        self._coordinator = coordinator
+        self._lease = lease
+        self._gate = gate
+        self._wish = wish
+        self._held = held
+        self._on_error = on_error
+        self._on_refused_regex = on_refused_regex
+        self._fall_back = fall_back
+        self._backoff = Backoff(config.retry_backoff_s, RETRY_BACKOFF_MAX_S, rng)
+        self._unreleased = Backoff(config.retry_backoff_s, UNRELEASED_BACKOFF_MAX_S, rng)
+        self._loop = asyncio.get_running_loop()
+        self._log_limit = LogLimit()
+        # Loop times: the last one was sent; before this none is, whatever there is to tell.
+        self._sent_at = 0.0
+        self._not_before = 0.0
+        self.last_contact_at: float | None = None
+        self.beat_count = 0
+        self.failure_count = 0
+        # What keeps the member from joining or staying, in a sentence; "": nothing.
+        self.trouble = ""
+        self.trouble_since = 0.0
+        # How long the event loop was blocked since the last answer, if that was long.
+        self._blocked_s = 0.0
+
+    async def run(self) -> Never:
+        """Send heartbeats while the member is to be heard of, until cancelled."""
+        while True:
+            if not self._member.is_heard:
+                await self._member.wait_for_change()
+            elif (due_at := self._due_at()) > self._loop.time():
+                try:
+                    async with timeout_at(due_at):
+                        await self._member.wait_for_change()
+                except asyncio.TimeoutError:
+                    self._note_lateness(due_at)
+            else:
+                await self._beat()
+
+    def _note_lateness(self, due_at: float) -> None:
+        """Note that a heartbeat is late because nothing ran, if it is late by much."""
+        late_s = self._loop.time() - due_at
+        if late_s > self._config.group_session_s / 2:
+            self._blocked_s = late_s
+
+    def _due_at(self) -> float:
+        """Return the loop time at which the next heartbeat is due, as far as is known now."""
+        member, beats = self._member, self._beats
+        if not member.has_epoch or member.is_epoch_stale or beats.has_news(self._wish()):
+            return self._not_before
+        is_unsettled = member.state is MemberState.RECONCILING
+        interval_s = beats.interval_s(self._loop.time(), is_unsettled=is_unsettled)
+        return max(self._sent_at + interval_s, self._not_before)
+
+    async def _beat(self) -> None:
+        said = self._beats.next(self._wish(), self._held())
+        self._sent_at = sent_at = self._loop.time()
+        try:
+            answer = await self._send(said.request)
+            identity, target = self._beats.answered(said, answer, self._loop.time())
+        except KafkaError as error:
+            self._beats.note_failure()
+            self._failed(said, error)
+            return
+        self.beat_count += 1
+        self._backoff.reset()
+        self._unreleased.reset()
+        self.trouble = ""
+        self._blocked_s = 0.0
+        if said.sent_as.generation != identity.generation:
+            self._beats.note_unsettled(self._loop.time())
+        if self._member.take_answer(said.sent_as, identity, target):
+            self.last_contact_at = sent_at
+            self._lease.renew(sent_at)
+
+    async def _send(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+        # Half the session: a silent coordinator has to be left while there is time to find out
+        # that it has moved.
+        answer_s = min(self._config.request_timeout_s, self._config.session_timeout_s / 2)
+        return await self._coordinator.request(
+            request,
+            error_code=lambda response: response.error_code,
+            deadline=self._loop.time() + answer_s,
+            answer_s=answer_s,
+        )
+
+    # --- What goes wrong ------------------------------------------------------------------
+    def _failed(self, said: Said, error: KafkaError) -> None:
+        self.failure_count += 1
+        member, recovery = self._member, recovery_for(error)
+        is_joining = said.sent_as == member.identity and not member.has_epoch
+        if self._is_refused_regex(said, error):
+            self._on_refused_regex()
+            return
+        if isinstance(error, UnreleasedInstanceIdError):
+            self._note_trouble(self._unreleased_text())
+            self._pause(self._unreleased.next_delay_s())
+            return
+        self._pause(self._backoff.next_delay_s())
+        if is_joining and isinstance(error, (*NOT_OFFERED, GroupIdNotFound)):
+            if self._fall_back is not None:
+                self._fall_back(error)
+                return
+            recovery = Recovery.SURFACE
+        if (loss := LOSS_BY_RECOVERY.get(recovery)) is not None and (
+            not is_joining or recovery is Recovery.FENCED or isinstance(error, UnknownMemberIdError)
+        ):
+            if member.drop(said.sent_as, loss, self._why_silent() or str(error)):
+                self._gate.hold(Hold.LOST)  # until the group task has dropped what is lost
+        elif recovery is Recovery.SURFACE:
+            self._note_trouble(str(error))
+            self._pause(SURFACED_PAUSE_S)
+            self._on_error(error)
+        self._tell(error)
+
+    def _is_refused_regex(self, said: Said, error: KafkaError) -> bool:
+        """Whether it is the expression that is not taken, or that cannot be said."""
+        if said.request.subscribed_topic_regex is None:
+            return False
+        return isinstance(error, (InvalidRegularExpressionError, UnsupportedVersionError))
+
+    def _why_silent(self) -> str:
+        """Say why the coordinator did not hear of the member in time, as far as that is known."""
+        if not self._blocked_s:
+            return ""
+        return (
+            f"the event loop was blocked for {self._blocked_s:.1f} s, and heartbeats are sent from "
+            "it: after a session without one the group drops a member; move what takes so long "
+            "into a thread"
+        )
+
+    def _unreleased_text(self) -> str:
+        instance_id = self._member.group_instance_id
+        return (
+            f"group_instance_id {instance_id!r} still belongs to a member that has not left: this "
+            "one joins when that leaves or its session is over; two consumers must not have the "
+            "same"
+        )
+
+    def _note_trouble(self, text: str) -> None:
+        if not self.trouble:
+            self.trouble_since = self._loop.time()
+        self.trouble = text
+
+    def _pause(self, delay_s: float) -> None:
+        self._not_before = self._loop.time() + delay_s
+
+    def _tell(self, error: KafkaError) -> None:
+        now = self._loop.time()
+        if (ending := self._log_limit.let_in("failed", now)) is not None:
+            silent = (
+                "before the first answer"
+                if self.last_contact_at is None
+                else f"{now - self.last_contact_at:.1f} s since the last contact"
+            )
+            log.warning(
+                "group %s: heartbeat failed, %s: %s%s",
+                self._member.group_id,
+                silent,
+                error,
+                ending,
+            )

@@ -1,0 +1,64 @@
+"""A membership is a lease: what a member holds is its own while the coordinator hears of it.
+
+A session after the last heartbeat the coordinator gives the partitions to others, and it is the
+coordinator that sees the session end: who is cut off, or whose loop was blocked, is told nothing.
+So this side looks at the clock as well: after a session without an answer gets hand out nothing
+until a heartbeat is answered, or the membership is known to be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Final
+
+from aiokafka_lite.consumer.gate import Gate, Hold
+
+# How much of a session may pass before it counts as over: two clocks do not agree to the last
+# millisecond, and those of brokers (and of uvloop) have no smaller unit.
+LEASE_SHARE: Final = 0.99
+
+
+class Lease:
+    """Holds gets while the coordinator may have given the partitions to others."""
+
+    def __init__(self, session_s: float, gate: Gate) -> None:
+        self._session_s = session_s
+        self._gate = gate
+        self._loop = asyncio.get_running_loop()
+        self._ends_at = math.inf
+        self._is_over = False
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def renew(self, asked_at: float) -> None:
+        """Note that the coordinator has answered what was sent at a loop time.
+
+        All that is known is that it heard of the member after that: the answer may have waited
+        here for a loop that was blocked.
+        """
+        self._ends_at = asked_at + self._session_s * LEASE_SHARE
+        self._silence()
+        # It runs ahead of every task that a blocked loop has kept waiting.
+        self._alarm = self._loop.call_at(self._ends_at, self.look)
+        self.look()
+
+    def look(self) -> None:
+        """Hold gets if the lease is over, and let them go on if it is not."""
+        is_over = self._loop.time() >= self._ends_at
+        if is_over != self._is_over:
+            self._is_over = is_over
+            if is_over:
+                self._gate.hold(Hold.CUT_OFF)
+            else:
+                self._gate.release(Hold.CUT_OFF)
+
+    def end(self) -> None:
+        """Need none any more: nothing is held. Idempotent."""
+        self._ends_at = math.inf
+        self._silence()
+        self.look()
+
+    def _silence(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None

@@ -1,0 +1,595 @@
+"""The group task: brings what is assigned in line with what the coordinator says (KIP-848).
+
+What the states mean is told in `member`, what heartbeats say in `beats`; the task "heartbeat" sends
+them all the while. This module is the loop around the rest. Each turn does one thing, and looks
+again: what an answer says meanwhile is seen in the next turn, however long this one took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Final
+
+from aiokafka_lite._compat import Never, timeout_at
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client import Cluster, ClusterView
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.consumer.assignment.observers import Departure
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.assignment.topics import is_subscribed, match_pattern
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.gate import Hold
+from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
+from aiokafka_lite.consumer.membership.kip848.beats import Beats, Wish
+from aiokafka_lite.consumer.membership.kip848.handover import Handover
+from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
+from aiokafka_lite.consumer.membership.kip848.lease import Lease
+from aiokafka_lite.consumer.membership.kip848.member import (
+    PRESENT,
+    ConsumerMember,
+    Loss,
+    MemberState,
+    PartitionId,
+)
+from aiokafka_lite.consumer.membership.kip848.regex import as_re2
+from aiokafka_lite.consumer.membership.kip848.target import Difference, Held, difference
+from aiokafka_lite.consumer.membership.protocol import LastCommits, Offsets, GroupStatus
+from aiokafka_lite.errors import (
+    ConsumerStoppedError,
+    FencedInstanceIdError,
+    KafkaError,
+    UnknownMemberIdError,
+)
+from aiokafka_lite.structs import TopicPartition
+
+log = logging.getLogger(__name__)
+
+# Of the time to stop: the part kept for the last heartbeat, and the part in which to return.
+LEAVE_SHARE: Final = 0.25
+RETURN_SHARE: Final = 0.02
+# The last heartbeat spares the others the session timeout. It is not worth more than a short wait.
+LEAVE_MAX_S: Final = 2.0
+# How long a member that has got nothing yet counts as one that is about to get something: others
+# have to give it up first, and the coordinator shares out once a second.
+FIRST_ASSIGNMENT_S: Final = 2.0
+# Between two questions for the name of a topic that metadata do not know.
+UNKNOWN_TOPIC_S: Final = 0.5
+# After this long an unknown topic is worth a word.
+LONG_UNKNOWN_S: Final = 5.0
+
+REBALANCE: Final = "the group rebalances"
+UNSUBSCRIBED: Final = "the consumer unsubscribed"
+
+
+class ConsumerMembership:
+    """One consumer's place in a group of the consumer protocol.
+
+    Owns the member (id, epoch, state), what it holds, and the assignment in `state`; everybody
+    else reads them. Tasks: "group" runs `_run`; "heartbeat" beside it to the end; "listener" for
+    each call of the application's listener.
+
+    Args:
+        fall_back: Told why this group cannot be joined by this protocol: another takes over. None:
+            none does, and the application hears of it.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        state: SubscriptionState,
+        cluster: Cluster,
+        coordinator: Coordinator,
+        member: ConsumerMember,
+        commits: LastCommits,
+        *,
+        scope: TaskScope,
+        rng: random.Random,
+        on_error: Callable[[KafkaError], None],
+        on_listener_error: Callable[[Exception], None],
+        fall_back: Callable[[KafkaError], None] | None = None,
+    ) -> None:
+        self._config = config
+        self._state = state
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._member = member
+        self._commits = commits
+        self._scope = scope
+        self._on_error = on_error
+        self._rng = rng
+        self._loop = asyncio.get_running_loop()
+        self._beats = Beats(config, member)
+        self._lease = Lease(config.group_session_s, state.gate)
+        self._heartbeat = Heartbeat(
+            config,
+            member,
+            self._beats,
+            coordinator,
+            self._lease,
+            state.gate,
+            rng=rng,
+            wish=self._wish,
+            held=lambda: self._held,
+            on_error=self._surface,
+            on_refused_regex=self._match_here,
+            fall_back=fall_back,
+        )
+        self._handover = Handover(
+            config, state, member, commits, scope=scope, on_listener_error=on_listener_error
+        )
+        self._task: asyncio.Task[Never] | None = None
+        self._beating: asyncio.Task[Never] | None = None
+        # What it has taken and not given back yet: what the group is told that it owns.
+        self._held: dict[PartitionId, TopicPartition] = {}
+        # The subscription to which the assignment answers; -1: to none yet.
+        self._settled_version = -1
+        self._noticed_version = -1
+        # Since when it is a member, and whether the listener knows of a first assignment.
+        self._joined_at = 0.0
+        self._joining_since: float | None = None
+        self._is_first_told = False
+        # Since when a topic that was assigned has no name; None: all have.
+        self._unknown_since: float | None = None
+        # The pattern that was looked at last, and what the coordinator matches in its place.
+        self._pattern: object = None
+        self._regex: str | None = None
+        self._sits_out = False
+        self._is_halted = False
+        self._error: KafkaError | None = None
+
+    # --- For the consumer -----------------------------------------------------------------
+    @property
+    def member_id(self) -> str:
+        """The id in the group."""
+        return self._member.identity.member_id
+
+    @property
+    def generation(self) -> int:
+        """The member's epoch; -1 while it is no member."""
+        return self._member.identity.generation
+
+    @property
+    def coordinator_id(self) -> int | None:
+        """The node that coordinates the group, as far as known."""
+        return self._coordinator.node_id
+
+    @property
+    def status(self) -> GroupStatus:
+        """How the member stands with its group, for whoever has to tell."""
+        heartbeat, member = self._heartbeat, self._member
+        return GroupStatus(
+            member.group_id,
+            member.state.name,
+            self._joining_since if member.state is MemberState.JOINING else None,
+            sits_out=self._sits_out,
+            is_settled=self.is_settled,
+            coordinator_id=self._coordinator.node_id,
+            last_contact_at=heartbeat.last_contact_at,
+            heartbeat_count=heartbeat.beat_count,
+            heartbeat_failure_count=heartbeat.failure_count,
+            protocol="consumer",
+            is_eager=False,
+            session_s=self._config.group_session_s,
+            trouble=self._trouble(),
+            withheld=self._handover.withheld,
+        )
+
+    def _trouble(self) -> str:
+        if self._heartbeat.trouble:
+            for_s = self._loop.time() - self._heartbeat.trouble_since
+            return f"{self._heartbeat.trouble} (for {for_s:.0f} s)"
+        since = self._unknown_since
+        if since is None or (for_s := self._loop.time() - since) < LONG_UNKNOWN_S:
+            return ""
+        return (
+            f"partitions of a topic are assigned that metadata do not know, for {for_s:.0f} s: "
+            "they are read as soon as a broker names it; check that this client may describe it"
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the assignment answers to the present subscription, and the listener knows."""
+        return self._settled_version == self._state.subscription_version
+
+    def wake_waiters(self) -> None:
+        """Wake those who wait for the member: there may be nothing to wait for any more."""
+        self._member.notify()
+
+    def is_called_by_listener(self) -> bool:
+        """Whether it is the listener's callback that asks."""
+        return self._handover.calls.is_calling()
+
+    async def start(self) -> None:
+        """Start taking part; awaits nothing of the network."""
+        self._state.observers.add_listener(self._application_acted)
+        self._state.observers.on_departure(self._note_departure)
+        self._cluster.add_listener(self._metadata_changed)
+        self._task = self._scope.supervise(self._run, name="group")
+        self._task.add_done_callback(lambda _: self._member.notify())
+        self._beating = self._scope.supervise(self._heartbeat.run, name="heartbeat")
+
+    def halt(self) -> None:
+        """Change nothing of what is assigned from here on; idempotent."""
+        if self._task is not None and not self._is_halted:
+            self._is_halted = True
+            self._scope.cancel(self._task)
+
+    def stop_trying(self) -> None:
+        """End all tasks of a member that never was one: another protocol takes over."""
+        self._cluster.remove_listener(self._metadata_changed)
+        self.halt()
+        if self._beating is not None:
+            self._scope.cancel(self._beating)
+        self._lease.end()
+
+    async def wait_assigned(self) -> None:
+        """Wait until the present subscription has got an assignment, which may be empty.
+
+        Raises:
+            KafkaError: What keeps the member from joining and will not pass by itself.
+            ConsumerStoppedError: The consumer was stopped meanwhile.
+        """
+        while is_subscribed(self._state) and not self.is_settled:
+            self._scope.raise_if_failed()
+            if self._error is not None:
+                raise self._error
+            task = self._task
+            if task is None or task.done():
+                # It may have died just now, and its scope not have heard of it yet.
+                if task is not None and not task.cancelled() and (died := task.exception()):
+                    raise died
+                raise ConsumerStoppedError("the consumer was stopped before it had an assignment")
+            await self._member.wait_for_change()
+        self._scope.raise_if_failed()
+
+    async def leave(self, *, deadline: float, offsets: Offsets) -> Offsets:
+        """Stop taking part: commit, and tell the coordinator so that it need not find out.
+
+        A static member says that it will be back: its place is kept for a session. No listener is
+        called, but for what was unsubscribed just before. Returns at the deadline at the latest.
+
+        Args:
+            deadline: Loop time by which to be done.
+            offsets: What to commit last; empty for nothing.
+
+        Returns:
+            What could not be committed.
+        """
+        member, loop = self._member, self._loop
+        self._cluster.remove_listener(self._metadata_changed)
+        self.halt()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+        await self._commits.stop_auto_commit()
+        now = loop.time()
+        await self._handover.calls.finish(deadline=now + max(0.0, deadline - now) / 2)
+        if member.state in (MemberState.LEAVING, MemberState.LEFT):
+            return dict(offsets)
+        may_be_known = self._may_be_known
+        left_s = max(0.0, deadline - loop.time())
+        leave_by = deadline - left_s * RETURN_SHARE
+        commit_by = leave_by - min(LEAVE_MAX_S, left_s * LEAVE_SHARE)
+        member.enter(MemberState.LEAVING)
+        # Heartbeats go on meanwhile.
+        uncommitted = await self._commits.commit_at_the_end(offsets, deadline=commit_by)
+        if not self.is_called_by_listener():
+            await self._handover.settle_departed(UNSUBSCRIBED, commit_by)
+        if self._beating is not None:
+            await self._scope.stop(self._beating)
+        self._lease.end()
+        if may_be_known:
+            await self._say_goodbye(min(leave_by, loop.time() + LEAVE_MAX_S))
+        member.be_nobody(keeps_id=True)
+        member.enter(MemberState.LEFT)
+        return uncommitted
+
+    def leave_nowait(self, reason: str) -> None:
+        """Tell the coordinator that the member goes, if that costs no waiting; commit nothing."""
+        if self._member.has_epoch:
+            self._coordinator.send_nowait(self._beats.leave())
+
+    @property
+    def _may_be_known(self) -> bool:
+        """Whether the coordinator may count it in; an answer to a join may be on its way."""
+        is_joining = self._member.state is MemberState.JOINING
+        return self._member.has_epoch or (is_joining and self._coordinator.node_id is not None)
+
+    async def _say_goodbye(self, deadline: float) -> None:
+        """Say that the member goes, to whoever is the coordinator; saying it twice does no harm."""
+        backoff = Backoff(self._config.retry_backoff_s, RETRY_BACKOFF_MAX_S, self._rng)
+        group_id, request = self._member.group_id, self._beats.leave()
+        while True:
+            try:
+                await self._coordinator.request(
+                    request, error_code=lambda response: response.error_code, deadline=deadline
+                )
+            except UnknownMemberIdError:
+                pass  # it has left, and the answer was lost
+            except KafkaError as error:
+                delay_s = backoff.next_delay_s()
+                if not error.retriable or self._loop.time() + delay_s >= deadline:
+                    log.warning("group %s: leaving without a word: %s", group_id, error)
+                    return
+                await asyncio.sleep(delay_s)
+                continue
+            log.info("group %s: left", group_id)
+            return
+
+    # --- The group task -------------------------------------------------------------------
+    async def _run(self) -> Never:
+        self._sits_out = False
+        while True:
+            if not await self._turn():
+                await self._wait()
+
+    async def _turn(self) -> bool:
+        """Do the next thing; False, without having waited for anything, if there is none."""
+        member, state = self._member, self._state
+        if self._joining_since is not None and member.state in PRESENT:
+            self._joining_since = None
+            self._joined_at = self._loop.time()
+            state.restart_idle(self._joined_at)
+        if member.state is MemberState.DROPPED:
+            await self._lose_all()
+        elif self._handover.has_departed:
+            await self._give_up_departed()
+        elif not is_subscribed(state):
+            if member.state is MemberState.UNJOINED:
+                return False
+            await self._withdraw(UNSUBSCRIBED)
+        elif member.state is MemberState.UNJOINED:
+            self._begin_to_join()
+        elif self._is_overdue():
+            await self._sit_out()
+        else:
+            return member.state in PRESENT and await self._reconcile()
+        return True
+
+    async def _wait(self) -> None:
+        """Wait for a change, or until something is due that no change tells of."""
+        now = self._loop.time()
+        due_at = list[float]()
+        if self._member.state in PRESENT:
+            due_at.append(now + self._config.max_poll_interval_s - self._state.idle_s(now))
+        if self._unknown_since is not None:
+            due_at.append(now + UNKNOWN_TOPIC_S)
+        if self._awaits_first:
+            due_at.append(self._joined_at + FIRST_ASSIGNMENT_S)
+        try:
+            async with timeout_at(max(min(due_at), now) if due_at else None):
+                await self._member.wait_for_change()
+        except asyncio.TimeoutError:
+            if self._unknown_since is not None:
+                self._cluster.invalidate()
+
+    def _begin_to_join(self) -> None:
+        self._settled_version = -1
+        self._error = None
+        self._joining_since = self._loop.time()
+        self._is_first_told = False
+        self._beats.forget()
+        if self._state.mode is SubscriptionMode.PATTERN:
+            self._metadata_changed(self._cluster.view)
+        self._member.enter(MemberState.JOINING)
+
+    async def _reconcile(self) -> bool:
+        """Give back what is to go, or take what is new; False if nothing can be done now."""
+        state, member = self._state, self._member
+        wish = self._wish()
+        is_answered = self._beats.told_wish == wish and member.target is not None
+        step = difference(member.target, self._held, self._cluster.view.topic_names)
+        self._note_unknown(step)
+        if is_answered:
+            self._hand_out(wish, step)
+        if step.to_revoke:
+            self._settled_version = -1
+            member.reconciled(is_done=False)
+            await self._revoke(step.to_revoke)
+            return True
+        new = {each: tp for each, tp in step.to_assign.items() if wish.covers(tp.topic)}
+        if is_answered and new:
+            self._settled_version = -1
+            member.reconciled(is_done=False)
+            await self._assign(new)
+            return True
+        member.reconciled(is_done=step.is_empty)
+        if not (is_answered and step.is_empty) or self._awaits_first:
+            return False
+        if not self._is_first_told:
+            await self._assign({})
+            return True
+        if not self.is_settled:
+            self._settled_version = state.subscription_version
+            self._error = None
+            member.notify()
+        return False
+
+    def _hand_out(self, wish: Wish, step: Difference) -> None:
+        """Hand out what is held and stays: the listener knows of it.
+
+        It may also have been unsubscribed for a moment, and be subscribed again.
+        """
+        for each, tp in self._held.items():
+            cursor = self._state.assignment.get(tp)
+            if cursor is None or not cursor.is_revoking or each in step.to_revoke:
+                continue
+            if wish.covers(tp.topic):
+                self._state.keep(cursor)
+
+    @property
+    def _awaits_first(self) -> bool:
+        """Whether it has got nothing yet, and may be about to."""
+        return (
+            self._member.state in PRESENT
+            and not self._is_first_told
+            and not self._held
+            and self._loop.time() < self._joined_at + FIRST_ASSIGNMENT_S
+            and any(
+                self._cluster.view.partitions_for_topic(topic)
+                for topic in self._state.subscription or ()
+            )
+        )
+
+    def _note_unknown(self, step: Difference) -> None:
+        if not step.unknown:
+            self._unknown_since = None
+        elif self._unknown_since is None:
+            self._unknown_since = self._loop.time()
+            self._cluster.invalidate()
+
+    async def _revoke(self, gone: Held) -> None:
+        await self._handover.revoke(set(gone.values()), REBALANCE)
+        if self._member.has_epoch:
+            self._let_go(gone)
+
+    async def _assign(self, new: Held) -> None:
+        def note() -> None:
+            self._held.update(new)
+            self._is_first_told = True
+            self._beats.note_change(self._loop.time())
+            self._member.notify()  # the coordinator is told at once
+
+        await self._handover.assign(set(new.values()), told=note)
+
+    def _let_go(self, gone: Held) -> None:
+        """Own partitions no more; the coordinator is told at once."""
+        for each in tuple(gone):
+            self._held.pop(each, None)
+        self._beats.note_change(self._loop.time())
+        self._member.notify()
+
+    async def _give_up_departed(self) -> None:
+        """Settle what unsubscribe() has left behind; until then the group is told it is owned."""
+        self._settled_version = -1
+        await self._handover.settle_departed(UNSUBSCRIBED)
+        assigned = self._state.assignment if is_subscribed(self._state) else {}
+        self._let_go({each: tp for each, tp in self._held.items() if tp not in assigned})
+
+    async def _lose_all(self) -> None:
+        member = self._member
+        loss = member.lost_by or Loss.MEMBERSHIP
+        reason = f"{loss.value} ({member.lost_because})" if member.lost_because else loss.value
+        self._settled_version = -1
+        await self._handover.lose(reason)
+        self._held.clear()
+        self._beats.forget()
+        self._lease.end()
+        self._state.gate.release(Hold.LOST)
+        if loss is Loss.INSTANCE:
+            member.enter(MemberState.REFUSED)
+            raise FencedInstanceIdError(reason)
+        if member.is_static and loss is Loss.EPOCH:
+            # Its instance id is released by nobody else.
+            await self._say_goodbye(self._loop.time() + LEAVE_MAX_S)
+        member.enter(MemberState.UNJOINED)
+
+    async def _withdraw(self, reason: str) -> None:
+        """Leave the group without stopping."""
+        member = self._member
+        log.info("group %s: leaving: %s", member.group_id, reason)
+        may_be_known = self._may_be_known
+        self._held.clear()
+        self._lease.end()
+        goodbye = self._say_goodbye(self._loop.time() + LEAVE_MAX_S)
+        # No more heartbeats: one that comes after the last would be refused, or join again.
+        member.be_nobody(keeps_id=not member.is_static)
+        member.enter(MemberState.LEAVING)
+        if may_be_known:
+            await goodbye
+        else:
+            goodbye.close()
+        member.enter(MemberState.UNJOINED)
+
+    # --- The application is away ----------------------------------------------------------
+    def _is_overdue(self) -> bool:
+        if self._member.state not in PRESENT:
+            return False
+        return self._state.idle_s(self._loop.time()) >= self._config.max_poll_interval_s
+
+    def _overdue(self) -> str:
+        """Say how long no record was asked for, and what the application is busy with."""
+        idle_s = self._state.idle_s(self._loop.time())
+        busy_with = ", ".join(
+            f"{tp.topic}-{tp.partition} offset {first}"
+            + (f" to {end - 1}" if end - first > 1 else "")
+            for tp, (first, end) in sorted(self._state.being_processed().items())
+        )
+        return (
+            f"no record was asked for in {idle_s:.1f} s, longer than max_poll_interval_ms="
+            f"{self._config.max_poll_interval_ms}"
+            + (f"; handed out last: {busy_with}" if busy_with else "")
+        )
+
+    async def _sit_out(self) -> None:
+        """Leave while the application is busy with something else, until its next get."""
+        state, member = self._state, self._member
+        overdue = self._overdue()
+        log.warning(
+            "group %s: leaving: %s; the consumer joins again when the application is back for "
+            "records",
+            member.group_id,
+            overdue,
+        )
+        self._settled_version = -1
+        await self._handover.revoke(set(state.assignment), Loss.POLL_INTERVAL.value)
+        if not member.has_epoch or not is_subscribed(state):
+            return
+        member.note_reason(Loss.POLL_INTERVAL, overdue)
+        await self._withdraw(Loss.POLL_INTERVAL.value)
+        self._sits_out = True
+        while (
+            is_subscribed(state)
+            and state.idle_s(self._loop.time()) >= self._config.max_poll_interval_s
+        ):
+            await member.wait_for_change()
+        self._sits_out = False
+
+    # --- What is subscribed ---------------------------------------------------------------
+    def _wish(self) -> Wish:
+        """Return what the coordinator is to know of the subscription."""
+        state = self._state
+        pattern = state.pattern
+        if state.mode is SubscriptionMode.PATTERN and pattern is not None:
+            if pattern is not self._pattern:
+                self._pattern = pattern
+                self._regex = as_re2(
+                    pattern, exclude_internal_topics=self._config.exclude_internal_topics
+                )
+            if self._regex is not None:
+                return Wish(regex=self._regex)
+        return Wish(state.subscription or frozenset())
+
+    def _match_here(self) -> None:
+        """Match the pattern's topics at this side: the coordinator does not."""
+        self._regex = None
+        self._member.notify()
+
+    # --- What happens to it ---------------------------------------------------------------
+    def _note_departure(self, departure: Departure) -> None:
+        if self._member.has_epoch:
+            self._handover.note_departure(departure)
+
+    def _application_acted(self) -> None:
+        """Wake the group task for a new subscription, or for a get that it sits out for.
+
+        A get after the loop was blocked is served only if the partitions are still this member's.
+        """
+        self._lease.look()
+        version = self._state.subscription_version
+        if self._sits_out or self._noticed_version != version:
+            self._noticed_version = version
+            self._member.notify()
+
+    def _metadata_changed(self, view: ClusterView) -> None:
+        match_pattern(
+            self._state, view, exclude_internal_topics=self._config.exclude_internal_topics
+        )
+        self._member.notify()
+
+    def _surface(self, error: KafkaError) -> None:
+        self._error = error
+        self._on_error(error)
+        self._member.notify()
