@@ -23,6 +23,12 @@ from aiokafka_lite.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
 from aiokafka_lite.protocol.messages.find_coordinator import (
     Coordinator as FoundCoordinator,
 )
@@ -108,6 +114,10 @@ class ScriptedBroker:
         self.member_id = "scripted-1"
         # What the leader gives to itself comes back: {topic: partitions}.
         self.assignment = b""
+        # What a member of KIP-848 is led to, by topic id, and in which epoch; see `give`.
+        self.target: dict[bytes, list[int]] = {}
+        self.epoch = 1
+        self._is_target_told = False
         self.max_versions: dict[type[Message], int] = {}
         self._script: dict[type[Message], deque[Answer]] = defaultdict(deque)
         self._server: asyncio.Server | None = None
@@ -147,11 +157,20 @@ class ScriptedBroker:
         """Answer as usual from now on."""
         self._script.clear()
 
+    def drop_script(self, request: type[Message]) -> None:
+        """Answer requests of a kind well from now on."""
+        self._script[request].clear()
+
     def hold(self, request: type[Message]) -> Held:
         """Have the next request of a kind wait, and those behind it on its connection."""
         held = Held(self.usual)
         self.script(request, held)
         return held
+
+    def give(self, target: dict[bytes, list[int]]) -> None:
+        """Lead the member of KIP-848 to another assignment, in the next epoch."""
+        self.target, self._is_target_told = target, False
+        self.epoch += 1
 
     def asked(self, request: type[R]) -> list[R]:
         """Return the requests of a kind that came so far."""
@@ -284,6 +303,39 @@ class ScriptedBroker:
 
     def on_HeartbeatRequest(self, _: HeartbeatRequest) -> HeartbeatResponse:
         return HeartbeatResponse()
+
+    def on_ConsumerGroupHeartbeatRequest(
+        self, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse:
+        if request.member_epoch < 0:
+            return ConsumerGroupHeartbeatResponse(
+                member_id=request.member_id, member_epoch=request.member_epoch
+            )
+        tells = request.topic_partitions is not None or not self._is_target_told
+        self._is_target_told = True
+        return self.epoch_answer(request, self.target if tells else None)
+
+    def epoch_answer(
+        self,
+        request: Message,
+        target: dict[bytes, list[int]] | None = None,
+        *,
+        epoch: int | None = None,
+        interval_ms: int = 5000,
+    ) -> ConsumerGroupHeartbeatResponse:
+        """Answer a heartbeat of KIP-848 with an epoch and an assignment; None: as before."""
+        assert isinstance(request, ConsumerGroupHeartbeatRequest)
+        topics = None if target is None else target.items()
+        return ConsumerGroupHeartbeatResponse(
+            member_id=request.member_id,
+            member_epoch=self.epoch if epoch is None else epoch,
+            heartbeat_interval_ms=interval_ms,
+            assignment=None
+            if topics is None
+            else Assignment(
+                topic_partitions=[TopicPartitions(topic_id=i, partitions=n) for i, n in topics]
+            ),
+        )
 
     def on_LeaveGroupRequest(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
         return LeaveGroupResponse(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import cast
+from typing import Generic, TypeVar, cast
 
 from aiokafka_lite._compat import Self, timeout
 from aiokafka_lite._tasks import TaskScope
@@ -20,12 +21,18 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.classic.member import Member
 from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember
+from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
+from aiokafka_lite.consumer.membership.protocol import GroupMember, Membership
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.waiting import PATIENCE_S
 
+MemberT = TypeVar("MemberT", bound=GroupMember)
+MembershipT = TypeVar("MembershipT", bound=Membership)
 
-class Worker:
+
+class GroupWorker(ABC, Generic[MemberT, MembershipT]):
     """One member of a group; use it in an `async with`, or `start` and `close` it."""
 
     def __init__(
@@ -68,7 +75,7 @@ class Worker:
         self.state.observers.on_subscription_change(lambda: watch_topics(self.state, self.cluster))
         self.errors: list[KafkaError] = []
         self.listener_errors: list[Exception] = []
-        self.member = Member(group_id, self.config.group_instance_id)
+        self.member = self._make_member(group_id)
         coordinator = Coordinator(self.cluster, group_id, self.state.events)
         self.commits = Commits(
             self.config,
@@ -79,18 +86,15 @@ class Worker:
             rng=rng,
             on_error=self.errors.append,
         )
-        self.membership = ClassicMembership(
-            self.config,
-            self.state,
-            self.cluster,
-            coordinator,
-            self.member,
-            self.commits,
-            scope=self.scope,
-            rng=rng,
-            on_error=self.errors.append,
-            on_listener_error=self.listener_errors.append,
-        )
+        self.membership = self._make_membership(coordinator, rng)
+
+    @abstractmethod
+    def _make_member(self, group_id: str) -> MemberT:
+        """Make the member."""
+
+    @abstractmethod
+    def _make_membership(self, coordinator: Coordinator, rng: random.Random) -> MembershipT:
+        """Make its membership."""
 
     @property
     def partitions(self) -> set[TopicPartition]:
@@ -151,3 +155,45 @@ class Worker:
         assert partition.position is not None
         self.state.begin_get()
         self.state.hand_out(partition, partition.position, partition.position + count, 0)
+
+
+class Worker(GroupWorker[Member, ClassicMembership]):
+    """A member of a classic group."""
+
+    def _make_member(self, group_id: str) -> Member:
+        return Member(group_id, self.config.group_instance_id)
+
+    def _make_membership(self, coordinator: Coordinator, rng: random.Random) -> ClassicMembership:
+        return ClassicMembership(
+            self.config,
+            self.state,
+            self.cluster,
+            coordinator,
+            self.member,
+            self.commits,
+            scope=self.scope,
+            rng=rng,
+            on_error=self.errors.append,
+            on_listener_error=self.listener_errors.append,
+        )
+
+
+class EpochWorker(GroupWorker[ConsumerMember, ConsumerMembership]):
+    """A member of a group of KIP-848."""
+
+    def _make_member(self, group_id: str) -> ConsumerMember:
+        return ConsumerMember(group_id, self.config.group_instance_id)
+
+    def _make_membership(self, coordinator: Coordinator, rng: random.Random) -> ConsumerMembership:
+        return ConsumerMembership(
+            self.config,
+            self.state,
+            self.cluster,
+            coordinator,
+            self.member,
+            self.commits,
+            scope=self.scope,
+            rng=rng,
+            on_error=self.errors.append,
+            on_listener_error=self.listener_errors.append,
+        )
