@@ -15,8 +15,9 @@ R = TypeVar("R", bound=Request[Response])
 
 def consumer_at(
     bootstrap_servers: str,
-    group_id: str = "g",
-    topic: str = "t",
+    group_id: str,
+    topic: str,
+    /,
     *,
     listener: ConsumerRebalanceListener | None = None,
     **settings: object,
@@ -41,7 +42,7 @@ def consumer_of(
     broker: Broker, *, listener: ConsumerRebalanceListener | None = None, **settings: object
 ) -> AIOKafkaConsumer:
     """A consumer of the topic "t" in the group "g" of an embedded broker."""
-    return consumer_at(broker.bootstrap_servers, listener=listener, **settings)
+    return consumer_at(broker.bootstrap_servers, "g", "t", listener=listener, **settings)
 
 
 def requests_of(broker: Broker, kind: type[R]) -> list[R]:

@@ -203,10 +203,9 @@ async def test_trap_05_what_is_being_given_back_is_owned_until_that_is_done(
 async def test_trap_06_the_group_hears_at_once_what_was_given_back_and_taken(
     coordinator: ScriptedBroker,
 ) -> None:
-    settings = {"heartbeat_interval_ms": 60_000}
     loop = asyncio.get_running_loop()
     calls = Slow("revoked")
-    async with member_on(coordinator, calls, **settings) as worker:
+    async with member_on(coordinator, calls, heartbeat_interval_ms=60_000) as worker:
         await until(lambda: {T: [0, 1]} in map(owned, coordinator.asked(Beat)), worker)
         coordinator.give({T: [1, 2]})
         await calls.is_called.wait()  # with the next of the quick heartbeats of who has just joined
@@ -365,8 +364,7 @@ async def test_trap_14_a_reconciliation_that_hangs_says_for_what(
     async with Broker() as broker:
         broker.create_topic("t", 2)
         calls = Slow("revoked")
-        settings = {"rebalance_timeout_ms": 60_000}
-        async with consumer_of(broker, listener=calls, **settings) as first:
+        async with consumer_of(broker, listener=calls, rebalance_timeout_ms=60_000) as first:
             second = consumer_of(broker)
             async with second:
                 await calls.is_called.wait()
@@ -412,8 +410,7 @@ async def test_trap_15_a_member_that_is_unknown_when_it_leaves_has_left(
 async def test_trap_16_a_coordinator_that_is_gone_is_no_silence(
     coordinator: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = {"session_timeout_ms": 500, "retry_backoff_ms": 5}
-    async with member_on(coordinator, **settings) as worker:
+    async with member_on(coordinator, session_timeout_ms=500, retry_backoff_ms=5) as worker:
         broken = [refused_beat(errors.CoordinatorNotAvailableError)] * 60
         coordinator.script(Beat, *broken)
         await until(lambda: worker.membership.standing.heartbeat_failure_count >= 5, worker)
@@ -475,7 +472,7 @@ async def test_trap_18_what_goes_is_marked_before_its_last_commit() -> None:
             for number in range(20):
                 broker.produce("t", b"%d" % number, partition=partition)
         async with consumer_of(broker, auto_offset_reset="earliest") as first:
-            found = {}
+            found = dict[TopicPartition, object]()
             while len(found) < 2:
                 found.update(await first.getmany(timeout_ms=100, max_records=4))
             await first.getmany(timeout_ms=1, max_records=1)
@@ -540,8 +537,13 @@ async def test_trap_19_who_finds_another_under_its_name_ends(coordinator: Script
 async def test_trap_20_who_is_cut_off_hands_out_nothing_after_a_session() -> None:
     async with Broker() as broker:
         broker.create_topic("t")
-        settings = {"session_timeout_ms": 600, "heartbeat_interval_ms": 50}
-        async with consumer_of(broker, auto_offset_reset="earliest", **settings) as consumer:
+        consumer = consumer_of(
+            broker,
+            auto_offset_reset="earliest",
+            session_timeout_ms=600,
+            heartbeat_interval_ms=50,
+        )
+        async with consumer:
             broker.produce("t", b"0")
             assert (await asyncio.wait_for(consumer.getone(), 10)).offset == 0
             with broker.on("ConsumerGroupHeartbeat").silence(times=None):
@@ -591,8 +593,7 @@ async def test_trap_22_who_falls_back_joins_under_an_id_of_the_coordinators(
         broker.create_topic("t")
         broker.produce("t", b"x")
         broker.on("ConsumerGroupHeartbeat").fail(kind, times=None)
-        settings: dict[str, object] = {"group_protocol": "auto", "auto_offset_reset": "earliest"}
-        consumer = consumer_of(broker, **settings)
+        consumer = consumer_of(broker, group_protocol="auto", auto_offset_reset="earliest")
         events = consumer.events()
         async with consumer:
             assert (await asyncio.wait_for(consumer.getone(), 10)).offset == 0
