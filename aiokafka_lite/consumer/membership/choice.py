@@ -24,11 +24,11 @@ from aiokafka_lite.consumer.events.kinds import GroupProtocolChanged
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import (
     GroupMember,
+    GroupStatus,
     Identity,
     LastCommits,
     Membership,
     Offsets,
-    GroupStatus,
 )
 from aiokafka_lite.errors import CommitFailedError, ConsumerStoppedError, KafkaError
 

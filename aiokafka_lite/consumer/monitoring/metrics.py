@@ -46,6 +46,8 @@ def measure(engine: Engine, now: float) -> Row:
     return {
         "client_id": engine.config.client_id,
         "group_id": engine.config.group_id,
+        "group_protocol": None if status is None else status.protocol,
+        "group_state": None if status is None else status.state,
         "decoder": "compiled" if COMPILED else "plain Python",
         "records_total": state.record_count,
         "fetched_bytes_total": sum(c.received_bytes for c in counts),

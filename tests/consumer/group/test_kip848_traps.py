@@ -136,7 +136,7 @@ async def test_trap_02_full_and_brief_heartbeats_do_not_alternate(
     coordinator: ScriptedBroker,
 ) -> None:
     async with member_on(coordinator, heartbeat_interval_ms=10) as worker:
-        await until(lambda: worker.membership.standing.heartbeat_count >= 4, worker)
+        await until(lambda: worker.membership.status.heartbeat_count >= 4, worker)
         before = len(coordinator.asked(Beat))
         coordinator.script(Beat, refused_beat(errors.CoordinatorLoadInProgressError))
         await until(lambda: len(coordinator.asked(Beat)) >= before + 12, worker)
@@ -353,9 +353,9 @@ async def test_trap_13_a_group_that_is_not_found_is_joined_again_or_said(
         coordinator.script(Beat, *[refused_beat(GroupIdNotFound)] * 3)
         await until(lambda: worker.errors, worker)
         assert isinstance(worker.errors[0], GroupIdNotFound)
-        assert "GroupIdNotFound" in worker.membership.standing.trouble
+        assert "GroupIdNotFound" in worker.membership.status.trouble
         await until(lambda: len(calls.calls) == 5, worker)
-        assert worker.membership.standing.trouble == ""
+        assert worker.membership.status.trouble == ""
 
 
 async def test_trap_14_a_reconciliation_that_hangs_says_for_what(
@@ -413,7 +413,7 @@ async def test_trap_16_a_coordinator_that_is_gone_is_no_silence(
     async with member_on(coordinator, session_timeout_ms=500, retry_backoff_ms=5) as worker:
         broken = [refused_beat(errors.CoordinatorNotAvailableError)] * 60
         coordinator.script(Beat, *broken)
-        await until(lambda: worker.membership.standing.heartbeat_failure_count >= 5, worker)
+        await until(lambda: worker.membership.status.heartbeat_failure_count >= 5, worker)
         await until(lambda: Hold.CUT_OFF in worker.state.gate.holds, worker)
         assert [r for r in caplog.records if "heartbeat failed" in r.getMessage()]
         coordinator.drop_script(Beat)
@@ -428,10 +428,10 @@ async def test_trap_17_an_epoch_that_makes_no_sense_is_not_believed(
     async with member_on(coordinator) as worker:
         await until(lambda: {T: [0, 1]} in map(owned, coordinator.asked(Beat)), worker)
         coordinator.script(Beat, lambda request: coordinator.epoch_answer(request, {}, epoch=epoch))
-        failed = worker.membership.standing.heartbeat_failure_count
-        await until(lambda: worker.membership.standing.heartbeat_failure_count > failed, worker)
-        beats = worker.membership.standing.heartbeat_count
-        await until(lambda: worker.membership.standing.heartbeat_count > beats + 1, worker)
+        failed = worker.membership.status.heartbeat_failure_count
+        await until(lambda: worker.membership.status.heartbeat_failure_count > failed, worker)
+        beats = worker.membership.status.heartbeat_count
+        await until(lambda: worker.membership.status.heartbeat_count > beats + 1, worker)
         assert worker.membership.generation == 5
         assert worker.partitions == tps("t", 0, 1)
         assert {beat.member_epoch for beat in coordinator.asked(Beat)} == {0, 5}

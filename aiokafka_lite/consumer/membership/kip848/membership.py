@@ -36,7 +36,7 @@ from aiokafka_lite.consumer.membership.kip848.member import (
 )
 from aiokafka_lite.consumer.membership.kip848.regex import as_re2
 from aiokafka_lite.consumer.membership.kip848.target import Difference, Held, difference
-from aiokafka_lite.consumer.membership.protocol import LastCommits, Offsets, GroupStatus
+from aiokafka_lite.consumer.membership.protocol import GroupStatus, LastCommits, Offsets
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     FencedInstanceIdError,
