@@ -113,6 +113,11 @@ def share(count: int, *readers: Reader) -> bool:
     return held == list(range(count)) and max(sizes) - min(sizes) <= 1
 
 
+def seen_by(*readers: Reader) -> set[tuple[int, int]]:
+    """What readers were handed, together."""
+    return {each for reader in readers for each in reader.seen}
+
+
 async def test_a_single_member_gets_everything_before_start_returns(
     kafka: KafkaHandle, topic: Topic
 ) -> None:
@@ -142,8 +147,7 @@ async def test_three_rebalances_move_only_what_has_to_and_lose_nothing(
             await until(lambda: share(4, one, two))
         await until(lambda: share(4, one))
         await topic.write(2)
-        seen = lambda: set(one.seen + two.seen + three.seen)  # noqa: E731
-        await until(lambda: seen() == topic.everything())
+        await until(lambda: seen_by(one, two, three) == topic.everything())
     # The listener hears of what comes and goes: put together it is what the member has.
     held: set[TopicPartition] = set()
     for name, partitions in one.calls.calls:
@@ -373,8 +377,7 @@ async def test_a_classic_group_moves_over_member_by_member_and_back(
             await until(lambda: share(4, *running))
             assert {reader.consumer.health().verdict for reader in running} <= {"ok", "degraded"}
     await topic.write()
-    everything = lambda: {each for reader in seen for each in reader.seen}  # noqa: E731
-    await until(lambda: everything() == topic.everything())
+    await until(lambda: seen_by(*seen) == topic.everything())
     await asyncio.gather(*(reader.stop() for reader in running))
 
 

@@ -137,6 +137,7 @@ def test_help_is_there_for_each_metric_that_the_documentation_has() -> None:
         part = part.partition("\n#")[0]
         names = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?`) \|", part, re.M)))
         assert names
-        texts = {"client_id", "group_id", "decoder", "nodes", "topic", "partition", "state"}
+        texts = {"client_id", "group_id", "group_protocol", "group_state", "decoder", "nodes"}
+        texts |= {"topic", "partition", "state"}
         texts |= {"node", "address"} if prefix == "node_" else set()
         assert {f"{prefix}{name}" for name in names if name not in texts} <= HELP.keys()
