@@ -23,6 +23,7 @@ from aiokafka_lite.consumer.events.kinds import (
     Throttled,
     TopicDeleted,
     TopicRecreated,
+    WorkAwaited,
 )
 from aiokafka_lite.consumer.events.stream import EventSubscription
 
@@ -50,4 +51,5 @@ __all__ = [
     "Throttled",
     "TopicDeleted",
     "TopicRecreated",
+    "WorkAwaited",
 ]
