@@ -204,6 +204,43 @@ async def test_partitions_that_stay_go_on_being_read_while_others_move(
     assert kept < 0.8
 
 
+async def test_a_rebalance_does_not_repeat_what_is_in_hand(kafka: KafkaHandle) -> None:
+    topic = Topic(kafka, await kafka.create_topic(partitions=2), 2)
+    await topic.write(30)
+    group = unique("g")
+    seen: list[tuple[int, int]] = []
+
+    async def work(consumer: AIOKafkaConsumer) -> None:
+        while True:
+            found = await consumer.getmany(timeout_ms=50, max_records=5)
+            for tp, records in found.items():
+                for record in records:
+                    await asyncio.sleep(0.02)
+                    seen.append((tp.partition, record.offset))
+
+    one, two = (
+        consumer_at(
+            kafka.bootstrap_servers,
+            group,
+            topic.name,
+            auto_offset_reset="earliest",
+            auto_commit_interval_ms=60_000,
+        )
+        for _ in range(2)
+    )
+    async with one:
+        working = asyncio.ensure_future(work(one))
+        await until(lambda: len(seen) >= 5)
+        async with two:
+            also_working = asyncio.ensure_future(work(two))
+            await until(lambda: len(two.assignment()) == len(one.assignment()) == 1)
+            await until(lambda: set(seen) == topic.everything())
+            also_working.cancel()
+        working.cancel()
+        await asyncio.wait({working, also_working})
+    assert sorted(seen) == sorted(topic.everything())
+
+
 async def test_members_that_start_at_once_share_everything(
     kafka: KafkaHandle, topic: Topic
 ) -> None:

@@ -1,4 +1,4 @@
-"""What surrounds partitions that come and go: the last commit, the listener, the events.
+"""What surrounds partitions that come and go: the listener, events, and who is told what.
 
 Only what moves stops. What is new is withheld until the listener was told of it, and what goes from
 before its last commit on; all else is read and handed out meanwhile.
@@ -16,10 +16,11 @@ from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.events.kinds import Assigned, ListenerFailed, Lost, Revoked
+from aiokafka_lite.consumer.events.kinds import Assigned, ListenerFailed
 from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember
 from aiokafka_lite.consumer.membership.listener import ListenerCalls
-from aiokafka_lite.consumer.membership.protocol import LastCommits
+from aiokafka_lite.consumer.membership.protocol import AwaitedWork, LastCommits
+from aiokafka_lite.consumer.membership.revocation import Revocation
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -47,13 +48,25 @@ class Handover:
         self._on_listener_error = on_listener_error
         self._loop = asyncio.get_running_loop()
         self.calls = ListenerCalls(scope, self._listener_failed)
+        self._revocation = Revocation(config, state, member, commits, self.calls)
+        # What is being given back.
+        self._going: Partitions = frozenset()
         # What unsubscribe() has left behind, until the listener is told of it.
         self._left: Departure | None = None
         # What is assigned and not handed out yet, as the listener is being told of it.
         self.withheld: Partitions = frozenset()
 
     # --- What goes ------------------------------------------------------------------------
-    async def revoke(self, gone: Set[TopicPartition], reason: str) -> None:
+    def start(self) -> None:
+        """Start to hear of gets."""
+        self._revocation.start()
+
+    @property
+    def awaited_work(self) -> AwaitedWork | None:
+        """What partitions that are given back wait for; None: none waits."""
+        return self._revocation.awaited_work
+
+    async def revoke(self, gone: Set[TopicPartition], reason: str, *, waits: bool = True) -> None:
         """Hand out nothing more of partitions, commit what is done of them, tell the listener.
 
         They are marked before the commit: nothing is handed out behind what it says
@@ -61,41 +74,45 @@ class Handover:
         has returned.
         """
         state = self._state
-        deadline = self._loop.time() + self._config.rebalance_timeout_s
-        # Half of the time: the listener may want to commit or flush something, too.
-        commit_by = (self._loop.time() + deadline) / 2
-        going = frozenset(gone & state.assignment.keys())
-        listener = state.listener
-        state.begin_revocation(going)
-        await self._wait_for_the_application(going, deadline)
-        if self._config.enable_auto_commit and self._member.has_epoch:
-            processed = state.processed_offsets()
-            offsets = {tp: processed[tp] for tp in going & processed.keys()}
-            await self._commits.commit_last(offsets, deadline=commit_by)
-        if not self._member.has_epoch:
-            return  # all is lost: what is told of these is told with the rest
-        await self._tell_of_the_end(going, listener, reason, deadline)
-        state.change(going, ())
+        self._going = frozenset(gone & state.assignment.keys())
+        try:
+            await self._revocation.give_back(
+                self._going,
+                reason,
+                deadline=self._loop.time() + self._config.rebalance_timeout_s,
+                why_lost=self._why_lost,
+                waits=waits,
+            )
+            if is_subscribed(state):  # unless the application has given up all meanwhile
+                state.change(self._going, ())
+        finally:
+            self._going = frozenset()
 
-    async def _wait_for_the_application(self, going: Partitions, deadline: float) -> None:
-        """Wait until the application has finished what it was handed out of partitions."""
-
-    async def lose(self, reason: str) -> None:
+    async def lose(self) -> None:
         """Give up all that is assigned: it is others' already, so nothing is committed."""
         state = self._state
         deadline = self._loop.time() + self._config.rebalance_timeout_s
         gone = frozenset(state.assignment) if is_subscribed(state) else frozenset()
         listener = state.listener
         state.begin_revocation(gone)
-        await self._tell_of_what_was_left(reason, deadline)
-        await self._tell_of_the_end(gone, listener, reason, deadline, is_lost=True)
-        if is_subscribed(state):  # unless the application has given up all meanwhile
+        await self._tell_of_what_was_left("", deadline)
+        await self._tell(gone, listener, "", deadline)
+        if is_subscribed(state):
             state.change(gone, ())
 
+    def _why_lost(self) -> str | None:
+        """Say why what is assigned is others' already; None: it is not."""
+        member = self._member
+        if member.has_epoch:
+            return None
+        text = "" if member.lost_by is None else member.lost_by.value
+        return f"{text} ({member.lost_because})" if member.lost_because else text
+
     def note_departure(self, departure: Departure) -> None:
-        """Note what unsubscribe() leaves behind."""
-        if is_subscribed(self._state):
-            self._left = departure
+        """Note what unsubscribe() leaves behind, but for what is told of already."""
+        left = departure.partitions - self._going
+        if is_subscribed(self._state) and left:
+            self._left = departure._replace(partitions=left)
 
     @property
     def has_departed(self) -> bool:
@@ -112,35 +129,19 @@ class Handover:
     async def _tell_of_what_was_left(self, reason: str, deadline: float) -> None:
         left, self._left = self._left, None
         if left is not None:
-            is_lost = not self._member.has_epoch
-            await self._tell_of_the_end(
-                left.partitions, left.listener, reason, deadline, is_lost=is_lost
-            )
+            await self._tell(left.partitions, left.listener, reason, deadline)
 
-    async def _tell_of_the_end(
+    async def _tell(
         self,
         gone: Partitions,
         listener: ConsumerRebalanceListener | None,
         reason: str,
         deadline: float,
-        *,
-        is_lost: bool = False,
     ) -> None:
-        """Tell the listener, and all who want to know, that partitions are gone."""
-        if not gone:
-            return
-        group_id, events = self._member.group_id, self._state.events
-        if is_lost:
-            log.warning("group %s: lost %s: %s", group_id, sorted(gone), reason)
-            events.publish(Lost(gone, reason))
-        else:
-            log.info("group %s: giving back %s", group_id, sorted(gone))
-            events.publish(Revoked(gone, reason))
-        if listener is None:
-            return
-        name = "on_partitions_lost" if is_lost else "on_partitions_revoked"
-        method = listener.on_partitions_lost if is_lost else listener.on_partitions_revoked
-        await self.calls.call(name, method, set(gone), deadline=deadline)
+        if gone:
+            await self._revocation.tell(
+                gone, listener, reason, deadline=deadline, why_lost=self._why_lost
+            )
 
     # --- What comes -----------------------------------------------------------------------
     async def assign(self, new: Set[TopicPartition], *, told: Callable[[], None]) -> None:

@@ -175,6 +175,7 @@ class ConsumerMembership:
             session_s=self._config.group_session_s,
             trouble=self._trouble(),
             withheld=self._handover.withheld,
+            awaited_work=self._handover.awaited_work,
         )
 
     def _trouble(self) -> str:
@@ -204,6 +205,7 @@ class ConsumerMembership:
 
     async def start(self) -> None:
         """Start taking part; awaits nothing of the network."""
+        self._handover.start()
         self._state.observers.add_listener(self._application_acted)
         self._state.observers.on_departure(self._note_departure)
         self._cluster.add_listener(self._metadata_changed)
@@ -442,8 +444,7 @@ class ConsumerMembership:
 
     async def _revoke(self, gone: Held) -> None:
         await self._handover.revoke(set(gone.values()), REBALANCE)
-        if self._member.has_epoch:
-            self._let_go(gone)
+        self._let_go(gone)
 
     async def _assign(self, new: Held) -> None:
         def note() -> None:
@@ -473,7 +474,7 @@ class ConsumerMembership:
         loss = member.lost_by or Loss.MEMBERSHIP
         reason = f"{loss.value} ({member.lost_because})" if member.lost_because else loss.value
         self._settled_version = -1
-        await self._handover.lose(reason)
+        await self._handover.lose()
         self._held.clear()
         self._beats.forget()
         self._lease.end()
@@ -534,11 +535,12 @@ class ConsumerMembership:
             overdue,
         )
         self._settled_version = -1
-        await self._handover.revoke(set(state.assignment), Loss.POLL_INTERVAL.value)
+        reason = Loss.POLL_INTERVAL.value
+        await self._handover.revoke(set(state.assignment), reason, waits=False)
         if not member.has_epoch or not is_subscribed(state):
             return
         member.note_reason(Loss.POLL_INTERVAL, overdue)
-        await self._withdraw(Loss.POLL_INTERVAL.value)
+        await self._withdraw(reason)
         self._sits_out = True
         while (
             is_subscribed(state)
