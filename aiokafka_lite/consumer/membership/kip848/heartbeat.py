@@ -26,6 +26,7 @@ from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import (
     GroupIdNotFound,
     IncompatibleBrokerVersion,
+    InconsistentGroupProtocolError,
     InvalidRegularExpressionError,
     KafkaError,
     UnknownMemberIdError,
@@ -43,8 +44,13 @@ log = logging.getLogger(__name__)
 UNRELEASED_BACKOFF_MAX_S: Final = 5.0
 # Between two attempts at what only the application, or an operator, can mend.
 SURFACED_PAUSE_S: Final = 1.0
-# This protocol is not to be had here, or not for this group.
-NOT_OFFERED: Final = (UnsupportedVersionError, IncompatibleBrokerVersion)
+# This protocol is not to be had here; or not for this group, which stays a classic one.
+NOT_OFFERED: Final = (
+    UnsupportedVersionError,
+    IncompatibleBrokerVersion,
+    GroupIdNotFound,
+    InconsistentGroupProtocolError,
+)
 
 
 class Heartbeat:
@@ -176,7 +182,7 @@ class Heartbeat:
             self._pause(self._unreleased.next_delay_s())
             return
         self._pause(self._backoff.next_delay_s())
-        if is_joining and isinstance(error, (*NOT_OFFERED, GroupIdNotFound)):
+        if is_joining and isinstance(error, NOT_OFFERED):
             if self._fall_back is not None:
                 self._fall_back(error)
                 return

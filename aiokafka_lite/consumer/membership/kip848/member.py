@@ -155,6 +155,8 @@ class ConsumerMember:
         self.identity = Identity(new_id())
         # What it was given last, also while that is not known by name; None: nothing was said.
         self.target: Target | None = None
+        # The epoch in which it was let in: what was held before that may have been another's since.
+        self._joined_in = NO_GENERATION
         # Why the group does not count it in any more, and what is known about that.
         self.lost_by: Loss | None = None
         self.lost_because = ""
@@ -209,9 +211,11 @@ class ConsumerMember:
     def commits_as(
         self, made_as: Identity, *, has_waited: bool, is_departed: bool
     ) -> Identity | None:
-        """Return as whom to send a commit now: under the present epoch, if the id is the same."""
+        """Return as whom to send a commit now: under the present epoch, if it never was dropped."""
         holder = self.assigned_as
-        return holder if holder is not None and holder.member_id == made_as.member_id else None
+        if holder is None or holder.member_id != made_as.member_id:
+            return None
+        return holder if made_as.generation >= self._joined_in else None
 
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:
         """Post what a refused commit or read says of the member; whether all is lost by it."""
@@ -283,6 +287,7 @@ class ConsumerMember:
             self.target = target
         if self.state is MemberState.JOINING:
             self.lost_by, self.lost_because = None, ""
+            self._joined_in = identity.generation
             self.enter(MemberState.RECONCILING)
         else:
             self.notify()

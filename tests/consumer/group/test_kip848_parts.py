@@ -1,0 +1,256 @@
+"""The parts of a KIP-848 membership that do no I/O."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiokafka_lite import errors
+from aiokafka_lite.broker.groups.kip848 import re2
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.membership.kip848.beats import UNSETTLED_FOR_S, Beats, Wish
+from aiokafka_lite.consumer.membership.kip848.member import (
+    LEGAL_TRANSITIONS,
+    ConsumerMember,
+    Loss,
+    MemberState,
+    PartitionId,
+    new_member_id,
+)
+from aiokafka_lite.consumer.membership.kip848.regex import as_re2
+from aiokafka_lite.consumer.membership.kip848.target import difference
+from aiokafka_lite.consumer.membership.protocol import Identity
+from aiokafka_lite.errors import IllegalStateError, MaxPollIntervalError
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+from aiokafka_lite.structs import TopicPartition
+
+T, U = bytes([1]) * 16, bytes([2]) * 16
+NAMES = {T: "t", U: "u"}
+
+
+def joined(epoch: int = 3) -> ConsumerMember:
+    """A member that has just been let in."""
+    member = ConsumerMember("g")
+    member.enter(MemberState.JOINING)
+    identity = Identity(member.identity.member_id, epoch)
+    assert member.take_answer(member.identity, identity, frozenset())
+    return member
+
+
+# --- The member -------------------------------------------------------------------------------
+def test_every_state_is_in_the_table_and_reaches_the_end() -> None:
+    assert set(LEGAL_TRANSITIONS) == set(MemberState)
+    for state in set(MemberState) - {MemberState.LEFT}:
+        reached = {state}
+        while more := {to for each in reached for to in LEGAL_TRANSITIONS[each]} - reached:
+            reached |= more
+        assert MemberState.LEFT in reached
+
+
+def test_an_illegal_step_is_refused() -> None:
+    with pytest.raises(IllegalStateError, match="UNJOINED to STABLE"):
+        ConsumerMember("g").enter(MemberState.STABLE)
+
+
+def test_ids_are_as_kafkas_own_client_makes_them() -> None:
+    ids = {new_member_id() for _ in range(50)}
+    assert len(ids) == 50
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{22}", each) for each in ids)
+
+
+def test_a_commit_goes_along_with_the_epoch_of_its_member() -> None:
+    member = joined(3)
+    made_as = member.identity
+    member.take_answer(made_as, made_as._replace(generation=5), None)
+    commits_as = member.commits_as(made_as, has_waited=False, is_departed=False)
+    assert commits_as == made_as._replace(generation=5)
+
+
+@pytest.mark.parametrize("is_departed", [False, True])
+def test_a_commit_does_not_outlive_its_membership(is_departed: bool) -> None:
+    member = joined(3)
+    made_as = member.identity
+    assert member.drop(made_as, Loss.EPOCH)
+    assert member.commits_as(made_as, has_waited=False, is_departed=is_departed) is None
+    member.enter(MemberState.UNJOINED)
+    member.enter(MemberState.JOINING)
+    again = Identity(made_as.member_id, 4)
+    assert member.take_answer(member.identity, again, frozenset())
+    assert member.commits_as(made_as, has_waited=False, is_departed=is_departed) is None
+    assert member.commits_as(again, has_waited=False, is_departed=is_departed) == again
+
+
+def test_an_answer_to_another_identity_is_no_news() -> None:
+    member = joined(3)
+    before = member.identity
+    member.take_answer(before, before._replace(generation=4), None)
+    assert not member.take_answer(before, before._replace(generation=9), None)
+    assert not member.drop(before, Loss.MEMBERSHIP)
+    assert member.identity.generation == 4
+    assert member.state is MemberState.RECONCILING
+
+
+def test_a_stale_epoch_is_no_loss_and_calls_for_a_heartbeat() -> None:
+    member = joined()
+    assert not member.note_refusal(member.identity, errors.StaleMemberEpochError("no"))
+    assert member.is_epoch_stale
+    assert member.has_epoch
+    assert member.note_refusal(member.identity, errors.UnknownMemberIdError("no"))
+    assert member.assigned_as is None
+    assert "UnknownMemberIdError" in str(member.why_lost())
+
+
+def test_who_was_away_too_long_is_told_so() -> None:
+    member = joined()
+    member.note_reason(Loss.POLL_INTERVAL, "no record was asked for in 9 s")
+    member.be_nobody(keeps_id=True)
+    assert isinstance(member.why_lost(), MaxPollIntervalError)
+
+
+# --- The way to the target --------------------------------------------------------------------
+def ids(topic_id: bytes, *numbers: int) -> frozenset[PartitionId]:
+    return frozenset(PartitionId(topic_id, number) for number in numbers)
+
+
+PARTITIONS = st.frozensets(
+    st.builds(PartitionId, st.sampled_from([T, U]), st.integers(0, 3)), max_size=6
+)
+
+
+@given(target=PARTITIONS, held=PARTITIONS)
+def test_steps_lead_to_the_target(
+    target: frozenset[PartitionId], held: frozenset[PartitionId]
+) -> None:
+    has = {each: TopicPartition(NAMES[each.topic_id], each.number) for each in held}
+    step = difference(target, has, NAMES)
+    assert step.to_revoke.keys() == held - target
+    assert step.to_assign.keys() == target - held
+    has = {each: tp for each, tp in has.items() if each not in step.to_revoke}
+    assert difference(target, {**has, **step.to_assign}, NAMES).is_empty
+
+
+def test_nothing_said_changes_nothing_and_nothing_given_changes_all() -> None:
+    held = {PartitionId(T, 0): TopicPartition("t", 0)}
+    assert difference(None, held, NAMES).is_empty
+    assert difference(frozenset(), held, NAMES).to_revoke == held
+
+
+def test_a_topic_that_was_made_anew_is_taken_when_the_former_is_gone() -> None:
+    held = {PartitionId(U, 0): TopicPartition("t", 0)}
+    step = difference(ids(T, 0), held, {T: "t"})
+    assert step.to_revoke == held
+    assert not step.to_assign
+    assert difference(ids(T, 0), {}, {T: "t"}).to_assign == {
+        PartitionId(T, 0): TopicPartition("t", 0)
+    }
+
+
+# --- Heartbeats -------------------------------------------------------------------------------
+def answer(**fields: int) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(
+        member_epoch=3,
+        heartbeat_interval_ms=5000,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("interval_ms", "throttled_ms", "unsettled_s", "settled_s"),
+    [(3000, 0, 0.25, 1.0), (200, 0, 0.2, 0.2), (9000, 0, 0.25, 5.0), (3000, 7, 5.0, 5.0)],
+)
+def test_the_pace(
+    interval_ms: int, throttled_ms: int, unsettled_s: float, settled_s: float
+) -> None:
+    member = joined()
+    beats = Beats(ConsumerConfig(heartbeat_interval_ms=interval_ms), member)
+    said = beats.next(Wish(frozenset({"t"})), {})
+    beats.answered(said, answer(throttle_time_ms=throttled_ms), 0.0)
+    beats.note_change(100.0)
+    assert beats.interval_s(101.0, is_unsettled=False) == unsettled_s
+    late = 100.0 + UNSETTLED_FOR_S + 0.1
+    assert beats.interval_s(late, is_unsettled=True) == unsettled_s
+    assert beats.interval_s(late, is_unsettled=False) == settled_s
+
+
+def test_a_full_heartbeat_says_what_the_consumer_is_and_where() -> None:
+    member = ConsumerMember("g", "one")
+    config = ConsumerConfig(
+        client_rack="r", group_remote_assignor="range", rebalance_timeout_ms=7000
+    )
+    beats = Beats(config, member)
+    request = beats.next(Wish(regex="(?:t).*"), {}).request
+    assert (request.rack_id, request.server_assignor) == ("r", "range")
+    assert (request.rebalance_timeout_ms, request.instance_id) == (7000, "one")
+    assert (request.subscribed_topic_names, request.subscribed_topic_regex) == ([], "(?:t).*")
+    assert request.topic_partitions == []
+
+
+def test_an_expression_that_was_told_is_taken_back() -> None:
+    member = joined()
+    beats = Beats(ConsumerConfig(), member)
+    first = beats.next(Wish(frozenset({"t"})), {})
+    assert first.request.subscribed_topic_regex is None  # which the first version cannot say
+    beats.answered(beats.next(Wish(regex="t"), {}), answer(), 0.0)
+    assert beats.next(Wish(frozenset({"t"})), {}).request.subscribed_topic_regex == ""
+
+
+def test_a_member_that_leaves_says_whether_it_will_be_back() -> None:
+    assert Beats(ConsumerConfig(), ConsumerMember("g")).leave().member_epoch == -1
+    assert Beats(ConsumerConfig(), ConsumerMember("g", "one")).leave().member_epoch == -2
+
+
+# --- Patterns ---------------------------------------------------------------------------------
+ALIKE = [
+    "orders", "orders-.*", "^orders$", "a|b", "(a|b)c", "(?:a|b)+x", "[a-c]x?", "[^a]b", r"a\.b",
+    r"a\d{2,3}", "(?i)orders", r"\w+-x", "a{2}", "x.*?y", "",
+]  # fmt: skip
+NOT_ALIKE = [
+    "a(?!b)", "a(?=b)", "(?<!a)b", r"(a)\1", "(?P<n>a)", r"\Za", "(?s)a", "(?x)a b", "a{,2}",
+    "é",
+]  # fmt: skip
+TOPICS = ["orders", "orders-1", "ORDERS", "a", "ab", "abc", "b", "bc", "aa", "a.b", "axb", "a12x",
+          "x-x", "xy", "xzzy", "bx", "cx", "abababx", "zb", "-"]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", ALIKE)
+def test_the_broker_matches_what_the_consumer_would(pattern: str) -> None:
+    ours = re.compile(pattern)
+    theirs = as_re2(ours, exclude_internal_topics=False)
+    assert theirs is not None
+    compiled = re2.compile(theirs)
+    for topic in TOPICS:
+        assert compiled.matches(topic) == bool(ours.match(topic)), topic
+
+
+@pytest.mark.parametrize("pattern", NOT_ALIKE)
+def test_what_brokers_read_otherwise_stays_here(pattern: str) -> None:
+    assert as_re2(re.compile(pattern), exclude_internal_topics=False) is None
+
+
+def test_what_would_match_brokers_own_topics_stays_here() -> None:
+    assert as_re2(re.compile(".*"), exclude_internal_topics=True) is None
+    assert as_re2(re.compile(".*"), exclude_internal_topics=False) == "(?:.*).*"
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of a later Python's sets
+@given(
+    st.text(alphabet="ab.|()[]^$*+?{}0123-\\dwx_", max_size=8),
+    st.lists(st.text(alphabet="ab-_.01x", min_size=1, max_size=6), max_size=5),
+)
+def test_whatever_is_passed_on_is_read_alike(pattern: str, topics: list[str]) -> None:
+    try:
+        ours = re.compile(pattern)
+    except re.error:
+        return
+    theirs = as_re2(ours, exclude_internal_topics=False)
+    if theirs is None:
+        return
+    try:
+        compiled = re2.compile(theirs)
+    except re2.RegexError:
+        return  # the coordinator refuses it, and it is matched here
+    for topic in topics:
+        assert compiled.matches(topic) == bool(ours.match(topic))
