@@ -37,7 +37,7 @@ def main() -> int:
     while arguments.rounds is None or totals["rounds"] < arguments.rounds:
         if arguments.rounds is None and time.monotonic() - began > arguments.minutes * 60:
             break
-        outcome = run_round(seed, address, without=arguments.without)
+        outcome = run_round(seed, address, without=arguments.without, protocols=arguments.protocols)
         totals.update(
             rounds=1,
             seconds=int(outcome.seconds) if address is None else 0,
@@ -83,6 +83,13 @@ def _arguments() -> argparse.Namespace:
     add("--minutes", type=float, default=1.0, help="how long; the last round is finished")
     add("--rounds", type=int, default=None, help="how many, instead of --minutes")
     add("--without", nargs="*", default=(), help="actions to leave out, as habits.py names them")
+    add(
+        "--protocols",
+        nargs="*",
+        choices=("classic", "consumer", "auto"),
+        default=("classic",),
+        help="by which groups are joined; each member draws one",
+    )
     add("--lines", type=int, default=200, help="how much of the ledger to print of a failure")
     add("--keep-going", action="store_true", help="count failures instead of stopping at one")
     add("--verbose", action="store_true", help="show the logs of consumers and broker")

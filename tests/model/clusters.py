@@ -343,6 +343,7 @@ async def embedded(
 ) -> AsyncIterator[EmbeddedCluster]:
     """Run a broker in this loop, for one round."""
     async with Broker(
+        group_consumer_session_timeout_ms=3000,
         nodes=nodes,
         rng=random.Random(rng.random()),
         clock=lambda: 1_700_000_000_000 + int(world.now() * 1000),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -46,6 +46,8 @@ class Plan:
     ownerless_s: float = 15.0
     most_members: int = 5
     without: frozenset[str] = frozenset()
+    # By which protocols groups are joined: each member draws one.
+    protocols: tuple[str, ...] = ("classic",)
 
     @property
     def duration_s(self) -> float:
@@ -172,6 +174,11 @@ class Course:
             and group in (None, m.around.group)
         ]
 
+    def _draw_protocol(self, rng: random.Random) -> str:
+        protocols = self._plan.protocols
+        # Without a draw where there is one: courses stay what they were.
+        return protocols[0] if len(protocols) == 1 else rng.choice(protocols)
+
     def _join(self, group: str, change: Callable[[Habits], Habits] | None = None) -> Member:
         rng = self._rng
         instance = None
@@ -188,6 +195,7 @@ class Course:
             least_session_s=self._cluster.least_session_s,
             most_session_s=self._cluster.most_session_s,
             assignors=own,
+            protocol=self._draw_protocol(rng),
             instance_id=instance,
             without=self._plan.without,
         )
@@ -351,17 +359,22 @@ class Course:
 
 
 def run_round(
-    seed: int, address: str | None, plan: Plan | None = None, without: Iterable[str] = ()
+    seed: int,
+    address: str | None,
+    plan: Plan | None = None,
+    without: Iterable[str] = (),
+    protocols: Sequence[str] = ("classic",),
 ) -> Outcome:
     """Run one round on a fresh embedded broker, or on the Kafka at an address.
 
-    What the `without` name is not done, for as long as it is known not to work.
+    What the `without` name is not done, for as long as it is known not to work. Each member joins
+    by one of the `protocols`.
     """
     rng = random.Random(f"{seed} round")
     ledger = Ledger()
     world: World = VirtualWorld() if address is None else RealWorld()
     chosen = plan or (Plan() if address is None else REAL_PLAN)
-    chosen = replace(chosen, without=frozenset(without))
+    chosen = replace(chosen, without=frozenset(without), protocols=tuple(protocols))
     outcomes: list[Outcome] = []
 
     @asynccontextmanager

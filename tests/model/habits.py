@@ -75,6 +75,7 @@ class Habits:
     request_s: float
     metadata_s: float
     assignors: tuple[type[AbstractPartitionAssignor], ...]
+    protocol: str
     instance_id: str | None
     listener: str
     way: str
@@ -96,7 +97,12 @@ class Habits:
             "max_poll_interval_ms": int(self.max_poll_s * 1000),
             "request_timeout_ms": int(self.request_s * 1000),
             "metadata_max_age_ms": int(self.metadata_s * 1000),
-            "partition_assignment_strategy": self.assignors,
+            "group_protocol": self.protocol,
+            **(
+                {"partition_assignment_strategy": self.assignors}
+                if self.protocol == "classic"
+                else {}
+            ),
             "group_instance_id": self.instance_id,
             "max_buffered_bytes": self.buffered_bytes,
             "fetch_max_wait_ms": 100,
@@ -121,6 +127,7 @@ def draw(
     least_session_s: float,
     most_session_s: float,
     assignors: tuple[type[AbstractPartitionAssignor], ...],
+    protocol: str,
     instance_id: str | None,
 ) -> Habits:
     """Draw one member's habits."""
@@ -141,6 +148,7 @@ def draw(
         request_s=rng.choice((2.0, 4.0)),
         metadata_s=rng.choice((1.0, 3.0)),
         assignors=assignors,
+        protocol=protocol,
         instance_id=instance_id,
         listener=rng.choice(LISTENERS),
         way=rng.choice(WAYS),

@@ -182,12 +182,15 @@ class Member:
         now = self.around.world.now()
         if isinstance(event, events.Assigned):
             self._write(Assigned(generation=event.generation, tps=event.partitions))
+            new = event.partitions - standing.owned
             standing.owned, standing.generation = event.partitions, event.generation
             # What was paused since the rebalance was called for stays, if the consumer says so.
             asked_for = (standing.paused | standing.paused_before) & event.partitions
             standing.paused = asked_for & self.consumer.paused()
-            standing.stirred_at = dict.fromkeys(event.partitions, now)
-            standing.next, standing.first = {}, {}
+            standing.stirred_at.update(dict.fromkeys(new, now))
+            for tp in new:
+                standing.next.pop(tp, None)
+                standing.first.pop(tp, None)
         elif isinstance(event, (events.Revoked, events.Lost)):
             self.let_go(event.partitions, event.name)
         elif isinstance(event, events.TaskFailed):
@@ -201,10 +204,12 @@ class Member:
 
     def let_go(self, tps: Iterable[TopicPartition], how: str) -> None:
         self._write(Revoked(tps=frozenset(tps), how=how))
-        self.stale.update(self._handed_to)
-        self._handed_to.clear()
-        self.standing.owned = frozenset()
-        self.standing.paused_before, self.standing.paused = self.standing.paused, set()
+        gone, standing = frozenset(tps), self.standing
+        for tp in gone & self._handed_to.keys():
+            self.stale[tp] = self._handed_to.pop(tp)
+        standing.owned -= gone
+        standing.paused_before = standing.paused & gone
+        standing.paused -= gone
 
     def handed(self, found: Mapping[TopicPartition, list[Record]]) -> None:
         """Note what a get returned."""

@@ -64,6 +64,11 @@ class _Member:
     tracks: dict[TopicPartition, Track] = field(default_factory=dict)
     before: dict[TopicPartition, Track] = field(default_factory=dict)
     is_open: bool = False
+    # A rebalance takes all away and gives it back: a seek or a pause between the two holds.
+    is_eager: bool = True
+    # What was taken away since the latest assignment, and what had stayed then.
+    closed: set[TopicPartition] = field(default_factory=set)
+    kept: set[TopicPartition] = field(default_factory=set)
     topics: frozenset[str] = frozenset()
     paused: set[TopicPartition] = field(default_factory=set)
     callbacks: int = 0
@@ -132,7 +137,8 @@ class Verdict:
 
     @_read.register
     def _(self, entry: Joined) -> None:
-        self._members[entry.who] = _Member(entry.group)
+        is_eager = "protocol=classic" in entry.settings
+        self._members[entry.who] = _Member(entry.group, is_eager=is_eager)
 
     @_read.register
     def _(self, entry: Blocked) -> None:
@@ -148,10 +154,20 @@ class Verdict:
         member = self._members[entry.who]
         member.epoch += 1
         member.generation = entry.generation
+        member.kept = (entry.tps & member.tracks.keys()) - member.closed
+        if not member.is_eager:
+            member.paused -= member.closed
+            for tp in member.closed & member.sought_between.keys():
+                del member.sought_between[tp]
+        member.closed.clear()
         member.before, member.tracks = member.tracks, {}
         member.is_open = True
         member.paused &= entry.tps
         for tp in entry.tps:
+            if tp in member.kept:
+                member.tracks[tp] = member.before[tp]
+                member.tracks[tp].epoch = member.epoch
+                continue
             track = member.tracks[tp] = Track(member.epoch, entry.at)
             if (before := member.before.get(tp)) is not None:
                 track.maybe_carried = before.seeks[-1] if before.seeks else before.maybe_carried
@@ -178,8 +194,9 @@ class Verdict:
     @_read.register
     def _(self, entry: Revoked) -> None:
         member = self._members[entry.who]
-        member.is_open = False
-        member.paused.clear()
+        member.closed |= entry.tps
+        member.is_open = not member.tracks.keys() <= member.closed
+        member.paused -= entry.tps
         if member.sought_between:
             member.sought_last, member.sought_between = member.sought_between, {}
 
@@ -198,10 +215,10 @@ class Verdict:
         self._ended[entry.who, tp, entry.next] = entry.order
         track = member.tracks.get(tp)
         offsets = f"{entry.first} to {entry.next - 1}"
-        if not member.is_open or track is None:
+        if not member.is_open or track is None or tp in member.closed:
             self._violate("handed out after revocation", entry, offsets, tp)
             return
-        if member.callbacks:
+        if member.callbacks and not (member.closed or tp in member.kept):
             self._violate("handed out while the listener runs", entry, offsets, tp)
         if tp.topic not in member.topics:
             self._violate("handed out of a topic no longer subscribed", entry, offsets, tp)
