@@ -452,6 +452,18 @@ async def test_who_is_away_too_long_leaves_and_comes_back(kafka: KafkaHandle) ->
     assert [name for name, _ in calls.calls] == ["assigned", "revoked", "assigned"]
 
 
+async def test_a_listener_that_takes_long_at_the_start_is_no_absence() -> None:
+    class Slow(Losing):
+        async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+            await asyncio.sleep(0.8)
+            await super().on_partitions_assigned(assigned)
+
+    async with Broker() as broker:
+        broker.create_topic("t")
+        async with consumer_of(broker, listener=(calls := Slow()), max_poll_interval_ms=400):
+            assert calls.calls == [("assigned", tps("t", 0))]
+
+
 async def test_a_topic_with_more_partitions_is_shared_out_anew(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with consumer_at(kafka.bootstrap_servers, unique("g"), topic) as consumer:

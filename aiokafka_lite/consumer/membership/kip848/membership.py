@@ -131,6 +131,8 @@ class ConsumerMembership:
         self._joined_at = 0.0
         self._joining_since: float | None = None
         self._is_first_told = False
+        # Whether start() has had its answer: before that the application cannot ask for records.
+        self._was_settled = False
         # Since when a topic that was assigned has no name; None: all have.
         self._unknown_since: float | None = None
         # The pattern that was looked at last, and what the coordinator matches in its place.
@@ -354,7 +356,7 @@ class ConsumerMembership:
         """Wait for a change, or until something is due that no change tells of."""
         now = self._loop.time()
         due_at = list[float]()
-        if self._member.state in PRESENT:
+        if self._member.state in PRESENT and self._was_settled:
             due_at.append(now + self._config.max_poll_interval_s - self._state.idle_s(now))
         if self._unknown_since is not None:
             due_at.append(now + UNKNOWN_TOPIC_S)
@@ -371,7 +373,7 @@ class ConsumerMembership:
         self._settled_version = -1
         self._error = None
         self._joining_since = self._loop.time()
-        self._is_first_told = False
+        self._is_first_told = self._was_settled = False
         self._beats.forget()
         if self._state.mode is SubscriptionMode.PATTERN:
             self._metadata_changed(self._cluster.view)
@@ -404,6 +406,9 @@ class ConsumerMembership:
             await self._assign({})
             return True
         if not self.is_settled:
+            if not self._was_settled:
+                self._was_settled = True
+                state.restart_idle(self._loop.time())
             self._settled_version = state.subscription_version
             self._error = None
             member.notify()
@@ -506,7 +511,7 @@ class ConsumerMembership:
 
     # --- The application is away ----------------------------------------------------------
     def _is_overdue(self) -> bool:
-        if self._member.state not in PRESENT:
+        if self._member.state not in PRESENT or not self._was_settled:
             return False
         return self._state.idle_s(self._loop.time()) >= self._config.max_poll_interval_s
 
