@@ -154,7 +154,7 @@ class Verdict:
         member = self._members[entry.who]
         member.epoch += 1
         member.generation = entry.generation
-        member.kept = (entry.tps & member.tracks.keys()) - member.closed
+        member.kept = set(entry.tps & member.tracks.keys()) - member.closed
         if not member.is_eager:
             member.paused -= member.closed
             for tp in member.closed & member.sought_between.keys():
