@@ -15,7 +15,6 @@ from typing import Final
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.observers import Departure
@@ -23,16 +22,15 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, Sub
 from aiokafka_lite.consumer.assignment.topics import have_changed, is_subscribed, match_pattern
 from aiokafka_lite.consumer.assignors import RebalanceProtocol
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.events.kinds import Assigned, ListenerFailed
+from aiokafka_lite.consumer.events.kinds import Assigned
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.member import Interruption, Member, MemberState
 from aiokafka_lite.consumer.membership.classic.rebalance import AssignedPartitions, Rebalance
 from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
-from aiokafka_lite.consumer.membership.listener import ListenerCalls
+from aiokafka_lite.consumer.membership.handover import Handover
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, LastCommits, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
-from aiokafka_lite.consumer.membership.revocation import Revocation
 from aiokafka_lite.errors import ConsumerStoppedError, FencedInstanceIdError, KafkaError
 from aiokafka_lite.structs import TopicPartition
 
@@ -76,7 +74,6 @@ class ClassicMembership:
         self._commits = commits
         self._scope = scope
         self._on_error = on_error
-        self._on_listener_error = on_listener_error
         self._rng = rng
         self._heartbeat = Heartbeat(
             config,
@@ -89,10 +86,15 @@ class ClassicMembership:
         )
         self._rebalance = Rebalance(config, cluster, coordinator, member, self._heartbeat)
         self._is_cooperative = self._rebalance.protocol is RebalanceProtocol.COOPERATIVE
-        # Assigned, and not handed out before the listener has returned.
-        self._withheld: frozenset[TopicPartition] = frozenset()
-        self._listener_calls = ListenerCalls(scope, self._listener_failed)
-        self._revocation = Revocation(config, state, member, commits, self._listener_calls)
+        self._handover = Handover(
+            config,
+            state,
+            member,
+            commits,
+            scope=scope,
+            why_lost=self._why_lost,
+            on_listener_error=on_listener_error,
+        )
         self._task: asyncio.Task[Never] | None = None
         # The subscription that the last rebalance answers to, and that for which the listener
         # has been told as well; -1: there is no assignment.
@@ -104,8 +106,6 @@ class ClassicMembership:
         # What the leader shared out: topics and their numbers of partitions then.
         self._shared_out: Mapping[str, int] = {}
         self._noticed_version = -1
-        # What unsubscribe() has given up, until the listener is told of it.
-        self._left: Departure | None = None
         self._sits_out = False
         self._is_halted = False
         self._error: KafkaError | None = None
@@ -141,8 +141,8 @@ class ClassicMembership:
             heartbeat_count=heartbeat.beat_count,
             heartbeat_failure_count=heartbeat.failure_count,
             is_eager=not self._is_cooperative,
-            withheld=self._withheld,
-            awaited_work=self._revocation.awaited_work,
+            withheld=self._handover.withheld,
+            awaited_work=self._handover.awaited_work,
         )
 
     @property
@@ -156,12 +156,12 @@ class ClassicMembership:
 
     def is_called_by_listener(self) -> bool:
         """Whether it is the listener's callback that asks."""
-        return self._listener_calls.is_calling()
+        return self._handover.calls.is_calling()
 
     async def start(self) -> None:
         """Start taking part; awaits nothing of the network."""
         self._state.observers.add_listener(self._application_acted)
-        self._revocation.start()
+        self._handover.start()
         self._state.observers.on_departure(self._note_departure)
         self._cluster.add_listener(self._metadata_changed)
         self._task = self._scope.supervise(self._run, name="group")
@@ -215,7 +215,7 @@ class ClassicMembership:
             await asyncio.wait({self._task})
         await self._commits.stop_auto_commit()
         now = loop.time()
-        await self._listener_calls.finish(deadline=now + max(0.0, deadline - now) / 2)
+        await self._handover.calls.finish(deadline=now + max(0.0, deadline - now) / 2)
         if member.state in (MemberState.LEAVING, MemberState.LEFT):
             return dict(offsets)
         member.settle_interruption()
@@ -226,7 +226,7 @@ class ClassicMembership:
         async with self._heartbeat.kept_alive():
             uncommitted = await self._commits.commit_at_the_end(offsets, deadline=commit_by)
             if not self.is_called_by_listener():
-                await self._tell_of_what_was_left("the consumer unsubscribed", commit_by)
+                await self._handover.settle_departed("the consumer unsubscribed", commit_by)
             if member.identity.member_id and not member.is_static:
                 leave_by = min(leave_by, loop.time() + LEAVE_MAX_S)
                 await self._rebalance.leave("the consumer stops", deadline=leave_by)
@@ -297,13 +297,19 @@ class ClassicMembership:
         state.gate.release(Hold.LISTENER, Hold.LOST)  # there is nothing left to hand out
         self._heartbeat.hold_if_expired()  # the lease was that of the assignment
         async with self._heartbeat.kept_alive():
-            await self._commits.settle_departed((loop.time() + deadline) / 2)
-            await self._tell_of_what_was_left(reason, deadline)
+            await self._handover.settle_departed(reason, deadline)
             if is_subscribed(state):
-                gone = self._not_kept(leaves=leaves)
-                await self._give_back(gone, reason, deadline, waits=not leaves)
+                is_eager = not self._is_cooperative
+                await self._handover.revoke(
+                    self._not_kept(leaves=leaves),
+                    reason,
+                    deadline=deadline,
+                    waits=not leaves,
+                    tells_of_none=is_eager,
+                    stays_readable=is_eager,
+                )
         if not member.is_member:
-            await self._lose_what_was_kept(reason)
+            await self._lose_what_was_kept()
 
     def _not_kept(self, *, leaves: bool) -> frozenset[TopicPartition]:
         """Return the partitions that go before the member joins again."""
@@ -313,55 +319,22 @@ class ClassicMembership:
             return frozenset(tp for tp in state.assignment if tp.topic not in topics)
         return frozenset(state.assignment)
 
-    async def _give_back(
-        self,
-        gone: frozenset[TopicPartition],
-        reason: str,
-        deadline: float,
-        *,
-        waits: bool = True,
-    ) -> None:
-        await self._revocation.give_back(
-            gone,
-            reason,
-            deadline=deadline,
-            why_lost=self._why_lost,
-            waits=waits,
-            tells_of_none=not self._is_cooperative,
-        )
-        if self._is_cooperative:
-            self._state.change(gone, ())
-
-    async def _lose_what_was_kept(self, reason: str) -> None:
+    async def _lose_what_was_kept(self) -> None:
         """Give up what a cooperative member has kept, as it is not counted in any more."""
         if self._is_cooperative and self._state.assignment and is_subscribed(self._state):
-            deadline = asyncio.get_running_loop().time() + self._config.rebalance_timeout_s
-            await self._give_back(frozenset(self._state.assignment), reason, deadline)
+            await self._handover.lose()
 
     async def _settle_departed(self) -> None:
-        """Wait until what unsubscribe() gave up is committed, or cannot be."""
-        if self._commits.has_departed:
-            deadline = asyncio.get_running_loop().time() + self._config.rebalance_timeout_s / 2
+        """Wait until what unsubscribe() gave up is committed, or cannot be; tell its listener."""
+        if self._handover.has_departed:
             async with self._heartbeat.kept_alive():
-                await self._commits.settle_departed(deadline)
+                await self._handover.settle_departed("the consumer unsubscribed")
 
     def _settle_interruption(self) -> None:
         was_member = self._member.is_member
         self._member.settle_interruption()
         if was_member and not self._member.is_member:
             self._member.lost_because = self._heartbeat.why_silent
-
-    async def _tell_of_what_was_left(self, reason: str, deadline: float) -> None:
-        """Tell the listener of the former subscription which partitions unsubscribe() gave up."""
-        left, self._left = self._left, None
-        if left is not None:
-            await self._revocation.tell(
-                left.partitions,
-                left.listener,
-                reason,
-                deadline=deadline,
-                why_lost=self._why_lost,
-            )
 
     def _why_lost(self) -> str | None:
         """Say why what is assigned is others' already; None: it is not. Settles interruptions."""
@@ -382,7 +355,7 @@ class ClassicMembership:
                 self._give_up(FencedInstanceIdError(Interruption.FENCED.text))
             member.settle_interruption()
             if not member.is_member:
-                await self._lose_what_was_kept(reason)
+                await self._lose_what_was_kept()
             await self._settle_departed()
             if not is_subscribed(state):
                 return None
@@ -485,7 +458,7 @@ class ClassicMembership:
         state.events.publish(Assigned(partitions, member.identity.generation))
         if state.listener is not None:
             async with self._heartbeat.kept_alive():
-                await self._tell_of_new(state.listener, partitions)
+                await self._handover.tell_of_new(state.listener, partitions)
 
     async def _take_what_is_new(self, partitions: frozenset[TopicPartition]) -> bool:
         """Give back what is not assigned any more, assign what is new, and tell the listener.
@@ -506,32 +479,13 @@ class ClassicMembership:
                 state.keep(cursor)  # it was unsubscribed, and is subscribed again
         async with self._heartbeat.kept_alive():
             if gone:
-                deadline = asyncio.get_running_loop().time() + self._config.rebalance_timeout_s
-                await self._give_back(gone, "others are to have them", deadline)
+                await self._handover.revoke(gone, "others are to have them")
                 if not member.is_member or not is_subscribed(state):
                     return False
-            state.change((), new)
-            state.events.publish(Assigned(frozenset(state.assignment), member.identity.generation))
-            if (listener := state.listener) is not None:
-                self._withheld = new
-                state.withhold(new)
-                try:
-                    await self._tell_of_new(listener, new)
-                finally:
-                    self._withheld = frozenset()
-                for tp in new & state.assignment.keys():
-                    state.keep(state.assignment[tp])
+            await self._handover.assign(new)
+        for tp in new & state.assignment.keys():
+            state.keep(state.assignment[tp])
         return bool(gone)
-
-    async def _tell_of_new(
-        self, listener: ConsumerRebalanceListener, new: frozenset[TopicPartition]
-    ) -> None:
-        await self._listener_calls.call(
-            "on_partitions_assigned",
-            listener.on_partitions_assigned,
-            set(new),
-            deadline=asyncio.get_running_loop().time() + self._config.rebalance_timeout_s,
-        )
 
     def _interruption(self, heartbeat: asyncio.Task[Interruption]) -> Interruption | None:
         member = self._member
@@ -594,9 +548,9 @@ class ClassicMembership:
 
     # --- What happens to it ---------------------------------------------------------------
     def _note_departure(self, departure: Departure) -> None:
-        """Note what unsubscribe() gives up, unless the listener is being told already."""
-        if is_subscribed(self._state) and self._member.state is MemberState.STABLE:
-            self._left = departure
+        """Note what unsubscribe() gives up; an eager member may have given all back already."""
+        if self._is_cooperative or self._member.state is MemberState.STABLE:
+            self._handover.note_departure(departure)
 
     def _application_acted(self) -> None:
         """Wake the group task for a new subscription, or for a get that it sits out for.
@@ -614,11 +568,6 @@ class ClassicMembership:
             self._state, view, exclude_internal_topics=self._config.exclude_internal_topics
         )
         self._member.notify()
-
-    def _listener_failed(self, callback: str, error: Exception | None) -> None:
-        self._state.events.publish(ListenerFailed(callback, error))
-        if error is not None:
-            self._on_listener_error(error)
 
     def _surface(self, error: KafkaError) -> None:
         self._error = error

@@ -23,8 +23,8 @@ from aiokafka_lite.consumer.assignment.topics import is_subscribed, match_patter
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
+from aiokafka_lite.consumer.membership.handover import Handover
 from aiokafka_lite.consumer.membership.kip848.beats import Beats, Wish
-from aiokafka_lite.consumer.membership.kip848.handover import Handover
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.kip848.lease import Lease
 from aiokafka_lite.consumer.membership.kip848.member import (
@@ -118,7 +118,13 @@ class ConsumerMembership:
             fall_back=fall_back,
         )
         self._handover = Handover(
-            config, state, member, commits, scope=scope, on_listener_error=on_listener_error
+            config,
+            state,
+            member,
+            commits,
+            scope=scope,
+            why_lost=self._why_lost,
+            on_listener_error=on_listener_error,
         )
         self._task: asyncio.Task[Never] | None = None
         self._beating: asyncio.Task[Never] | None = None
@@ -458,7 +464,7 @@ class ConsumerMembership:
             self._beats.note_change(self._loop.time())
             self._member.notify()  # the coordinator is told at once
 
-        await self._handover.assign(set(new.values()), told=note)
+        await self._handover.assign(set(new.values()), then=note)
 
     def _let_go(self, gone: Held) -> None:
         """Own partitions no more; the coordinator is told at once."""
@@ -473,6 +479,14 @@ class ConsumerMembership:
         await self._handover.settle_departed(UNSUBSCRIBED)
         assigned = self._state.assignment if is_subscribed(self._state) else {}
         self._let_go({each: tp for each, tp in self._held.items() if tp not in assigned})
+
+    def _why_lost(self) -> str | None:
+        """Say why what is assigned is others' already; None: it is not."""
+        member = self._member
+        if member.has_epoch:
+            return None
+        text = "" if member.lost_by is None else member.lost_by.value
+        return f"{text} ({member.lost_because})" if member.lost_because else text
 
     async def _lose_all(self) -> None:
         member = self._member

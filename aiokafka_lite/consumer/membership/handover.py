@@ -1,7 +1,8 @@
-"""What surrounds partitions that come and go: the listener, events, and who is told what.
+"""What surrounds partitions that come and go, whichever protocol: the listener, events, the log.
 
-Only what moves stops. What is new is withheld until the listener was told of it, and what goes from
-before its last commit on; all else is read and handed out meanwhile.
+How partitions go is told in `revocation`. What comes is withheld until the listener was told of it.
+All else is read and handed out meanwhile. Partitions that unsubscribe() gave up are gone already:
+the listener of then is told of them in the group task's next step.
 """
 
 from __future__ import annotations
@@ -17,10 +18,9 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import Assigned, ListenerFailed
-from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember
 from aiokafka_lite.consumer.membership.listener import ListenerCalls
-from aiokafka_lite.consumer.membership.protocol import AwaitedWork, LastCommits
-from aiokafka_lite.consumer.membership.revocation import Revocation
+from aiokafka_lite.consumer.membership.protocol import AwaitedWork, GroupMember, LastCommits
+from aiokafka_lite.consumer.membership.revocation import Revocation, WhyLost
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -29,22 +29,34 @@ Partitions = frozenset[TopicPartition]
 
 
 class Handover:
-    """Gives partitions to the application, and takes them from it."""
+    """Gives partitions to the application, and takes them from it; only the group task calls it.
+
+    Args:
+        config: Says how long to wait, and whether to commit.
+        state: Whose partitions these are.
+        member: As whom they are held.
+        commits: Makes the last commit.
+        scope: Whose tasks the listener's callbacks are.
+        why_lost: Says why what is assigned is others' already; None: it is not.
+        on_listener_error: Told what the listener has raised.
+    """
 
     def __init__(
         self,
         config: ConsumerConfig,
         state: SubscriptionState,
-        member: ConsumerMember,
+        member: GroupMember,
         commits: LastCommits,
         *,
         scope: TaskScope,
+        why_lost: WhyLost,
         on_listener_error: Callable[[Exception], None],
     ) -> None:
         self._config = config
         self._state = state
         self._member = member
         self._commits = commits
+        self._why_lost = why_lost
         self._on_listener_error = on_listener_error
         self._loop = asyncio.get_running_loop()
         self.calls = ListenerCalls(scope, self._listener_failed)
@@ -66,12 +78,29 @@ class Handover:
         """What partitions that are given back wait for; None: none waits."""
         return self._revocation.awaited_work
 
-    async def revoke(self, gone: Set[TopicPartition], reason: str, *, waits: bool = True) -> None:
+    async def revoke(
+        self,
+        gone: Set[TopicPartition],
+        reason: str,
+        *,
+        deadline: float | None = None,
+        waits: bool = True,
+        tells_of_none: bool = False,
+        stays_readable: bool = False,
+    ) -> None:
         """Hand out nothing more of partitions, commit what is done of them, tell the listener.
 
         They are marked before the commit: nothing is handed out behind what it says
         (KAFKA-16460). Nothing of this changes what the group is told: they are owned until this
         has returned.
+
+        Args:
+            gone: Which; what is not assigned is ignored.
+            reason: For events and logs.
+            deadline: Loop time by which to be done; by default the rebalance timeout from now.
+            waits: For the application to finish what it was handed of them.
+            tells_of_none: Tell the listener even if there are none.
+            stays_readable: They stay in the assignment, to be looked at until there is another.
         """
         state = self._state
         self._going = frozenset(gone & state.assignment.keys())
@@ -79,34 +108,30 @@ class Handover:
             await self._revocation.give_back(
                 self._going,
                 reason,
-                deadline=self._loop.time() + self._config.rebalance_timeout_s,
+                deadline=self._time_for_all() if deadline is None else deadline,
                 why_lost=self._why_lost,
                 waits=waits,
+                tells_of_none=tells_of_none,
             )
-            if is_subscribed(state):  # unless the application has given up all meanwhile
+            # Unless the application has given up all meanwhile.
+            if not stays_readable and is_subscribed(state):
                 state.change(self._going, ())
         finally:
             self._going = frozenset()
 
     async def lose(self) -> None:
         """Give up all that is assigned: it is others' already, so nothing is committed."""
-        state = self._state
-        deadline = self._loop.time() + self._config.rebalance_timeout_s
+        state, deadline = self._state, self._time_for_all()
         gone = frozenset(state.assignment) if is_subscribed(state) else frozenset()
         listener = state.listener
         state.begin_revocation(gone)
-        await self._tell_of_what_was_left("", deadline)
+        await self._tell_of_departed("", deadline)
         await self._tell(gone, listener, "", deadline)
         if is_subscribed(state):
             state.change(gone, ())
 
-    def _why_lost(self) -> str | None:
-        """Say why what is assigned is others' already; None: it is not."""
-        member = self._member
-        if member.has_epoch:
-            return None
-        text = "" if member.lost_by is None else member.lost_by.value
-        return f"{text} ({member.lost_because})" if member.lost_because else text
+    def _time_for_all(self) -> float:
+        return self._loop.time() + self._config.rebalance_timeout_s
 
     def note_departure(self, departure: Departure) -> None:
         """Note what unsubscribe() leaves behind, but for what is told of already."""
@@ -121,12 +146,11 @@ class Handover:
 
     async def settle_departed(self, reason: str, deadline: float | None = None) -> None:
         """Wait for the commit of what was unsubscribed, and tell the listener of then."""
-        if deadline is None:
-            deadline = self._loop.time() + self._config.rebalance_timeout_s
+        deadline = self._time_for_all() if deadline is None else deadline
         await self._commits.settle_departed((self._loop.time() + deadline) / 2)
-        await self._tell_of_what_was_left(reason, deadline)
+        await self._tell_of_departed(reason, deadline)
 
-    async def _tell_of_what_was_left(self, reason: str, deadline: float) -> None:
+    async def _tell_of_departed(self, reason: str, deadline: float) -> None:
         left, self._left = self._left, None
         if left is not None:
             await self._tell(left.partitions, left.listener, reason, deadline)
@@ -144,24 +168,29 @@ class Handover:
             )
 
     # --- What comes -----------------------------------------------------------------------
-    async def assign(self, new: Set[TopicPartition], *, told: Callable[[], None]) -> None:
-        """Take partitions, and tell the listener of them; they are withheld until the next turn.
+    async def assign(
+        self, new: Set[TopicPartition], *, then: Callable[[], None] | None = None
+    ) -> None:
+        """Take partitions, and tell the listener of them.
+
+        Where there is one they are withheld until the caller lets go of them (`Assignment.keep`).
 
         Args:
             new: May be empty: then the listener hears that there is nothing.
-            told: Called as soon as they are assigned.
+            then: Called as soon as they are assigned.
         """
         state, listener = self._state, self._state.listener
         if not state.assignment:
             state.restart_idle(self._loop.time())
         state.change((), new)
-        told()
-        epoch = self._member.identity.generation
-        state.events.publish(Assigned(frozenset(state.assignment), epoch))
+        if then is not None:
+            then()
+        generation = self._member.identity.generation
+        state.events.publish(Assigned(frozenset(state.assignment), generation))
         log.info(
-            "group %s: epoch %d adds %s to make %d partitions",
+            "group %s: generation %d adds %s, %d partitions in all",
             self._member.group_id,
-            epoch,
+            generation,
             sorted(new),
             len(state.assignment),
         )
@@ -170,14 +199,20 @@ class Handover:
         self.withheld = frozenset(new)
         state.withhold(new)
         try:
-            await self.calls.call(
-                "on_partitions_assigned",
-                listener.on_partitions_assigned,
-                set(new),
-                deadline=self._loop.time() + self._config.rebalance_timeout_s,
-            )
+            await self.tell_of_new(listener, new)
         finally:
             self.withheld = frozenset()
+
+    async def tell_of_new(
+        self, listener: ConsumerRebalanceListener, new: Set[TopicPartition]
+    ) -> None:
+        """Tell the listener what is assigned."""
+        await self.calls.call(
+            "on_partitions_assigned",
+            listener.on_partitions_assigned,
+            set(new),
+            deadline=self._time_for_all(),
+        )
 
     def _listener_failed(self, callback: str, error: Exception | None) -> None:
         self._state.events.publish(ListenerFailed(callback, error))
