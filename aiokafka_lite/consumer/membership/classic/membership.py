@@ -11,7 +11,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
@@ -28,20 +27,14 @@ from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.member import Interruption, Member, MemberState
 from aiokafka_lite.consumer.membership.classic.rebalance import AssignedPartitions, Rebalance
 from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
+from aiokafka_lite.consumer.membership.group_task import LEAVE_MAX_S, GroupTask, ending
 from aiokafka_lite.consumer.membership.handover import Handover
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, LastCommits, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
-from aiokafka_lite.errors import ConsumerStoppedError, FencedInstanceIdError, KafkaError
+from aiokafka_lite.errors import FencedInstanceIdError, KafkaError
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
-
-# Of the time to stop: the part kept for LeaveGroup, and the part in which to return.
-LEAVE_SHARE: Final = 0.25
-RETURN_SHARE: Final = 0.02
-# LeaveGroup spares the others the session timeout. It is not worth more than a short wait: a
-# coordinator that cannot be reached will not miss this member either.
-LEAVE_MAX_S: Final = 2.0
 
 
 class ClassicMembership:
@@ -72,8 +65,6 @@ class ClassicMembership:
         self._coordinator = coordinator
         self._member = member
         self._commits = commits
-        self._scope = scope
-        self._on_error = on_error
         self._rng = rng
         self._heartbeat = Heartbeat(
             config,
@@ -82,7 +73,7 @@ class ClassicMembership:
             state,
             Backoff(config.retry_backoff_s, RETRY_BACKOFF_MAX_S, rng),
             scope=scope,
-            on_error=self._surface,
+            on_error=lambda error: self._task.surface(error),
         )
         self._rebalance = Rebalance(config, cluster, coordinator, member, self._heartbeat)
         self._is_cooperative = self._rebalance.protocol is RebalanceProtocol.COOPERATIVE
@@ -95,7 +86,14 @@ class ClassicMembership:
             why_lost=self._why_lost,
             on_listener_error=on_listener_error,
         )
-        self._task: asyncio.Task[Never] | None = None
+        self._task = GroupTask(
+            config,
+            state,
+            member,
+            scope=scope,
+            is_settled=lambda: self.is_settled,
+            on_error=on_error,
+        )
         # The subscription that the last rebalance answers to, and that for which the listener
         # has been told as well; -1: there is no assignment.
         self._joined_version = -1
@@ -106,9 +104,6 @@ class ClassicMembership:
         # What the leader shared out: topics and their numbers of partitions then.
         self._shared_out: Mapping[str, int] = {}
         self._noticed_version = -1
-        self._sits_out = False
-        self._is_halted = False
-        self._error: KafkaError | None = None
 
     # --- For the consumer -----------------------------------------------------------------
     @property
@@ -134,7 +129,7 @@ class ClassicMembership:
             member.group_id,
             member.state.name,
             self._rebalance.joining_since,
-            sits_out=self._sits_out,
+            sits_out=self._task.sits_out,
             is_settled=self.is_settled,
             coordinator_id=self._coordinator.node_id,
             last_contact_at=heartbeat.last_contact_at,
@@ -164,14 +159,11 @@ class ClassicMembership:
         self._handover.start()
         self._state.observers.on_departure(self._note_departure)
         self._cluster.add_listener(self._metadata_changed)
-        self._task = self._scope.supervise(self._run, name="group")
-        self._task.add_done_callback(lambda _: self._member.notify())
+        self._task.start(self._run)
 
     def halt(self) -> None:
         """Take part in no further rebalance: from here on the assignment stays as it is."""
-        if self._task is not None and not self._is_halted:
-            self._is_halted = True
-            self._scope.cancel(self._task)
+        self._task.halt()
 
     async def wait_assigned(self) -> None:
         """Wait until the present subscription has got an assignment, which may be empty.
@@ -180,18 +172,7 @@ class ClassicMembership:
             KafkaError: What keeps the member from joining and will not pass by itself.
             ConsumerStoppedError: The consumer was stopped meanwhile.
         """
-        while is_subscribed(self._state) and not self.is_settled:
-            self._scope.raise_if_failed()
-            if self._error is not None:
-                raise self._error
-            task = self._task
-            if task is None or task.done():
-                # It may have died just now, and its scope not have heard of it yet.
-                if task is not None and not task.cancelled() and (died := task.exception()):
-                    raise died
-                raise ConsumerStoppedError("the consumer was stopped before it had an assignment")
-            await self._member.wait_for_change()
-        self._scope.raise_if_failed()
+        await self._task.wait_assigned()
 
     async def leave(self, *, deadline: float, offsets: Offsets) -> Offsets:
         """Stop taking part: commit, and tell the coordinator so that it need not find out.
@@ -210,9 +191,7 @@ class ClassicMembership:
         member = self._member
         loop = asyncio.get_running_loop()
         self._cluster.remove_listener(self._metadata_changed)
-        self.halt()
-        if self._task is not None:
-            await asyncio.wait({self._task})
+        await self._task.halted()
         await self._commits.stop_auto_commit()
         now = loop.time()
         await self._handover.calls.finish(deadline=now + max(0.0, deadline - now) / 2)
@@ -220,9 +199,7 @@ class ClassicMembership:
             return dict(offsets)
         member.settle_interruption()
         member.enter(MemberState.LEAVING)
-        left_s = max(0.0, deadline - loop.time())
-        leave_by = deadline - left_s * RETURN_SHARE
-        commit_by = leave_by - min(LEAVE_MAX_S, left_s * LEAVE_SHARE)
+        commit_by, leave_by = ending(loop.time(), deadline)
         async with self._heartbeat.kept_alive():
             uncommitted = await self._commits.commit_at_the_end(offsets, deadline=commit_by)
             if not self.is_called_by_listener():
@@ -243,7 +220,6 @@ class ClassicMembership:
     async def _run(self) -> Never:
         member = self._member
         reason = "the consumer starts"
-        self._sits_out = False
         while True:
             if not is_subscribed(self._state):
                 if member.state is not MemberState.UNJOINED:
@@ -266,7 +242,7 @@ class ClassicMembership:
                 continue
             interruption = await self._hold(assigned)
             reason = interruption.text
-            overdue = self._overdue()
+            overdue = self._task.overdue_text()
             is_away = interruption is Interruption.POLL_INTERVAL_EXCEEDED
             await self._prepare(reason, leaves=is_away)
             if interruption is Interruption.FENCED:
@@ -348,7 +324,7 @@ class ClassicMembership:
         """Join and sync until it succeeds; None when nothing is subscribed any more."""
         member, state = self._member, self._state
         backoff = Backoff(self._config.retry_backoff_s, RETRY_BACKOFF_MAX_S, self._rng)
-        self._error = None
+        self._task.forget_error()
         is_first = True
         while True:
             if Interruption.FENCED in (member.interruption, member.lost_by):
@@ -378,7 +354,7 @@ class ClassicMembership:
                 self._joined_version = self._joined_last = version
                 self._joined_topics = topics
                 self._shared_out = assigned.shared_out
-                self._error = None
+                self._task.forget_error()
                 return assigned
             log.info("group %s: the subscription changed meanwhile", member.group_id)
 
@@ -412,7 +388,7 @@ class ClassicMembership:
         elif recovery is Recovery.LOST_MEMBERSHIP:
             member.lose_membership(Interruption.LOST_MEMBERSHIP)
         elif recovery is Recovery.SURFACE:
-            self._surface(error)
+            self._task.surface(error)
         log.info("group %s: joining failed, trying again: %s", member.group_id, error)
         delay_s = backoff.next_delay_s()
         await asyncio.sleep(RETRY_BACKOFF_MAX_S if recovery is Recovery.SURFACE else delay_s)
@@ -511,23 +487,8 @@ class ClassicMembership:
             now = asyncio.get_running_loop().time()
             await self._rebalance.leave(reason, deadline=now + self._config.request_timeout_s)
 
-    def _overdue(self) -> str:
-        """Say how long no record was asked for, and what the application is busy with."""
-        idle_s = self._state.idle_s(asyncio.get_running_loop().time())
-        busy_with = ", ".join(
-            f"{tp.topic}-{tp.partition} offset {first}"
-            + (f" to {end - 1}" if end - first > 1 else "")
-            for tp, (first, end) in sorted(self._state.being_processed().items())
-        )
-        return (
-            f"no record was asked for in {idle_s:.1f} s, longer than max_poll_interval_ms="
-            f"{self._config.max_poll_interval_ms}"
-            + (f"; handed out last: {busy_with}" if busy_with else "")
-        )
-
     async def _sit_out(self, overdue: str) -> None:
         """Leave while the application is busy with something else, until its next get."""
-        state = self._state
         log.warning(
             "group %s: leaving: %s; the consumer joins again when the application is back for "
             "records",
@@ -538,13 +499,7 @@ class ClassicMembership:
         self._member.lose_generation(Interruption.POLL_INTERVAL_EXCEEDED, overdue)
         await self._withdraw(Interruption.POLL_INTERVAL_EXCEEDED.text)
         self._member.lose_membership(Interruption.POLL_INTERVAL_EXCEEDED, overdue)
-        loop = asyncio.get_running_loop()
-        self._sits_out = True
-        while (
-            is_subscribed(state) and state.idle_s(loop.time()) >= self._config.max_poll_interval_s
-        ):
-            await self._member.wait_for_change()
-        self._sits_out = False
+        await self._task.sit_out()
 
     # --- What happens to it ---------------------------------------------------------------
     def _note_departure(self, departure: Departure) -> None:
@@ -559,7 +514,7 @@ class ClassicMembership:
         """
         self._heartbeat.hold_if_expired()
         version = self._state.subscription_version
-        if self._sits_out or self._noticed_version != version:
+        if self._task.sits_out or self._noticed_version != version:
             self._noticed_version = version
             self._member.notify()
 
@@ -567,11 +522,6 @@ class ClassicMembership:
         match_pattern(
             self._state, view, exclude_internal_topics=self._config.exclude_internal_topics
         )
-        self._member.notify()
-
-    def _surface(self, error: KafkaError) -> None:
-        self._error = error
-        self._on_error(error)
         self._member.notify()
 
     def _give_up(self, error: KafkaError) -> None:

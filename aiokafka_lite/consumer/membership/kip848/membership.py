@@ -23,6 +23,7 @@ from aiokafka_lite.consumer.assignment.topics import is_subscribed, match_patter
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
+from aiokafka_lite.consumer.membership.group_task import LEAVE_MAX_S, GroupTask, ending
 from aiokafka_lite.consumer.membership.handover import Handover
 from aiokafka_lite.consumer.membership.kip848.beats import Beats, Wish
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
@@ -38,7 +39,6 @@ from aiokafka_lite.consumer.membership.kip848.regex import as_re2
 from aiokafka_lite.consumer.membership.kip848.target import Difference, Held, difference
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, LastCommits, Offsets
 from aiokafka_lite.errors import (
-    ConsumerStoppedError,
     FencedInstanceIdError,
     KafkaError,
     UnknownMemberIdError,
@@ -47,11 +47,6 @@ from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# Of the time to stop: the part kept for the last heartbeat, and the part in which to return.
-LEAVE_SHARE: Final = 0.25
-RETURN_SHARE: Final = 0.02
-# The last heartbeat spares the others the session timeout. It is not worth more than a short wait.
-LEAVE_MAX_S: Final = 2.0
 # How long a member that has got nothing yet counts as one that is about to get something: others
 # have to give it up first, and the coordinator shares out once a second.
 FIRST_ASSIGNMENT_S: Final = 2.0
@@ -98,11 +93,18 @@ class ConsumerMembership:
         self._member = member
         self._commits = commits
         self._scope = scope
-        self._on_error = on_error
         self._rng = rng
         self._loop = asyncio.get_running_loop()
         self._beats = Beats(config, member)
         self._lease = Lease(config.group_session_s, state.gate)
+        self._task = GroupTask(
+            config,
+            state,
+            member,
+            scope=scope,
+            is_settled=lambda: self.is_settled,
+            on_error=on_error,
+        )
         self._heartbeat = Heartbeat(
             config,
             member,
@@ -113,7 +115,7 @@ class ConsumerMembership:
             rng=rng,
             wish=self._wish,
             held=lambda: self._held,
-            on_error=self._surface,
+            on_error=self._task.surface,
             on_refused_regex=self._match_here,
             fall_back=fall_back,
         )
@@ -126,7 +128,6 @@ class ConsumerMembership:
             why_lost=self._why_lost,
             on_listener_error=on_listener_error,
         )
-        self._task: asyncio.Task[Never] | None = None
         self._beating: asyncio.Task[Never] | None = None
         # What it has taken and not given back yet: what the group is told that it owns.
         self._held: dict[PartitionId, TopicPartition] = {}
@@ -144,9 +145,6 @@ class ConsumerMembership:
         # The pattern that was looked at last, and what the coordinator matches in its place.
         self._pattern: object = None
         self._regex: str | None = None
-        self._sits_out = False
-        self._is_halted = False
-        self._error: KafkaError | None = None
 
     # --- For the consumer -----------------------------------------------------------------
     @property
@@ -172,7 +170,7 @@ class ConsumerMembership:
             member.group_id,
             member.state.name,
             self._joining_since if member.state is MemberState.JOINING else None,
-            sits_out=self._sits_out,
+            sits_out=self._task.sits_out,
             is_settled=self.is_settled,
             coordinator_id=self._coordinator.node_id,
             last_contact_at=heartbeat.last_contact_at,
@@ -217,15 +215,12 @@ class ConsumerMembership:
         self._state.observers.add_listener(self._application_acted)
         self._state.observers.on_departure(self._note_departure)
         self._cluster.add_listener(self._metadata_changed)
-        self._task = self._scope.supervise(self._run, name="group")
-        self._task.add_done_callback(lambda _: self._member.notify())
+        self._task.start(self._run)
         self._beating = self._scope.supervise(self._heartbeat.run, name="heartbeat")
 
     def halt(self) -> None:
         """Change nothing of what is assigned from here on; idempotent."""
-        if self._task is not None and not self._is_halted:
-            self._is_halted = True
-            self._scope.cancel(self._task)
+        self._task.halt()
 
     def stop_trying(self) -> None:
         """End all tasks of a member that never was one: another protocol takes over."""
@@ -242,18 +237,7 @@ class ConsumerMembership:
             KafkaError: What keeps the member from joining and will not pass by itself.
             ConsumerStoppedError: The consumer was stopped meanwhile.
         """
-        while is_subscribed(self._state) and not self.is_settled:
-            self._scope.raise_if_failed()
-            if self._error is not None:
-                raise self._error
-            task = self._task
-            if task is None or task.done():
-                # It may have died just now, and its scope not have heard of it yet.
-                if task is not None and not task.cancelled() and (died := task.exception()):
-                    raise died
-                raise ConsumerStoppedError("the consumer was stopped before it had an assignment")
-            await self._member.wait_for_change()
-        self._scope.raise_if_failed()
+        await self._task.wait_assigned()
 
     async def leave(self, *, deadline: float, offsets: Offsets) -> Offsets:
         """Stop taking part: commit, and tell the coordinator so that it need not find out.
@@ -270,18 +254,14 @@ class ConsumerMembership:
         """
         member, loop = self._member, self._loop
         self._cluster.remove_listener(self._metadata_changed)
-        self.halt()
-        if self._task is not None:
-            await asyncio.wait({self._task})
+        await self._task.halted()
         await self._commits.stop_auto_commit()
         now = loop.time()
         await self._handover.calls.finish(deadline=now + max(0.0, deadline - now) / 2)
         if member.state in (MemberState.LEAVING, MemberState.LEFT):
             return dict(offsets)
         may_be_known = self._may_be_known
-        left_s = max(0.0, deadline - loop.time())
-        leave_by = deadline - left_s * RETURN_SHARE
-        commit_by = leave_by - min(LEAVE_MAX_S, left_s * LEAVE_SHARE)
+        commit_by, leave_by = ending(loop.time(), deadline)
         member.enter(MemberState.LEAVING)
         # Heartbeats go on meanwhile.
         uncommitted = await self._commits.commit_at_the_end(offsets, deadline=commit_by)
@@ -330,7 +310,6 @@ class ConsumerMembership:
 
     # --- The group task -------------------------------------------------------------------
     async def _run(self) -> Never:
-        self._sits_out = False
         while True:
             if not await self._turn():
                 await self._wait()
@@ -377,7 +356,7 @@ class ConsumerMembership:
 
     def _begin_to_join(self) -> None:
         self._settled_version = -1
-        self._error = None
+        self._task.forget_error()
         self._joining_since = self._loop.time()
         self._is_first_told = self._was_settled = False
         self._beats.forget()
@@ -416,7 +395,7 @@ class ConsumerMembership:
                 self._was_settled = True
                 state.restart_idle(self._loop.time())
             self._settled_version = state.subscription_version
-            self._error = None
+            self._task.forget_error()
             member.notify()
         return False
 
@@ -525,28 +504,12 @@ class ConsumerMembership:
 
     # --- The application is away ----------------------------------------------------------
     def _is_overdue(self) -> bool:
-        if self._member.state not in PRESENT or not self._was_settled:
-            return False
-        return self._state.idle_s(self._loop.time()) >= self._config.max_poll_interval_s
-
-    def _overdue(self) -> str:
-        """Say how long no record was asked for, and what the application is busy with."""
-        idle_s = self._state.idle_s(self._loop.time())
-        busy_with = ", ".join(
-            f"{tp.topic}-{tp.partition} offset {first}"
-            + (f" to {end - 1}" if end - first > 1 else "")
-            for tp, (first, end) in sorted(self._state.being_processed().items())
-        )
-        return (
-            f"no record was asked for in {idle_s:.1f} s, longer than max_poll_interval_ms="
-            f"{self._config.max_poll_interval_ms}"
-            + (f"; handed out last: {busy_with}" if busy_with else "")
-        )
+        return self._member.state in PRESENT and self._was_settled and self._task.is_away
 
     async def _sit_out(self) -> None:
         """Leave while the application is busy with something else, until its next get."""
         state, member = self._state, self._member
-        overdue = self._overdue()
+        overdue = self._task.overdue_text()
         log.warning(
             "group %s: leaving: %s; the consumer joins again when the application is back for "
             "records",
@@ -560,13 +523,7 @@ class ConsumerMembership:
             return
         member.note_reason(Loss.POLL_INTERVAL, overdue)
         await self._withdraw(reason)
-        self._sits_out = True
-        while (
-            is_subscribed(state)
-            and state.idle_s(self._loop.time()) >= self._config.max_poll_interval_s
-        ):
-            await member.wait_for_change()
-        self._sits_out = False
+        await self._task.sit_out()
 
     # --- What is subscribed ---------------------------------------------------------------
     def _wish(self) -> Wish:
@@ -600,7 +557,7 @@ class ConsumerMembership:
         """
         self._lease.look()
         version = self._state.subscription_version
-        if self._sits_out or self._noticed_version != version:
+        if self._task.sits_out or self._noticed_version != version:
             self._noticed_version = version
             self._member.notify()
 
@@ -608,9 +565,4 @@ class ConsumerMembership:
         match_pattern(
             self._state, view, exclude_internal_topics=self._config.exclude_internal_topics
         )
-        self._member.notify()
-
-    def _surface(self, error: KafkaError) -> None:
-        self._error = error
-        self._on_error(error)
         self._member.notify()
