@@ -129,8 +129,9 @@ class Running:
     ) -> tuple[Commits, Membership]:
         # Imported where there is a group: most of it is for nothing else.
         from aiokafka_lite.consumer.commits.commits import Commits
-        from aiokafka_lite.consumer.membership.choice import Surroundings, member_of
+        from aiokafka_lite.consumer.membership.choice import member_of
         from aiokafka_lite.consumer.membership.coordinator import Coordinator
+        from aiokafka_lite.consumer.membership.group_task import Surroundings
 
         config, state = engine.config, engine.state
         coordinator = Coordinator(self.cluster, group_id, state.events)

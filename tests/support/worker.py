@@ -21,6 +21,7 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.classic.member import Member
 from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
 from aiokafka_lite.consumer.membership.protocol import GroupMember, Membership
@@ -86,14 +87,26 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
             rng=rng,
             on_error=self.errors.append,
         )
-        self.membership = self._make_membership(coordinator, rng)
+        self.membership = self._make_membership(
+            Surroundings(
+                self.config,
+                self.state,
+                self.cluster,
+                coordinator,
+                self.commits,
+                self.scope,
+                rng,
+                self.errors.append,
+                self.listener_errors.append,
+            )
+        )
 
     @abstractmethod
     def _make_member(self, group_id: str) -> MemberT:
         """Make the member."""
 
     @abstractmethod
-    def _make_membership(self, coordinator: Coordinator, rng: random.Random) -> MembershipT:
+    def _make_membership(self, around: Surroundings) -> MembershipT:
         """Make its membership."""
 
     @property
@@ -163,19 +176,8 @@ class Worker(GroupWorker[Member, ClassicMembership]):
     def _make_member(self, group_id: str) -> Member:
         return Member(group_id, self.config.group_instance_id)
 
-    def _make_membership(self, coordinator: Coordinator, rng: random.Random) -> ClassicMembership:
-        return ClassicMembership(
-            self.config,
-            self.state,
-            self.cluster,
-            coordinator,
-            self.member,
-            self.commits,
-            scope=self.scope,
-            rng=rng,
-            on_error=self.errors.append,
-            on_listener_error=self.listener_errors.append,
-        )
+    def _make_membership(self, around: Surroundings) -> ClassicMembership:
+        return ClassicMembership(around, self.member)
 
 
 class EpochWorker(GroupWorker[ConsumerMember, ConsumerMembership]):
@@ -184,16 +186,5 @@ class EpochWorker(GroupWorker[ConsumerMember, ConsumerMembership]):
     def _make_member(self, group_id: str) -> ConsumerMember:
         return ConsumerMember(group_id, self.config.group_instance_id)
 
-    def _make_membership(self, coordinator: Coordinator, rng: random.Random) -> ConsumerMembership:
-        return ConsumerMembership(
-            self.config,
-            self.state,
-            self.cluster,
-            coordinator,
-            self.member,
-            self.commits,
-            scope=self.scope,
-            rng=rng,
-            on_error=self.errors.append,
-            on_listener_error=self.listener_errors.append,
-        )
+    def _make_membership(self, around: Surroundings) -> ConsumerMembership:
+        return ConsumerMembership(around, self.member)

@@ -12,21 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import Cluster
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import GroupProtocolChanged
-from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.protocol import (
     GroupMember,
     GroupStatus,
     Identity,
-    LastCommits,
     Membership,
     Offsets,
 )
@@ -185,20 +182,6 @@ class EitherMembership:
 
 
 # --- The choice -------------------------------------------------------------------------------
-class Surroundings(NamedTuple):
-    """What a membership is made of, beside its member."""
-
-    config: ConsumerConfig
-    state: SubscriptionState
-    cluster: Cluster
-    coordinator: Coordinator
-    commits: LastCommits
-    scope: TaskScope
-    rng: random.Random
-    on_error: Callable[[KafkaError], None]
-    on_listener_error: Callable[[Exception], None]
-
-
 MakeMembership = Callable[[Surroundings], Membership]
 
 
@@ -214,19 +197,7 @@ def member_of(config: ConsumerConfig, group_id: str) -> tuple[GroupMember, MakeM
     first = ConsumerMember(group_id, config.group_instance_id)
 
     def make_first(around: Surroundings, fall_back: FallBack | None) -> ConsumerMembership:
-        return ConsumerMembership(
-            around.config,
-            around.state,
-            around.cluster,
-            around.coordinator,
-            first,
-            around.commits,
-            scope=around.scope,
-            rng=around.rng,
-            on_error=around.on_error,
-            on_listener_error=around.on_listener_error,
-            fall_back=fall_back,
-        )
+        return ConsumerMembership(around, first, fall_back=fall_back)
 
     if config.joins_as == "consumer":
         return first, lambda around: make_first(around, None)
@@ -255,18 +226,7 @@ def _classic(config: ConsumerConfig, group_id: str) -> tuple[GroupMember, MakeMe
     member = Member(group_id, config.group_instance_id)
 
     def make(around: Surroundings) -> Membership:
-        return ClassicMembership(
-            around.config,
-            around.state,
-            around.cluster,
-            around.coordinator,
-            member,
-            around.commits,
-            scope=around.scope,
-            rng=around.rng,
-            on_error=around.on_error,
-            on_listener_error=around.on_listener_error,
-        )
+        return ClassicMembership(around, member)
 
     return member, make
 

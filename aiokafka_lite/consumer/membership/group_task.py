@@ -8,15 +8,18 @@ application that asks for no records for too long is waited for, outside the gro
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
 from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client import Cluster
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.membership.protocol import GroupMember
+from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.consumer.membership.protocol import GroupMember, LastCommits
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaError
 
 # Of the time to stop: the part kept for saying so to the group, and the part in which to return.
@@ -25,6 +28,27 @@ RETURN_SHARE: Final = 0.02
 # To say that a member leaves spares the others the session timeout. It is not worth more than a
 # short wait: a coordinator that cannot be reached will not miss this member either.
 LEAVE_MAX_S: Final = 2.0
+
+
+class Surroundings(NamedTuple):
+    """What a membership is made of, beside its member.
+
+    Attributes:
+        commits: Makes the last commits.
+        scope: Supervises its tasks.
+        on_error: Told what keeps the member from joining and will not pass by itself.
+        on_listener_error: Told what the rebalance listener has raised.
+    """
+
+    config: ConsumerConfig
+    state: SubscriptionState
+    cluster: Cluster
+    coordinator: Coordinator
+    commits: LastCommits
+    scope: TaskScope
+    rng: random.Random
+    on_error: Callable[[KafkaError], None]
+    on_listener_error: Callable[[Exception], None]
 
 
 class Ending(NamedTuple):
@@ -47,30 +71,20 @@ class GroupTask:
     """The group task of one membership.
 
     Args:
-        config: Says how long the application may stay away.
-        state: What is subscribed, and when a record was asked for last.
+        around: Of the membership.
         member: Its changes wake whoever waits.
-        scope: Supervises the task.
         is_settled: Whether the assignment answers to the present subscription.
-        on_error: Told what keeps the member from joining and will not pass by itself.
     """
 
     def __init__(
-        self,
-        config: ConsumerConfig,
-        state: SubscriptionState,
-        member: GroupMember,
-        *,
-        scope: TaskScope,
-        is_settled: Callable[[], bool],
-        on_error: Callable[[KafkaError], None],
+        self, around: Surroundings, member: GroupMember, *, is_settled: Callable[[], bool]
     ) -> None:
-        self._config = config
-        self._state = state
+        self._config = around.config
+        self._state = around.state
+        self._scope = around.scope
+        self._on_error = around.on_error
         self._member = member
-        self._scope = scope
         self._is_settled = is_settled
-        self._on_error = on_error
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Never] | None = None
         self._is_halted = False

@@ -11,15 +11,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Set
 
-from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.assignment.observers import Departure
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
-from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import Assigned, ListenerFailed
+from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.listener import ListenerCalls
-from aiokafka_lite.consumer.membership.protocol import AwaitedWork, GroupMember, LastCommits
+from aiokafka_lite.consumer.membership.protocol import AwaitedWork, GroupMember
 from aiokafka_lite.consumer.membership.revocation import Revocation, WhyLost
 from aiokafka_lite.structs import TopicPartition
 
@@ -32,35 +30,21 @@ class Handover:
     """Gives partitions to the application, and takes them from it; only the group task calls it.
 
     Args:
-        config: Says how long to wait, and whether to commit.
-        state: Whose partitions these are.
-        member: As whom they are held.
-        commits: Makes the last commit.
-        scope: Whose tasks the listener's callbacks are.
+        around: Of the membership.
+        member: As whom partitions are held.
         why_lost: Says why what is assigned is others' already; None: it is not.
-        on_listener_error: Told what the listener has raised.
     """
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        state: SubscriptionState,
-        member: GroupMember,
-        commits: LastCommits,
-        *,
-        scope: TaskScope,
-        why_lost: WhyLost,
-        on_listener_error: Callable[[Exception], None],
-    ) -> None:
-        self._config = config
-        self._state = state
+    def __init__(self, around: Surroundings, member: GroupMember, *, why_lost: WhyLost) -> None:
+        self._config, self._state, self._commits = around.config, around.state, around.commits
+        self._on_listener_error = around.on_listener_error
         self._member = member
-        self._commits = commits
         self._why_lost = why_lost
-        self._on_listener_error = on_listener_error
         self._loop = asyncio.get_running_loop()
-        self.calls = ListenerCalls(scope, self._listener_failed)
-        self._revocation = Revocation(config, state, member, commits, self.calls)
+        self.calls = ListenerCalls(around.scope, self._listener_failed)
+        self._revocation = Revocation(
+            around.config, around.state, member, around.commits, self.calls
+        )
         # What is being given back.
         self._going: Partitions = frozenset()
         # What unsubscribe() has left behind, until the listener is told of it.

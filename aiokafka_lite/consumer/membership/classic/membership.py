@@ -9,27 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from aiokafka_lite._compat import Never
-from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import Cluster, ClusterView
+from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.observers import Departure
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.assignment.topics import have_changed, is_subscribed, match_pattern
 from aiokafka_lite.consumer.assignors import RebalanceProtocol
-from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import Assigned
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.member import Interruption, Member, MemberState
 from aiokafka_lite.consumer.membership.classic.rebalance import AssignedPartitions, Rebalance
-from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
-from aiokafka_lite.consumer.membership.group_task import LEAVE_MAX_S, GroupTask, ending
+from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S
+from aiokafka_lite.consumer.membership.group_task import (
+    LEAVE_MAX_S,
+    GroupTask,
+    Surroundings,
+    ending,
+)
 from aiokafka_lite.consumer.membership.handover import Handover
-from aiokafka_lite.consumer.membership.protocol import GroupStatus, LastCommits, Offsets
+from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import FencedInstanceIdError, KafkaError
 from aiokafka_lite.structs import TopicPartition
@@ -45,20 +47,8 @@ class ClassicMembership:
     "listener" for each call of the application's listener.
     """
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        state: SubscriptionState,
-        cluster: Cluster,
-        coordinator: Coordinator,
-        member: Member,
-        commits: LastCommits,
-        *,
-        scope: TaskScope,
-        rng: random.Random,
-        on_error: Callable[[KafkaError], None],
-        on_listener_error: Callable[[Exception], None],
-    ) -> None:
+    def __init__(self, around: Surroundings, member: Member) -> None:
+        config, state, cluster, coordinator, commits, scope, rng, _, _ = around
         self._config = config
         self._state = state
         self._cluster = cluster
@@ -77,23 +67,8 @@ class ClassicMembership:
         )
         self._rebalance = Rebalance(config, cluster, coordinator, member, self._heartbeat)
         self._is_cooperative = self._rebalance.protocol is RebalanceProtocol.COOPERATIVE
-        self._handover = Handover(
-            config,
-            state,
-            member,
-            commits,
-            scope=scope,
-            why_lost=self._why_lost,
-            on_listener_error=on_listener_error,
-        )
-        self._task = GroupTask(
-            config,
-            state,
-            member,
-            scope=scope,
-            is_settled=lambda: self.is_settled,
-            on_error=on_error,
-        )
+        self._handover = Handover(around, member, why_lost=self._why_lost)
+        self._task = GroupTask(around, member, is_settled=lambda: self.is_settled)
         # The subscription that the last rebalance answers to, and that for which the listener
         # has been told as well; -1: there is no assignment.
         self._joined_version = -1

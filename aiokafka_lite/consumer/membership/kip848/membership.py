@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite._compat import Never, timeout_at
-from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import Cluster, ClusterView
+from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.observers import Departure
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.assignment.topics import is_subscribed, match_pattern
-from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
-from aiokafka_lite.consumer.membership.group_task import LEAVE_MAX_S, GroupTask, ending
+from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S
+from aiokafka_lite.consumer.membership.group_task import (
+    LEAVE_MAX_S,
+    GroupTask,
+    Surroundings,
+    ending,
+)
 from aiokafka_lite.consumer.membership.handover import Handover
 from aiokafka_lite.consumer.membership.kip848.beats import Beats, Wish
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
@@ -37,7 +39,7 @@ from aiokafka_lite.consumer.membership.kip848.member import (
 )
 from aiokafka_lite.consumer.membership.kip848.regex import as_re2
 from aiokafka_lite.consumer.membership.kip848.target import Difference, Held, difference
-from aiokafka_lite.consumer.membership.protocol import GroupStatus, LastCommits, Offsets
+from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
 from aiokafka_lite.errors import (
     FencedInstanceIdError,
     KafkaError,
@@ -73,19 +75,12 @@ class ConsumerMembership:
 
     def __init__(
         self,
-        config: ConsumerConfig,
-        state: SubscriptionState,
-        cluster: Cluster,
-        coordinator: Coordinator,
+        around: Surroundings,
         member: ConsumerMember,
-        commits: LastCommits,
         *,
-        scope: TaskScope,
-        rng: random.Random,
-        on_error: Callable[[KafkaError], None],
-        on_listener_error: Callable[[Exception], None],
         fall_back: Callable[[KafkaError], None] | None = None,
     ) -> None:
+        config, state, cluster, coordinator, commits, scope, rng, _, _ = around
         self._config = config
         self._state = state
         self._cluster = cluster
@@ -97,14 +92,7 @@ class ConsumerMembership:
         self._loop = asyncio.get_running_loop()
         self._beats = Beats(config, member)
         self._lease = Lease(config.group_session_s, state.gate)
-        self._task = GroupTask(
-            config,
-            state,
-            member,
-            scope=scope,
-            is_settled=lambda: self.is_settled,
-            on_error=on_error,
-        )
+        self._task = GroupTask(around, member, is_settled=lambda: self.is_settled)
         self._heartbeat = Heartbeat(
             config,
             member,
@@ -119,15 +107,7 @@ class ConsumerMembership:
             on_refused_regex=self._match_here,
             fall_back=fall_back,
         )
-        self._handover = Handover(
-            config,
-            state,
-            member,
-            commits,
-            scope=scope,
-            why_lost=self._why_lost,
-            on_listener_error=on_listener_error,
-        )
+        self._handover = Handover(around, member, why_lost=self._why_lost)
         self._beating: asyncio.Task[Never] | None = None
         # What it has taken and not given back yet: what the group is told that it owns.
         self._held: dict[PartitionId, TopicPartition] = {}
