@@ -11,6 +11,8 @@ PACKAGE = Path(__file__).parent.parent / "aiokafka_lite"
 # Names that stand twice, each with the reason why it may.
 ALLOWED = {
     "Columns": "an interface, and the plain Python that implements it beside the compiled one",
+    "Heartbeat": "the task of that name, for the classic protocol and for KIP-848",
+    "MemberState": "each of the two protocols has its own states",
     "Node": "exported by `aiokafka_lite.broker`; the client's own is not exported",
 }
 

@@ -38,7 +38,7 @@ from aiokafka_lite.consumer.membership.kip848.member import (
     PartitionId,
 )
 from aiokafka_lite.consumer.membership.kip848.regex import as_re2
-from aiokafka_lite.consumer.membership.kip848.target import Difference, Held, difference
+from aiokafka_lite.consumer.membership.kip848.target import Held, Reconciliation, difference
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
 from aiokafka_lite.errors import (
     FencedInstanceIdError,
@@ -379,7 +379,7 @@ class ConsumerMembership:
             member.notify()
         return False
 
-    def _hand_out(self, wish: Wish, step: Difference) -> None:
+    def _hand_out(self, wish: Wish, step: Reconciliation) -> None:
         """Hand out what is held and stays: the listener knows of it.
 
         It may also have been unsubscribed for a moment, and be subscribed again.
@@ -405,7 +405,7 @@ class ConsumerMembership:
             )
         )
 
-    def _note_unknown(self, step: Difference) -> None:
+    def _note_unknown(self, step: Reconciliation) -> None:
         if not step.unknown:
             self._unknown_since = None
         elif self._unknown_since is None:

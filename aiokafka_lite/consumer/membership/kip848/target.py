@@ -16,7 +16,7 @@ from aiokafka_lite.structs import TopicPartition
 Held = Mapping[PartitionId, TopicPartition]
 
 
-class Difference(NamedTuple):
+class Reconciliation(NamedTuple):
     """What a member has to do to hold what it was given.
 
     Attributes:
@@ -35,7 +35,7 @@ class Difference(NamedTuple):
         return not (self.to_revoke or self.to_assign or self.unknown)
 
 
-def difference(target: Target | None, held: Held, names: Mapping[bytes, str]) -> Difference:
+def difference(target: Target | None, held: Held, names: Mapping[bytes, str]) -> Reconciliation:
     """Compare what a member was given with what it holds.
 
     Args:
@@ -45,7 +45,7 @@ def difference(target: Target | None, held: Held, names: Mapping[bytes, str]) ->
         names: Topics' names by their ids.
     """
     if target is None:
-        return Difference({}, {}, frozenset())
+        return Reconciliation({}, {}, frozenset())
     to_revoke = {each: tp for each, tp in held.items() if each not in target}
     held_by_name = set(held.values())
     to_assign: dict[PartitionId, TopicPartition] = {}
@@ -58,4 +58,4 @@ def difference(target: Target | None, held: Held, names: Mapping[bytes, str]) ->
         # A topic that was made anew: what is held under its former id goes first.
         if tp not in held_by_name:
             to_assign[each] = tp
-    return Difference(to_revoke, to_assign, frozenset(unknown))
+    return Reconciliation(to_revoke, to_assign, frozenset(unknown))
