@@ -14,6 +14,7 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.events.kinds import Revoked, WorkAwaited
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.one_record_each import WAYS
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.rows import rows
 from tests.support.waiting import until
@@ -82,7 +83,7 @@ class Reader:
             await asyncio.sleep(WORK_S)
             self._handled[value] += 1
             self.count += 1
-        if not self.consumer._config.enable_auto_commit and values:
+        if not inside.config(self.consumer).enable_auto_commit and values:
             await self.consumer.commit()
 
     async def leave(self) -> None:
