@@ -197,10 +197,11 @@ class Rebalance:
         self, topics: frozenset[str], owned: Collection[TopicPartition], reason: str
     ) -> JoinGroupRequest:
         member, config = self._member, self._config
-        held_as = member.assigned_as
-        belongings = Belongings(
-            owned, NO_GENERATION if held_as is None else held_as.generation, config.client_rack
-        )
+        # Who keeps nothing says no generation: a follower that joins again with nothing new is
+        # answered with what it has, and nobody else has to join.
+        held_as = member.assigned_as if self.protocol is RebalanceProtocol.COOPERATIVE else None
+        generation = NO_GENERATION if held_as is None else held_as.generation
+        belongings = Belongings(owned, generation, config.client_rack)
         return JoinGroupRequest(
             group_id=member.group_id,
             session_timeout_ms=round(config.session_timeout_s * 1000),
