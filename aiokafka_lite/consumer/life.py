@@ -37,6 +37,7 @@ from aiokafka_lite._compat import timeout, timeout_at
 from aiokafka_lite._event import Event
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.decode import AnyDelivery
@@ -345,6 +346,8 @@ class Engine:
         try:
             await self._end_parts(self._loop.time(), {})
         finally:
+            if is_subscribed(self.state):  # the next start is another member's
+                self.state.change(self.state.assignment, ())
             if self.life.stage is Stage.UNDOING:
                 self._enter(Stage.NEW)
 

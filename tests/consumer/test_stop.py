@@ -17,6 +17,7 @@ from aiokafka_lite.broker.faults import Rule
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.broker.writing import NewRecord
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.conftest import LONG
@@ -189,6 +190,48 @@ async def test_a_start_right_after_a_cancelled_one_waits_until_that_is_undone(
         assert first.cancelled()
     await second
     assert (await consumer.getone()).offset == 0
+    await consumer.stop()
+
+
+class HangingOnce(Calls):
+    """Does not return from its first `on_partitions_assigned`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_called = asyncio.Event()
+
+    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        await super().on_partitions_assigned(assigned)
+        if not self.is_called.is_set():
+            self.is_called.set()
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"group_protocol": "classic"},
+        {"partition_assignment_strategy": (CooperativeStickyPartitionAssignor,)},
+        {"group_protocol": "consumer"},
+    ],
+    ids=["eager", "cooperative", "consumer"],
+)
+async def test_a_start_after_one_cancelled_in_the_listener_begins_with_nothing_assigned(
+    broker: Broker, settings: dict[str, object]
+) -> None:
+    listener = HangingOnce()
+    consumer = consumer_of(broker.bootstrap_servers, group_id=unique("g"), **settings)
+    consumer.subscribe(["t"], listener=listener)
+    first = asyncio.ensure_future(consumer.start())
+    await listener.is_called.wait()
+    assert consumer.assignment() == {TP}
+    first.cancel()
+    await asyncio.wait([first])
+    assert consumer.assignment() == set()
+    async with timeout(GRACE_S):
+        await consumer.start()
+        assert (await consumer.getone()).offset == 0
+    assert [call for call in listener.calls if call[1]] == [("assigned", {TP}), ("assigned", {TP})]
     await consumer.stop()
 
 
