@@ -18,6 +18,7 @@ import time
 from collections import Counter
 
 from tests.model.course import Outcome, run_round
+from tests.model.habits import PROTOCOLS
 
 SHOW_EVERY_S = 10.0
 
@@ -49,7 +50,7 @@ def main() -> int:
         )
         if outcome.violations:
             failed.update({each.rule for each in outcome.violations[:1]})
-            report(outcome, seed, arguments.broker, arguments.lines)
+            report(outcome, seed, arguments)
             if not arguments.keep_going:
                 return 1
         if time.monotonic() - shown > SHOW_EVERY_S:
@@ -62,15 +63,17 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def report(outcome: Outcome, seed: int, broker: str, lines: int) -> None:
+def report(outcome: Outcome, seed: int, arguments: argparse.Namespace) -> None:
     """Print what was not kept, what went before, and how to see it again."""
     print(f"seed {seed}: {len(outcome.violations)} violations")
     violations = sorted(outcome.violations, key=lambda each: each.order)
     for violation in violations[:20]:
         print(f"  {violation.order:g} {violation}")
-    if lines:
-        print("\n".join(outcome.ledger.excerpt(violations[0], lines)))
-    print(f"again: python -m tests.model --broker {broker} --seed {seed} --rounds 1", flush=True)
+    if arguments.lines:
+        print("\n".join(outcome.ledger.excerpt(violations[0], arguments.lines)))
+    again = f"--broker {arguments.broker} --seed {seed} --rounds 1"
+    protocols = " ".join(arguments.protocols)
+    print(f"again: python -m tests.model {again} --protocols {protocols}", flush=True)
 
 
 def _arguments() -> argparse.Namespace:
@@ -86,7 +89,7 @@ def _arguments() -> argparse.Namespace:
     add(
         "--protocols",
         nargs="*",
-        choices=("classic", "consumer", "auto"),
+        choices=PROTOCOLS,
         default=("classic",),
         help="by which groups are joined; each member draws one",
     )

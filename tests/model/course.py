@@ -20,7 +20,7 @@ from aiokafka_lite.consumer import consumer as consumer_module
 from aiokafka_lite.structs import TopicPartition
 from tests.model.actions import ACTIONS
 from tests.model.clusters import EmbeddedCluster, ModelCluster, RealCluster, embedded, real
-from tests.model.habits import ASSIGNORS, Habits, draw
+from tests.model.habits import Habits, draw, draw_assignors
 from tests.model.ledger import Crashed, Ledger, Note, Violation
 from tests.model.listener import make_listener
 from tests.model.liveness import Liveness
@@ -141,8 +141,7 @@ class Course:
         if isinstance(cluster, RealCluster):
             await cluster.watch_commits(self._groups)
         self._assignors = {
-            group: tuple(rng.sample(ASSIGNORS, rng.randint(1, len(ASSIGNORS))))
-            for group in self._groups
+            group: draw_assignors(rng, self._plan.protocols) for group in self._groups
         }
         self._lively = Liveness(
             cluster,
@@ -177,7 +176,8 @@ class Course:
     def _draw_protocol(self, rng: random.Random) -> str:
         protocols = self._plan.protocols
         # Without a draw where there is one: courses stay what they were.
-        return protocols[0] if len(protocols) == 1 else rng.choice(protocols)
+        drawn = protocols[0] if len(protocols) == 1 else rng.choice(protocols)
+        return "classic" if drawn == "cooperative" else drawn
 
     def _join(self, group: str, change: Callable[[Habits], Habits] | None = None) -> Member:
         rng = self._rng

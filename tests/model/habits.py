@@ -10,8 +10,10 @@ from typing import Final
 from aiokafka_lite.consumer.assignors import (
     AbstractPartitionAssignor,
     RangePartitionAssignor,
+    RebalanceProtocol,
     RoundRobinPartitionAssignor,
 )
+from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
 
 ASSIGNORS: Final[tuple[type[AbstractPartitionAssignor], ...]] = (
@@ -19,6 +21,9 @@ ASSIGNORS: Final[tuple[type[AbstractPartitionAssignor], ...]] = (
     RoundRobinPartitionAssignor,
     StickyPartitionAssignor,
 )
+PROTOCOLS: Final = ("classic", "cooperative", "consumer", "auto")
+"""How groups are joined; "classic" is eager, "cooperative" the classic protocol by KIP-429."""
+
 WAYS: Final = ("getmany", "poll", "getone", "async for")
 LISTENERS: Final = ("none", "none", "plain", "async", "slow", "raising", "acting", "acting")
 
@@ -86,6 +91,13 @@ class Habits:
     ending: str
     works_last: bool
 
+    @property
+    def is_eager(self) -> bool:
+        """Whether each rebalance takes all partitions away and gives them anew."""
+        return self.protocol == "classic" and any(
+            RebalanceProtocol.COOPERATIVE not in each.rebalance_protocols for each in self.assignors
+        )
+
     def settings(self) -> dict[str, object]:
         """Return the consumer's arguments."""
         return {
@@ -113,6 +125,24 @@ class Habits:
     def text(self) -> str:
         parts = [f"{name}={value}" for name, value in vars(self).items() if name != "assignors"]
         return " ".join([*parts, *(assignor.__name__ for assignor in self.assignors)])
+
+
+def draw_assignors(
+    rng: random.Random, protocols: Collection[str]
+) -> tuple[type[AbstractPartitionAssignor], ...]:
+    """Draw what members of a group know, if they join by the classic protocol.
+
+    Each knows all of it or only the first. So in a group that goes over from eager to cooperative
+    the first rolling restart is under way where the cooperative one comes second, and the second
+    where it comes first.
+    """
+    known = tuple(rng.sample(ASSIGNORS, rng.randint(1, len(ASSIGNORS))))
+    if "cooperative" not in protocols:
+        return known
+    cooperative = (CooperativeStickyPartitionAssignor,)
+    if "classic" not in protocols:
+        return cooperative
+    return rng.choice((known, cooperative, cooperative + known, known[:1] + cooperative))
 
 
 SMALL_MEMORY: Final = "small memory"

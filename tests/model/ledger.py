@@ -67,6 +67,7 @@ class Joined(Entry):
     """A member begins, with these settings."""
 
     settings: str
+    is_eager: bool
 
 
 @dataclass(slots=True, kw_only=True)

@@ -19,8 +19,13 @@ from aiokafka_lite.consumer.events.stream import EventSubscription
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     FencedInstanceIdError,
+    FencedMemberEpochError,
+    IllegalGenerationError,
     IllegalStateError,
     KafkaError,
+    RebalanceInProgressError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
 )
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.model.habits import CALM, WILD, Habits
@@ -50,6 +55,16 @@ TAKEN_AWAY_S: Final = 3.0
 START_S: Final = 40.0
 STOP_S: Final = 10.0
 TOLD_EVERY_S: Final = 0.5
+
+
+# What the coordinator says of a member's epoch or generation: a `CommitFailedError` at most.
+EPOCH_ERRORS: Final = (
+    FencedMemberEpochError,
+    IllegalGenerationError,
+    RebalanceInProgressError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+)
 
 
 class Boom(Exception):
@@ -251,6 +266,9 @@ class Member:
         self.standing.calls.append(call)
         try:
             return await awaitable
+        except EPOCH_ERRORS as error:
+            self.violate("an epoch error reaches the application", f"{name}: {error!r}")
+            raise
         finally:
             self.standing.calls.remove(call)
 
@@ -276,7 +294,7 @@ class Member:
             **habits.settings(),  # type: ignore[arg-type]
         )
         self._subscription = self.consumer.events(max_buffered=100_000)
-        self._write(Joined(settings=habits.text()))
+        self._write(Joined(settings=habits.text(), is_eager=habits.is_eager))
         self.subscribe(habits.topics)
         beside = [asyncio.ensure_future(self._watch()), asyncio.ensure_future(self._tell())]
         try:

@@ -47,6 +47,9 @@ from tests.model.ledger import (
 from tests.model.tracks import Intervals, Track
 
 GroupPartition = tuple[str, TopicPartition]
+# Of a group: how often it was made anew, and the generation since.
+Generation = tuple[int, int]
+NOT_BEGUN: Final[Generation] = (0, -1)
 # Records one by one between two looks at a clock in virtual time, and how long they may take there.
 UNLOOKED: Final = 64
 UNLOOKED_S: Final = 0.001
@@ -59,7 +62,7 @@ class _Member:
     """What the ledger has said of one member so far."""
 
     group: str
-    generation: int = -1
+    generation: Generation = NOT_BEGUN
     epoch: int = 0
     tracks: dict[TopicPartition, Track] = field(default_factory=dict)
     before: dict[TopicPartition, Track] = field(default_factory=dict)
@@ -99,8 +102,9 @@ class Verdict:
         self.commits: dict[GroupPartition, list[Committed]] = defaultdict(list)
         self.finished: dict[GroupPartition, Intervals] = defaultdict(Intervals)
         # The newest generation in which something was handed out, by whom, and when.
-        self._newest: dict[GroupPartition, tuple[int, str, float]] = {}
-        self._holders: dict[tuple[str, TopicPartition, int], str] = {}
+        self._newest: dict[GroupPartition, tuple[Generation, str, float]] = {}
+        self._holders: dict[tuple[str, TopicPartition, Generation], str] = {}
+        self._generations: dict[str, Generation] = {}
         self._owners: dict[GroupPartition, list[tuple[float, str]]] = defaultdict(list)
         # When a hand-out to a member ended at an offset last.
         self._ended: dict[tuple[str, TopicPartition, int], float] = {}
@@ -130,15 +134,18 @@ class Verdict:
         raise AssertionError(f"an entry that nobody judges: {entry}")
 
     @_read.register(Note)
-    @_read.register(Crashed)
     @_read.register(Stopping)
     def _(self, entry: Entry) -> None:
         pass
 
     @_read.register
+    def _(self, entry: Crashed) -> None:
+        if entry.who in self._members:
+            self._members[entry.who].is_open = False
+
+    @_read.register
     def _(self, entry: Joined) -> None:
-        is_eager = "protocol=classic" in entry.settings
-        self._members[entry.who] = _Member(entry.group, is_eager=is_eager)
+        self._members[entry.who] = _Member(entry.group, is_eager=entry.is_eager)
 
     @_read.register
     def _(self, entry: Blocked) -> None:
@@ -153,7 +160,7 @@ class Verdict:
     def _(self, entry: Assigned) -> None:
         member = self._members[entry.who]
         member.epoch += 1
-        member.generation = entry.generation
+        member.generation = self._in_course(entry)
         member.kept = set(entry.tps & member.tracks.keys()) - member.closed
         if not member.is_eager:
             member.paused -= member.closed
@@ -180,13 +187,28 @@ class Verdict:
                 else:
                     self._skip(entry.group, tp, None, sought.target)
             self._owners[entry.group, tp].append((entry.order, entry.who))
-            place = (entry.group, tp, entry.generation)
+            place = (entry.group, tp, member.generation)
             holder = self._holders.setdefault(place, entry.who)
             if holder != entry.who and not self._is_same_instance(holder, entry.who):
                 words = f"{holder} has it in generation {entry.generation}, too"
                 self._violate("two have one partition", entry, words, tp)
         member.sought_between.clear()
         member.sought_last.clear()
+
+    def _in_course(self, entry: Assigned) -> Generation:
+        """Return a generation so that later ones of a group are greater.
+
+        A group that all have left may be made anew by the next member, with another protocol: it
+        counts from the beginning again.
+        """
+        course, newest = self._generations.get(entry.group, (0, -1))
+        others = [m for who, m in self._members.items() if who != entry.who]
+        if entry.generation < newest and not any(
+            each.is_open for each in others if each.group == entry.group
+        ):
+            course, newest = course + 1, -1
+        self._generations[entry.group] = course, max(newest, entry.generation)
+        return course, entry.generation
 
     def _is_same_instance(self, one: str, other: str) -> bool:
         return one.partition("@")[2] == other.partition("@")[2] != ""
@@ -243,7 +265,7 @@ class Verdict:
     def _check_owner(self, entry: Handed, member: _Member) -> None:
         """Nobody has begun in this one's place; it may be unaware of that in trouble only."""
         place = entry.group, entry.tp
-        generation, who, at = self._newest.get(place, (-1, "", 0.0))
+        generation, who, at = self._newest.get(place, (NOT_BEGUN, "", 0.0))
         if generation <= member.generation:
             self._newest[place] = member.generation, entry.who, entry.at
         elif (
@@ -254,7 +276,7 @@ class Verdict:
         ):
             words = (
                 f"{entry.first} to {entry.next - 1} by {entry.who} of generation "
-                f"{member.generation}, after {who} of generation {generation} had some"
+                f"{member.generation[1]}, after {who} of generation {generation[1]} had some"
             )
             self._violate("handed out in another's place", entry, words, entry.tp)
 
