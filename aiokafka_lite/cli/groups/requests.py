@@ -102,7 +102,8 @@ def describe(
         pass  # a broker that has none of them
     else:
         for group in response.groups:
-            if group.error_code == GroupIdNotFound.errno:
+            # The second is what Kafka 3.9 says of any group: the protocol is switched off there.
+            if group.error_code in (GroupIdNotFound.errno, UnsupportedVersionError.errno):
                 continue
             _raise_for(group.group_id, group.error_code, group.error_message)
             found[group.group_id] = _of_consumer(group)

@@ -13,7 +13,11 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
+from aiokafka_lite.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    UnsupportedVersionError,
+)
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
@@ -135,6 +139,23 @@ async def test_group_of_the_newer_protocol_is_seen_too(
     rows = (await cli("lag", group, "--json", *where)).objects
     assert [(row["partition"], row["end"]) for row in rows] == [(0, 5), (1, 3)]
     assert {row["member"] for row in rows} == {"AAAAAAAAAAAAAAAAAAAAAQ"}
+
+
+async def test_groups_are_seen_where_brokers_have_the_newer_protocol_switched_off(
+    cli: Running,
+) -> None:
+    async with Broker() as broker:
+        kafka, where = (
+            KafkaHandle("embedded", broker.bootstrap_servers),
+            ["-b", broker.bootstrap_servers],
+        )
+        broker.create_topic("t")
+        broker.on("ConsumerGroupDescribe").fail(UnsupportedVersionError, times=None)
+        async with member(kafka, "t", "g"):
+            (row,) = (await cli("groups", "--json", *where)).objects
+            (lag,) = (await cli("lag", "g", "--json", *where)).objects
+    assert (row["state"], row["type"], row["members"]) == ("Stable", "classic", 1)
+    assert lag["client"] == "the-client"
 
 
 async def test_missing_group_is_named_with_the_one_that_may_be_meant(
