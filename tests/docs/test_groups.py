@@ -1,0 +1,232 @@
+"""What docs/groups.md says of groups is so: defaults, states, words, and what its programs do."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import inspect
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from aiokafka_lite import (
+    AIOKafkaConsumer,
+    ConsumerRebalanceListener,
+    CooperativeStickyPartitionAssignor,
+    TopicPartition,
+)
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.config import MIGRATION_POLICIES
+from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.membership.classic.member import MemberState as ClassicState
+from aiokafka_lite.consumer.membership.classic.rebalance import common_protocol, own_assignors
+from aiokafka_lite.consumer.membership.kip848.beats import UNSETTLED_FOR_S, UNSETTLED_S
+from aiokafka_lite.consumer.membership.kip848.member import MemberState as ConsumerState
+from aiokafka_lite.errors import UnsupportedVersionError
+from aiokafka_lite.events import EVENT_CLASSES
+from tests.docs.test_terminal import commands_in, understood
+from tests.support.rows import tps
+from tests.support.waiting import until
+
+PAGE = (Path(__file__).parents[2] / "docs" / "groups.md").read_text("utf-8")
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.M)
+QUOTES = [each.replace("\n> ", " ") for each in re.findall(r"^> ((?:.*\n)+?)$", PAGE, re.M)]
+BOTH = ["classic", "consumer"]
+
+
+def from_page(name: str) -> object:
+    """What a snippet of the page calls by a name."""
+    pattern = rf"^(?:async )?\w+ {name}\b|^{name} ="
+    (code,) = (each for each in SNIPPETS if re.search(pattern, each, re.M))
+    names: dict[str, object] = {}
+    exec(code, names)  # noqa: S102 -- the page's own example
+    return names[name]
+
+
+def section(title: str) -> str:
+    """What the page says under a title."""
+    return re.split(r"^#+ ", PAGE.partition(f"# {title}\n")[2], flags=re.M)[0]
+
+
+# --- What is stated ----------------------------------------------------------------------------
+def test_defaults_are_as_stated() -> None:
+    config, text = ConsumerConfig(), " ".join(PAGE.split())
+    (strategy,) = config.partition_assignment_strategy
+    assert f'`group_protocol` is `"{config.group_protocol}"`' in text
+    assert f"`partition_assignment_strategy` is `({strategy.__name__},)`" in text
+    assert f"the other defaults is {config.rebalance_hold_s:g} s" in text
+    assert f"it is {config.rebalance_timeout_s:g} s by default" in text
+    assert f"`session_timeout_ms` ({config.session_timeout_s:g} s by default)" in text
+    assert "(45 s by default) in KIP-848" in text
+    assert config.group_session_s == 45
+    assert f"each `heartbeat_interval_ms` ({config.heartbeat_interval_s:g} s)" in text
+    assert f"| settled | {config.group_heartbeat_interval_s:g} s," in PAGE
+    assert f"in the last {UNSETTLED_FOR_S:g} s | {UNSETTLED_S:g} s |" in PAGE
+
+
+def test_settings_and_events_that_are_named_exist() -> None:
+    arguments = inspect.signature(AIOKafkaConsumer).parameters
+    table = section("Settings that are the broker's in KIP-848")
+    named = re.findall(r"`(\w+_\w+)`", " ".join(re.findall(r"^\| (.*?) \|", table, re.M)))
+    assert len(named) > 8
+    assert [name for name in named if name not in arguments] == []
+    (row,) = re.findall(r"^\| `events\(\)` \| (.*) \|$", PAGE, re.M)
+    assert set(re.findall(r"`(\w+)`", row)) <= {each.name for each in EVENT_CLASSES}
+
+
+def test_table_has_every_state_of_both_protocols() -> None:
+    lines = re.findall(r"^\|( `[A-Z]+`.*)\|$", PAGE, re.M)
+    rows = [[cell.strip() for cell in line.split("|")] for line in lines]
+    states = [(name, row) for row in rows for name in re.findall(r"`([A-Z]+)`", row[0])]
+    by_protocol: list[tuple[type[enum.Enum], int]] = [(ClassicState, 1), (ConsumerState, 2)]
+    for kind, column in by_protocol:
+        told = {name for name, row in states if row[column]}
+        assert told - {"FENCED", "REFUSED"} == set(kind.__members__) - {"FENCED", "REFUSED"}
+    assert {"FENCED", "REFUSED"} <= {name for name, _ in states}
+
+
+def test_table_has_every_policy() -> None:
+    table = section("From classic to KIP-848, and back")
+    assert set(re.findall(r"^\| `(\w+)`", table, re.M)) == set(MIGRATION_POLICIES)
+
+
+def test_commands_are_understood() -> None:
+    lines = [
+        line for b in re.findall(r"```console\n(.*?)```", PAGE, re.S) for line in commands_in(b)
+    ]
+    assert len(lines) == 3
+    for line in lines:
+        understood(line)
+
+
+def test_the_first_restart_is_eager_and_the_second_cooperative() -> None:
+    lists = [
+        own_assignors(cast("list[type[AbstractPartitionAssignor]]", from_page(name)))
+        for name in ("FIRST", "SECOND")
+    ]
+    assert [common_protocol(each).name for each in lists] == ["EAGER", "COOPERATIVE"]
+    (strategy,) = ConsumerConfig().partition_assignment_strategy
+    assert {type(each) for each in lists[0]} == {strategy, type(lists[1][0])}
+
+
+# --- What its programs do ------------------------------------------------------------------------
+class Storage:
+    """Keeps for each partition who has its table, and counts loads and saves."""
+
+    def __init__(self) -> None:
+        self.owners: dict[TopicPartition, object] = {}
+        self.loads = self.saves = 0
+
+    async def load(self, tp: TopicPartition) -> object:
+        self.loads += 1
+        assert tp not in self.owners, "two members have it"
+        self.owners[tp] = table = object()
+        return table
+
+    async def save(self, tp: TopicPartition, table: object) -> None:
+        self.saves += 1
+        assert self.owners.pop(tp) is table
+
+
+class Tables(ConsumerRebalanceListener):
+    """What the page's listener is to type checkers."""
+
+    of: dict[TopicPartition, object]
+
+    def __init__(self, storage: Storage) -> None: ...
+
+
+@asynccontextmanager
+async def members(
+    broker: Broker, *listeners: ConsumerRebalanceListener | None, **settings: object
+) -> AsyncIterator[list[AIOKafkaConsumer]]:
+    """Members of the group "billing", none of which is started."""
+    async with AsyncExitStack() as stack:
+        made = []
+        for listener in listeners:
+            consumer = AIOKafkaConsumer(
+                bootstrap_servers=broker.bootstrap_servers,
+                group_id="billing",
+                heartbeat_interval_ms=100,
+                auto_offset_reset="earliest",
+                **settings,  # type: ignore[arg-type]
+            )
+            consumer.subscribe(["orders"], listener=listener)
+            stack.push_async_callback(consumer.stop)
+            made.append(consumer)
+        yield made
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker() as broker:
+        broker.create_topic("orders", 4)
+        for number in range(4):
+            for _ in range(10):
+                broker.produce("orders", b"one", partition=number)
+        yield broker
+
+
+@pytest.mark.parametrize(
+    ("settings", "moved"),
+    [
+        ({"group_protocol": "classic"}, 4),
+        ({"partition_assignment_strategy": [CooperativeStickyPartitionAssignor]}, 2),
+        ({"group_protocol": "consumer"}, 2),
+    ],
+    ids=["eager", "cooperative", "kip848"],
+)
+async def test_the_tables_of_a_listener_follow_its_partitions_in_every_protocol(
+    broker: Broker, settings: dict[str, object], moved: int
+) -> None:
+    storage = Storage()
+    make = cast("type[Tables]", from_page("Tables"))
+    listeners = [make(storage), make(storage)]
+    async with members(broker, *listeners, **settings) as (one, two):
+        await one.start()
+        assert listeners[0].of.keys() == tps("orders", 0, 1, 2, 3)
+        await two.start()
+        await until(lambda: len(listeners[1].of) == len(listeners[0].of) == 2)
+        assert one.assignment() == listeners[0].of.keys()
+        assert two.assignment() == listeners[1].of.keys()
+        assert (storage.saves, storage.loads) == (moved, 4 + moved)
+
+
+@pytest.mark.parametrize("protocol", BOTH)
+async def test_event_and_explain_say_for_what_a_rebalance_waits_in_the_words_of_the_page(
+    broker: Broker, protocol: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told, explained = (as_pattern(quote) for quote in QUOTES)
+    tell = cast("Callable[[AIOKafkaConsumer], Awaitable[None]]", from_page("tell_of_waiting"))
+    tp = TopicPartition("orders", 3)  # which moves in both protocols
+    async with members(broker, None, None, group_protocol=protocol) as (one, two):
+        await one.start()
+        telling = asyncio.ensure_future(tell(one))
+        one.pause(*(one.assignment() - {tp}))
+        assert (await one.getmany(timeout_ms=5000)).keys() == {tp}
+        joining = asyncio.ensure_future(two.start())
+        await until(lambda: re.fullmatch(explained, one.explain(tp)))
+        await until(lambda: re.fullmatch(told, capsys.readouterr().out.strip()))
+        await one.getmany(timeout_ms=0)
+        await joining
+        telling.cancel()
+
+
+def as_pattern(quote: str) -> str:
+    """What a text is like that differs from a quote in numbers and the member's state."""
+    text = re.sub(r"\\\(\w+\\\)", r"\\(\\w+\\)", re.escape(quote.strip()))
+    return re.sub(r"\d+", r"\\d+", text)
+
+
+async def test_auto_falls_back_to_the_default_assignor_with_one_refusal(broker: Broker) -> None:
+    broker.on("ConsumerGroupHeartbeat").fail(UnsupportedVersionError, times=None)
+    billing = cast("Callable[[str], AIOKafkaConsumer]", from_page("billing"))
+    async with billing(broker.bootstrap_servers) as consumer:
+        assert consumer.metrics()["group_protocol"] == "classic"
+        assert len(consumer.assignment()) == 4
+    assert len(broker.requests.of("ConsumerGroupHeartbeat")) == 1
