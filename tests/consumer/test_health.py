@@ -270,6 +270,25 @@ async def test_no_partitions_are_ok_and_said(kafka: KafkaHandle) -> None:
         )
 
 
+async def test_a_joiner_that_waits_for_others_is_not_told_that_there_is_nothing_for_it(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    for number in range(2):
+        await kafka.produce(topic, number, [(None, b"v")])
+    settings = {"group_id": unique("group"), "group_protocol": "consumer"}
+    async with reading(kafka, topic, auto_offset_reset="earliest", **settings) as first:
+        handed_out: set[TopicPartition] = set()
+        while len(handed_out) < 2:
+            handed_out |= (await first.getmany(timeout_ms=5000)).keys()
+        async with reading(kafka, topic, **settings) as second:
+            assert not second.assignment()
+            (said,) = (await until_health(second, is_ok)).reasons
+            assert said.endswith(", or they have yet to give it some")
+            await first.getmany(timeout_ms=0)
+            await until(second.assignment)
+
+
 @pytest.mark.parametrize("group_id", [None, "g"])
 async def test_a_subscribed_topic_that_is_gone_is_said_until_it_is_back(
     broker: Broker, group_id: str | None

@@ -282,6 +282,7 @@ def _remarks(engine: Engine, running: Running) -> Iterator[str]:
         yield (
             f"no partition is assigned: group {status.group_id} has as many members as "
             "partitions without this one"
+            + ("" if status.is_eager else ", or they have yet to give it some")
         )
 
 
