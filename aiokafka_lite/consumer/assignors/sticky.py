@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Final, NamedTuple
 
 from aiokafka_lite.consumer.assignors.abstract import (
@@ -131,15 +132,22 @@ def read_claim(user_data: bytes | None) -> Claim:
 class _Audience:
     """The members that subscribe to a set of topics alike, and who of them has least."""
 
-    def __init__(self, members: tuple[str, ...], rank: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        members: tuple[str, ...],
+        rank: Mapping[str, int],
+        untold: Mapping[str, dict[_Audience, None]],
+    ) -> None:
         self.members = frozenset(members)
         self._rank = rank
-        # Entries may be out of date: too low ones are mended when met, and for a load that went
-        # down a new one is pushed.
+        self._untold = untold
+        # Each member has an entry that is at most its load. One that is too low is mended when met;
+        # then it has to be told of the member's next loss.
         self._heap = [(0, rank[member], member) for member in members]
         heapq.heapify(self._heap)
 
-    def load_fell(self, member: str, load: int) -> None:
+    def expect(self, member: str, load: int) -> None:
+        """Take note that a member may have so little."""
         heapq.heappush(self._heap, (load, self._rank[member], member))
 
     def least_loaded(self, loads: Mapping[str, int]) -> str:
@@ -149,15 +157,50 @@ class _Audience:
                 return member
             if load < loads[member]:
                 heapq.heapreplace(self._heap, (loads[member], rank, member))
-            else:  # a newer entry says less
+                self._untold[member][self] = None
+            else:  # another entry says less
                 heapq.heappop(self._heap)
 
 
-class _Held(NamedTuple):
-    """A member's partitions of one audience: had before, and new to it. Dicts keep the order."""
+class _Held:
+    """A member's partitions of one audience: those it had, and those that are new to it."""
 
-    kept: dict[TopicPartition, None]
-    new: dict[TopicPartition, None]
+    def __init__(self) -> None:
+        self.kept: list[TopicPartition] = []
+        # Nobody's before, and of others before: by whom.
+        self._fresh: list[TopicPartition] = []
+        self._moved: dict[str, list[TopicPartition]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.kept or self._fresh or self._moved)
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return chain(self.kept, self._fresh, *self._moved.values())
+
+    def add(self, tp: TopicPartition, owner_before: str | None) -> None:
+        """Add a partition that the member did not have before."""
+        if owner_before is None:
+            self._fresh.append(tp)
+        else:
+            self._moved.setdefault(owner_before, []).append(tp)
+
+    def take_for(self, taker: str) -> TopicPartition:
+        """Take out what comes home to the taker, else what has moved anyway, else the last."""
+        if taker not in self._moved:
+            if self._fresh:
+                return self._fresh.pop()
+            if not self._moved:
+                return self.kept.pop()
+        home = taker if taker in self._moved else next(iter(self._moved))
+        tps = self._moved[home]
+        tp = tps.pop()
+        if not tps:
+            del self._moved[home]
+        return tp
+
+
+Choices = dict[str, list[tuple[int, int, _Audience]]]
+"""For each donor a heap of its audiences, by what their least loaded members have at least."""
 
 
 class _Sharing:
@@ -173,9 +216,13 @@ class _Sharing:
             for topic in set(members[member].subscription):
                 subscribers.setdefault(topic, []).append(member)
         self._loads = dict.fromkeys(self._order, 0)
+        # All audiences expect each member to have so little or less, but for these.
+        self._told = dict.fromkeys(self._order, 0)
+        self._untold: dict[str, dict[_Audience, None]] = {member: {} for member in self._order}
         self._audiences: dict[str, _Audience] = {}
         self._audiences_of: dict[str, list[_Audience]] = {member: [] for member in self._order}
-        self._left: dict[TopicPartition, None] = {}
+        # Of each topic the partitions that nobody has yet. Dicts keep the order.
+        self._left: dict[str, dict[int, None]] = {}
         known: dict[tuple[str, ...], _Audience] = {}
         for topic in sorted(subscribers):
             partitions = cluster.partitions_for_topic(topic)
@@ -184,33 +231,41 @@ class _Sharing:
                 continue
             alike = tuple(subscribers[topic])
             if (audience := known.get(alike)) is None:
-                audience = known[alike] = _Audience(alike, rank)
+                audience = known[alike] = _Audience(alike, rank, self._untold)
                 for member in alike:
                     self._audiences_of[member].append(audience)
             self._audiences[topic] = audience
-            self._left.update(dict.fromkeys(TopicPartition(topic, n) for n in sorted(partitions)))
+            self._left[topic] = dict.fromkeys(sorted(partitions))
         self._held: dict[tuple[str, _Audience], _Held] = {}
         self._owner_before: dict[TopicPartition, str] = {}
 
     def shares(self) -> dict[str, list[TopicPartition]]:
         shares: dict[str, list[TopicPartition]] = {member: [] for member in self._order}
         for (member, _), held in self._held.items():
-            shares[member] += [*held.kept, *held.new]
+            shares[member] += held
         return shares
 
     def keep(self, claims: Mapping[str, Claim]) -> None:
         """Leave with each member what it had and still subscribes to; later generations win."""
         for member in sorted(self._order, key=lambda member: -claims[member].generation):
             for tp in claims[member].partitions:
-                if tp in self._left and member in self._audiences[tp.topic].members:
-                    del self._left[tp]
+                left = self._left.get(tp.topic, {})
+                if tp.partition in left and member in self._audiences[tp.topic].members:
+                    del left[tp.partition]
                     self._owner_before[tp] = member
                     self._give(tp, member)
 
     def give_the_rest(self) -> None:
         """Give what nobody has to those with least, first what few subscribe to."""
-        for tp in sorted(self._left, key=lambda tp: (len(self._audiences[tp.topic].members), tp)):
-            self._give(tp, self._audiences[tp.topic].least_loaded(self._loads))
+
+        def rank(topic: str) -> tuple[int, str]:
+            return (len(self._audiences[topic].members), topic)
+
+        # Topics are sorted, not partitions: no other thread runs while very many are compared.
+        for topic in sorted(self._left, key=rank):
+            audience = self._audiences[topic]
+            for number in self._left[topic]:
+                self._give(TopicPartition(topic, number), audience.least_loaded(self._loads))
         self._left.clear()
 
     def even_out(self) -> None:
@@ -221,50 +276,68 @@ class _Sharing:
         has_moved = True
         while has_moved:
             has_moved = False
+            choices: Choices = {}
             donors = [(-self._loads[member], turn) for turn, member in enumerate(self._order)]
             heapq.heapify(donors)
             while donors:
                 donor = self._order[donors[0][1]]
                 if -donors[0][0] != self._loads[donor]:  # it was given something meanwhile
                     heapq.heapreplace(donors, (-self._loads[donor], donors[0][1]))
-                elif self._relieve(donor):
+                elif self._relieve(donor, choices):
                     has_moved = True
                     heapq.heapreplace(donors, (-self._loads[donor], donors[0][1]))
                 else:
                     heapq.heappop(donors)
 
-    def _relieve(self, donor: str) -> bool:
+    def _relieve(self, donor: str, choices: Choices) -> bool:
         """Move one partition of a member to the one with least that may take it, if that helps."""
-        best: tuple[int, str, _Audience] | None = None
-        for audience in self._audiences_of[donor]:
+        if donor not in choices:
+            choices[donor] = [
+                (0, turn, each) for turn, each in enumerate(self._audiences_of[donor])
+            ]
+        audiences = choices[donor]
+        while audiences:
+            expected, turn, audience = audiences[0]
             held = self._held.get((donor, audience))
-            if held is None or not (held.kept or held.new):
+            if not held:
+                heapq.heappop(audiences)
                 continue
             taker = audience.least_loaded(self._loads)
-            if best is None or self._loads[taker] < best[0]:
-                best = (self._loads[taker], taker, audience)
-        if best is None or self._loads[donor] - best[0] < 2:
-            return False
-        _, taker, audience = best
-        held = self._held[donor, audience]
-        tp = self._to_move(held, taker)
-        (held.new if tp in held.new else held.kept).pop(tp)
-        self._loads[donor] -= 1
-        for each in self._audiences_of[donor]:
-            each.load_fell(donor, self._loads[donor])
-        self._give(tp, taker)
-        return True
+            if self._loads[taker] > expected:
+                heapq.heapreplace(audiences, (self._loads[taker], turn, audience))
+                continue
+            if self._loads[donor] - self._loads[taker] < 2:
+                return False
+            tp = held.take_for(taker)
+            self._give(tp, taker)
+            self._lose_one(donor, least=self._loads[taker])
+            return True
+        return False
 
-    def _to_move(self, held: _Held, taker: str) -> TopicPartition:
-        """Choose what goes: what comes home by it, else what has moved anyway, else the last."""
-        if held.new:
-            home = (tp for tp in held.new if self._owner_before.get(tp) == taker)
-            return next(home, next(reversed(held.new)))
-        return next(reversed(held.kept))
+    def _lose_one(self, donor: str, *, least: int) -> None:
+        """Count one partition less, and tell the audiences that do not expect that.
+
+        They are told to expect less than that, not to be told each time.
+        """
+        self._loads[donor] -= 1
+        load, untold = self._loads[donor], self._untold[donor]
+        expected = (load + least) // 2
+        if load < self._told[donor]:
+            untold.update(dict.fromkeys(self._audiences_of[donor]))
+            self._told[donor] = expected
+        else:
+            self._told[donor] = max(self._told[donor], expected)
+        for audience in untold:
+            audience.expect(donor, expected)
+        untold.clear()
 
     def _give(self, tp: TopicPartition, member: str) -> None:
         key = (member, self._audiences[tp.topic])
         if (held := self._held.get(key)) is None:
-            held = self._held[key] = _Held({}, {})
-        (held.kept if self._owner_before.get(tp) == member else held.new)[tp] = None
+            held = self._held[key] = _Held()
+        owner_before = self._owner_before.get(tp)
+        if owner_before == member:
+            held.kept.append(tp)
+        else:
+            held.add(tp, owner_before)
         self._loads[member] += 1

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +24,11 @@ from aiokafka_lite.consumer.assignors import (
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
 )
-from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
+from aiokafka_lite.consumer.assignors.sticky import (
+    Claim,
+    StickyPartitionAssignor,
+    share_out,
+)
 from aiokafka_lite.protocol.codec import decode, decode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
@@ -164,6 +170,36 @@ def test_what_was_moved_for_a_while_comes_home_where_balance_asks_for_it() -> No
     shares = group.rebalance({"a": 4, "b": 4}, {**subscriptions, "m1": ["b"]})
     assert shares["m2"] == {TopicPartition("a", n) for n in range(4)}
     assert is_balanced(shares, {**subscriptions, "m1": ["b"]})
+
+
+def relieved_in_s(counts: Mapping[str, int], subscriptions: Mapping[str, list[str]]) -> float:
+    """Share out what the last member has, and return the processor's time for that."""
+    *_, owner = subscriptions
+    all_there_is = tuple(TopicPartition(topic, n) for topic in counts for n in range(counts[topic]))
+    claims = {**dict.fromkeys(subscriptions, Claim()), owner: Claim(1, all_there_is)}
+    members = {
+        member: ConsumerProtocolMemberMetadata(0, topics)
+        for member, topics in subscriptions.items()
+    }
+    began_s = time.process_time()
+    shares = share_out(Topics(counts), members, claims)
+    took_s = time.process_time() - began_s
+    assert sum(len(tps) for tps in shares.values()) == len(all_there_is)
+    sizes = [len(shares[member]) for member in subscriptions]
+    # All of these groups can be balanced so, from each member to the next.
+    assert all(abs(size - other) <= 1 for size, other in pairwise(sizes))
+    return took_s
+
+
+def test_a_hundred_members_relieve_one_that_has_a_hundred_thousand_within_a_second() -> None:
+    counts = {"a": 100_000}
+    assert relieved_in_s(counts, {f"m{number}": ["a"] for number in range(100)}) < 1
+
+
+def test_members_of_many_tastes_relieve_one_that_has_all_within_two_seconds() -> None:
+    counts = {f"topic-{number:02}": 100 for number in range(100)}
+    prefixes = {f"m{number:02}": list(counts)[: number + 1] for number in range(100)}
+    assert relieved_in_s(counts, prefixes) < 2
 
 
 # --- Claims --------------------------------------------------------------------------------
