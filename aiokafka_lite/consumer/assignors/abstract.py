@@ -145,9 +145,12 @@ class AbstractPartitionAssignor(abc.ABC):
     Attributes:
         rebalance_protocols: The protocols that the rule is good for. A member speaks the newest
             one that all of its assignors are good for.
+        may_assign_in_thread: Whether `assign` uses nothing but its arguments, so that a large
+            group's runs in a thread and does not hold the event loop. Ours may.
     """
 
     rebalance_protocols: frozenset[RebalanceProtocol] = frozenset({RebalanceProtocol.EAGER})
+    may_assign_in_thread: bool = False
 
     @property
     @abc.abstractmethod

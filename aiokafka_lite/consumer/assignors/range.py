@@ -28,6 +28,7 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
 
     name = "range"
     version = 0
+    may_assign_in_thread = True
 
     @classmethod
     def assign(

@@ -27,6 +27,7 @@ class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
 
     name = "roundrobin"
     version = 0
+    may_assign_in_thread = True
 
     @classmethod
     def assign(

@@ -47,6 +47,7 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
 
     name = "sticky"
     version = 0
+    may_assign_in_thread = True
 
     def __init__(self) -> None:
         self._claim = Claim()

@@ -17,17 +17,15 @@ from aiokafka_lite.consumer.assignors import (
     LearnsGeneration,
     RebalanceProtocol,
 )
-from aiokafka_lite.consumer.assignors.abstract import TopicsOfCluster
 from aiokafka_lite.consumer.assignors.blobs import (
     PROTOCOL_TYPE,
     Belongings,
     decode_assignment,
-    decode_subscriptions,
-    encode_assignments,
     encode_subscription,
 )
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
+from aiokafka_lite.consumer.membership.classic.leader import read_members, share_out
 from aiokafka_lite.consumer.membership.classic.member import Member, MemberState
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
@@ -232,14 +230,16 @@ class Rebalance:
         self, assignor: Assignor, joined: JoinGroupResponse
     ) -> tuple[Mapping[str, bytes], Mapping[str, int]]:
         """As the leader, give every member its partitions."""
-        members = decode_subscriptions(joined.members)
+        members = await read_members(joined.members)
         topics = {topic for metadata in members.values() for topic in metadata.subscription}
         view = await self._view_of(topics)
         shared_out = partition_counts(view, topics)
         if joined.skip_assignment:
             # A static leader came back: the members keep what they have (KIP-814).
             return {}, shared_out
-        return encode_assignments(assignor.assign(TopicsOfCluster(view), members)), shared_out
+        count = sum(shared_out.values())
+        blobs = await share_out(assignor, view, members, said=joined.members, partition_count=count)
+        return blobs, shared_out
 
     async def _view_of(self, topics: set[str]) -> ClusterView:
         """Return metadata of all topics of the group, also of those that only others want."""

@@ -1,0 +1,73 @@
+"""Does what the leader of a group does by itself: reads what members said, shares out, answers.
+
+For a large group that takes longer than the event loop should be held for: a tenth of a second for
+a hundred members with a thousand partitions, if they subscribe to different topics. Then a thread
+of the loop's executor does it, and the heartbeat, other consumers and the application go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from aiokafka_lite.client import ClusterView
+from aiokafka_lite.consumer.assignors import Assignor, ConsumerProtocolMemberMetadata
+from aiokafka_lite.consumer.assignors.abstract import TopicsOfCluster
+from aiokafka_lite.consumer.assignors.blobs import decode_subscriptions, encode_assignments
+from aiokafka_lite.protocol.messages.join_group import JoinGroupResponseMember
+
+# About what it takes for each partition that is shared out, and for each byte that members said.
+PARTITION_S: Final = 5e-6
+BYTE_S: Final = 0.5e-6
+# What the loop may be held for: less than a thread that computes holds it for, if it has to.
+ON_LOOP_S: Final = 5e-3
+
+T = TypeVar("T")
+
+
+async def read_members(
+    members: Sequence[JoinGroupResponseMember],
+) -> dict[str, ConsumerProtocolMemberMetadata]:
+    """Decode what the members of a group told their leader, by member id."""
+    return await _done(lambda: decode_subscriptions(members), _reading_s(members))
+
+
+async def share_out(
+    assignor: Assignor,
+    view: ClusterView,
+    members: Mapping[str, ConsumerProtocolMemberMetadata],
+    *,
+    said: Sequence[JoinGroupResponseMember],
+    partition_count: int,
+) -> Mapping[str, bytes]:
+    """Return what each member is given, encoded.
+
+    An assignor that does not say that it may run in a thread runs on the loop: it may be one that
+    was written for aiokafka, which knows no threads.
+
+    Args:
+        assignor: The rule.
+        view: The topics of all members.
+        members: What they said, decoded.
+        said: The same as it came.
+        partition_count: How many partitions are shared out.
+    """
+
+    def work() -> Mapping[str, bytes]:
+        return encode_assignments(assignor.assign(TopicsOfCluster(view), members))
+
+    if not getattr(assignor, "may_assign_in_thread", False):
+        return work()
+    return await _done(work, _reading_s(said) + partition_count * PARTITION_S)
+
+
+def _reading_s(members: Sequence[JoinGroupResponseMember]) -> float:
+    return BYTE_S * sum(len(member.metadata) for member in members)
+
+
+async def _done(work: Callable[[], T], estimate_s: float) -> T:
+    """Do it here, or in a thread if it takes long; cancelling leaves the thread to itself."""
+    if estimate_s <= ON_LOOP_S:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(None, work)

@@ -1,0 +1,246 @@
+"""A leader of a large group: what takes long is done beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer, CooperativeStickyPartitionAssignor
+from aiokafka_lite.client.view import ClusterView, PartitionView, TopicView
+from aiokafka_lite.consumer.assignors import (
+    Assignor,
+    ConsumerProtocolMemberAssignment,
+    ConsumerProtocolMemberMetadata,
+    RangePartitionAssignor,
+)
+from aiokafka_lite.consumer.assignors.abstract import ClusterTopics
+from aiokafka_lite.consumer.assignors.blobs import (
+    Belongings,
+    decode_assignment,
+    encode_subscription,
+)
+from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
+from aiokafka_lite.consumer.membership.classic.leader import read_members, share_out
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+)
+from aiokafka_lite.protocol.schema import Message
+from aiokafka_lite.structs import TopicPartition
+from benchmarks.slice_loop import SliceLoop
+from tests.support.scripted_group import ScriptedBroker
+from tests.support.waiting import until
+
+MEMBERS = 100
+PATIENCE_S = 20.0
+ADDRESS = "127.0.0.1"
+
+
+class Noting(RangePartitionAssignor):
+    """Notes in which thread it assigns, and waits there until it may go on."""
+
+    threads: list[threading.Thread]
+    may_go_on: threading.Event
+
+    @classmethod
+    def assign(
+        cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
+    ) -> dict[str, ConsumerProtocolMemberAssignment]:
+        cls.threads.append(threading.current_thread())
+        assert cls.may_go_on.wait(PATIENCE_S), "the loop did nothing meanwhile"
+        return super().assign(cluster, members)
+
+
+def noting(*, may_assign_in_thread: bool = True, waits: bool = False) -> type[Noting]:
+    """Make an assignor with notes of its own."""
+    may_go_on = threading.Event()
+    if not waits:
+        may_go_on.set()
+    body = {
+        "threads": [],
+        "may_go_on": may_go_on,
+        "may_assign_in_thread": may_assign_in_thread,
+    }
+    return type("OwnNoting", (Noting,), body)
+
+
+def leads_a_crowd(broker: ScriptedBroker) -> None:
+    """Make the next member that joins the leader of a hundred, all alike."""
+
+    def answer(request: Message) -> JoinGroupResponse:
+        assert isinstance(request, JoinGroupRequest)
+        response = broker.on_JoinGroupRequest(request)
+        others = [
+            JoinGroupResponseMember(
+                member_id=f"other-{number}", metadata=request.protocols[0].metadata
+            )
+            for number in range(MEMBERS - 1)
+        ]
+        response.members = [*response.members, *others]
+        return response
+
+    # The first answer to a member without an id only names it.
+    broker.script(JoinGroupRequest, broker.usual, answer)
+
+
+def member_of(broker: ScriptedBroker, assignor: type[Noting]) -> AIOKafkaConsumer:
+    return AIOKafkaConsumer(
+        "t",
+        bootstrap_servers=f"{ADDRESS}:{broker.port}",
+        group_id="g",
+        group_protocol="classic",
+        partition_assignment_strategy=(assignor,),
+        heartbeat_interval_ms=20,
+        enable_auto_commit=False,
+    )
+
+
+async def test_a_leader_sends_heartbeats_while_it_shares_out() -> None:
+    assignor = noting(waits=True)
+    heard: list[Message] = []
+
+    def beat(request: Message) -> HeartbeatResponse:
+        heard.append(request)
+        if len(heard) == 3:
+            assignor.may_go_on.set()
+        return HeartbeatResponse()
+
+    async with ScriptedBroker({"t": 2_000}) as broker:
+        leads_a_crowd(broker)
+        broker.script(HeartbeatRequest, beat, beat, beat)
+        async with member_of(broker, assignor) as consumer:
+            await until(lambda: len(consumer.assignment()) == 2_000 // MEMBERS)
+    assert len(heard) == 3
+
+
+async def test_a_leader_may_stop_while_it_shares_out() -> None:
+    assignor = noting(waits=True)
+    async with ScriptedBroker({"t": 2_000}) as broker:
+        leads_a_crowd(broker)
+        consumer = member_of(broker, assignor)
+        starting = asyncio.create_task(consumer.start())
+        await until(lambda: bool(assignor.threads))
+        await asyncio.wait_for(consumer.stop(), PATIENCE_S / 2)
+        assert not assignor.may_go_on.is_set()
+        assignor.may_go_on.set()
+        await asyncio.wait({starting})
+        starting.exception()  # whatever start() makes of it
+
+
+@pytest.mark.parametrize(
+    ("partitions", "may_assign_in_thread", "is_on_loop"),
+    [
+        pytest.param(2_000, True, False, id="a large group's in a thread"),
+        pytest.param(2_000, False, True, id="an assignor that knows no threads on the loop"),
+        pytest.param(100, True, True, id="a small group's on the loop"),
+    ],
+)
+async def test_where_a_leader_shares_out(
+    partitions: int, may_assign_in_thread: bool, is_on_loop: bool
+) -> None:
+    assignor = noting(may_assign_in_thread=may_assign_in_thread)
+    async with ScriptedBroker({"t": partitions}) as broker:
+        leads_a_crowd(broker)
+        async with member_of(broker, assignor) as consumer:
+            await until(lambda: bool(consumer.assignment()))
+    (thread,) = assignor.threads
+    assert (thread is threading.current_thread()) is is_on_loop
+
+
+# --- A hundred members with a thousand partitions each ----------------------------------------
+TOPICS = [f"topic-{number:03d}" for number in range(100)]
+PARTITIONS_A_TOPIC = 1_000
+VIEW = ClusterView(
+    topics={
+        topic: TopicView(topic, partitions={n: PartitionView(1) for n in range(PARTITIONS_A_TOPIC)})
+        for topic in TOPICS
+    }
+)
+
+
+class Crowd:
+    """A hundred members that subscribe to topics of their own choice; one gets what is left."""
+
+    def __init__(
+        self, assignor: type[StickyPartitionAssignor | CooperativeStickyPartitionAssignor]
+    ):
+        rng = random.Random(23)
+        self.assignors = {f"member-{number:02d}": assignor() for number in range(MEMBERS)}
+        self.topics = {
+            member: sorted(rng.sample(TOPICS, rng.randint(1, len(TOPICS))))
+            for member in self.assignors
+        }
+        self.topics["member-00"] = TOPICS
+        self.owned: dict[str, Sequence[TopicPartition]] = {}
+
+    @property
+    def leaders(self) -> Assignor:
+        return self.assignors["member-00"]
+
+    def said(self) -> list[JoinGroupResponseMember]:
+        """What they say when they join."""
+        return [
+            JoinGroupResponseMember(
+                member_id=member,
+                metadata=encode_subscription(
+                    assignor.metadata(self.topics[member]),
+                    Belongings(self.owned.get(member, ()), 1),
+                ),
+            )
+            for member, assignor in self.assignors.items()
+        ]
+
+    def take(self, blobs: Mapping[str, bytes]) -> None:
+        """Have each take its share; the last ten are replaced by others."""
+        for number, (member, assignor) in enumerate(tuple(self.assignors.items())):
+            share = decode_assignment(blobs[member], frozenset(TOPICS))
+            if number < MEMBERS - 10:
+                assignor.on_assignment(share)
+                assignor.on_generation_assignment(1)
+                self.owned[member] = share.partitions()
+            else:
+                new = type(assignor)()
+                self.assignors.pop(member)
+                self.assignors[f"new-{number}"] = new
+                self.topics[f"new-{number}"] = self.topics.pop(member)
+
+
+@pytest.mark.parametrize("assignor", [StickyPartitionAssignor, CooperativeStickyPartitionAssignor])
+def test_a_hundred_thousand_partitions_are_shared_out_in_a_second_and_hold_no_loop(
+    assignor: type[StickyPartitionAssignor | CooperativeStickyPartitionAssignor],
+) -> None:
+    crowd = Crowd(assignor)
+
+    async def share(said: Sequence[JoinGroupResponseMember]) -> Mapping[str, bytes]:
+        members = await read_members(said)
+        count = len(TOPICS) * PARTITIONS_A_TOPIC
+        return await share_out(crowd.leaders, VIEW, members, said=said, partition_count=count)
+
+    for has_shares in (False, True):
+        said = crowd.said()
+        loop = SliceLoop()
+        try:
+            began_s = time.process_time()
+            blobs = loop.run_until_complete(share(said))
+            took_s = time.process_time() - began_s
+            loop.run_until_complete(loop.shutdown_default_executor())
+        finally:
+            loop.close()
+        shares = {
+            member: decode_assignment(blob, frozenset(TOPICS)).partitions()
+            for member, blob in blobs.items()
+        }
+        given = [tp for tps in shares.values() for tp in tps]
+        assert len(given) == len(set(given))
+        if not has_shares:  # later some wait, cooperatively, until they were given back
+            assert len(given) == len(TOPICS) * PARTITIONS_A_TOPIC
+        assert loop.longest_slice_ns < 20e6
+        assert took_s < 1
+        crowd.take(blobs)
