@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.assignors.cooperative_sticky import (
         CooperativeStickyPartitionAssignor,
     )
+    from aiokafka_lite.consumer.delivery.batch import Batch
     from aiokafka_lite.errors import ConsumerStoppedError, IllegalOperation
     from aiokafka_lite.structs import (
         ConsumerRecord,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AIOKafkaConsumer",
+    "Batch",
     "ConsumerRebalanceListener",
     "ConsumerRecord",
     "ConsumerStoppedError",
@@ -54,6 +56,7 @@ _HOMES = {
     "AIOKafkaClient": "client",
     "AIOKafkaConsumer": "consumer",
     "AIOKafkaProducer": "producer",
+    "Batch": "consumer.delivery.batch",
     "ConsumerRebalanceListener": "abc",
     "ConsumerRecord": "structs",
     "ConsumerStoppedError": "errors",

@@ -501,6 +501,11 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
         """
         if self.rebalance_hold_ms is not None:
             return self.rebalance_hold_ms / 1000
+        return self.most_hold_s
+
+    @property
+    def most_hold_s(self) -> float:
+        """How long anything may hold up a rebalance, lest the group goes on without this member."""
         most_s = self.rebalance_timeout_s * (1 - HOLD_MARGIN)
         return max(0.0, most_s - self.heartbeat_interval_s)
 
@@ -767,6 +772,19 @@ def _check_commit(value: object) -> OffsetAndMetadata:
 
 
 # --- Limits ------------------------------------------------------------------------------------
+def check_hold(max_hold_ms: object) -> None:
+    """Refuse what is no time in milliseconds to hold up a rebalance for.
+
+    Raises:
+        ValueError: It is not a number, or negative, and not None.
+    """
+    if max_hold_ms is None:
+        return
+    is_number = isinstance(max_hold_ms, (int, float)) and not isinstance(max_hold_ms, bool)
+    if not is_number or not max_hold_ms >= 0:  # type: ignore[operator]  # and not for NaN
+        raise ValueError(f"max_hold_ms is a number, not negative, or None, not {max_hold_ms!r}")
+
+
 def check_max_records(max_records: object, name: str = "max_records") -> None:
     """Refuse a record limit that is not a positive int.
 

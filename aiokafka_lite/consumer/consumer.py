@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, SupportsInd
 from aiokafka_lite._compat import KT, VT, Self, override, timeout_at
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.aiokafka_names import ClientNames, CoordinatorNames, SubscriptionNames
+from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.buffer.decode import lend, make_delivery
@@ -26,6 +27,7 @@ from aiokafka_lite.consumer.config import (
     LATEST_TIMESTAMP,
     NAMED_TUPLES,
     ConsumerConfig,
+    check_hold,
     check_listener,
     check_max_records,
     check_offset,
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 
     from aiokafka_lite.consumer.buffer.chunk import Record
     from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
+    from aiokafka_lite.consumer.delivery.batch import BatchScope
     from aiokafka_lite.consumer.monitoring.health import Health
     from aiokafka_lite.consumer.parts import Running
     from aiokafka_lite.consumer.positions.leader_lookup import FoundOffset
@@ -149,6 +152,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         # What `start` finds: whether somebody has replaced `getone`, and what is around `getmany`.
         self._is_by_getone = False
         self._wrapped_poll: (
+            Callable[..., Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]] | None
+        ) = None
+        self._wrapped_take: (
             Callable[..., Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]] | None
         ) = None
         self._arrow_gets: ArrowGets | None = None
@@ -467,6 +473,83 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         # Deserialised, if it is to be.
         return await self._gets.one(frozenset(wanted))  # type: ignore[return-value]
 
+    def batch(
+        self,
+        max_records: int | None = None,
+        max_hold_ms: float | None = None,
+        *,
+        timeout_ms: float | None = None,
+        max_records_per_partition: int | None = None,
+    ) -> BatchScope[KT, VT]:
+        """Return a block to process records in, which a rebalance waits for.
+
+        ::
+
+            async with consumer.batch(max_records=500, max_hold_ms=20_000) as batch:
+                for record in batch:
+                    await handle(record)
+                await batch.commit()
+
+        The block is entered when there are records, as `poll` returns. Its end says that they are
+        processed: then auto-commit may commit them, and a rebalance has their partitions. One that
+        wants them sooner waits, for `max_hold_ms` at most; `await batch.revoking` returns when it
+        begins to. Meanwhile a commit inside of the block cannot fail because of it. After that
+        `batch.commit` raises BatchRevokedError, and other members read the records again.
+
+        A block that is left by an exception, or cancelled, has processed nothing, but for what was
+        committed of it: its records are handed out again, to whoever asks next. (Who would rather
+        lose a record than meet it for ever catches the exception inside.) What the application has
+        sought in the block stays. A stop commits nothing of an open batch.
+
+        Several tasks may have batches open: of different partitions, as nothing more is handed out
+        of one in an open batch, by no kind of get. So each partition's records stay in order. A
+        get inside of a block waits for other partitions.
+
+        Args:
+            max_records: How many records it has at most; by default as `poll`.
+            max_hold_ms: How long a rebalance waits for the block. None: as long as for other work
+                (`rebalance_hold_ms`). Never so long that the group would go on without this member:
+                that is four fifths of the rebalance timeout, less an interval of heartbeats.
+            timeout_ms: How long to wait for the first record; None waits until there is one. When
+                the time is up, the batch is empty.
+            max_records_per_partition: How many may be of one partition; by default as `poll`.
+
+        Raises:
+            ValueError: A limit is not a positive int, or `max_hold_ms` is negative.
+            WrongLoopError: Another loop runs, or this is another thread.
+            ForkedError: It was made in another process.
+        """
+        # Imported where it is used: most consumers have no use for it.
+        from aiokafka_lite.consumer.delivery.batch import BatchScope
+
+        self._engine.owner.check()
+        check_max_records(max_records)
+        check_max_records(max_records_per_partition, "max_records_per_partition")
+        check_hold(max_hold_ms)
+
+        async def take(batch: OpenBatch) -> dict[TopicPartition, list[ConsumerRecord[KT, VT]]]:
+            return await (self._wrapped_take or self._take_batch)(
+                batch=batch,
+                timeout_ms=timeout_ms,
+                max_records=max_records,
+                max_records_per_partition=max_records_per_partition,
+            )
+
+        hold_s = None if max_hold_ms is None else max_hold_ms / 1000
+        return BatchScope(self._state, take, self.commit, hold_s)
+
+    async def _take_batch(
+        self,
+        *,
+        batch: OpenBatch,
+        timeout_ms: float | None,
+        max_records: int | None,
+        max_records_per_partition: int | None,
+    ) -> dict[TopicPartition, list[ConsumerRecord[KT, VT]]]:
+        found = await self._poll(timeout_ms, max_records, max_records_per_partition)
+        self._state.open_batch(batch, found)  # before anybody else runs
+        return found
+
     async def poll_arrow(
         self: AIOKafkaConsumer[bytes | None, bytes | None],
         timeout_ms: float | None = None,
@@ -551,6 +634,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Look what others have wrapped around the gets."""
         wrap_as_aiokafkas(self, AIOKafkaConsumer, _ORIGINAL)
         self._wrapped_poll = wrap_as_getmany(self._poll, AIOKafkaConsumer, _ORIGINAL)
+        self._wrapped_take = wrap_as_getmany(self._take_batch, AIOKafkaConsumer, _ORIGINAL)
         self._choose_way()
 
     if TYPE_CHECKING:  # RecordIterator's, which takes what is ready without a frame

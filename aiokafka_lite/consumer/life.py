@@ -402,7 +402,7 @@ class Engine:
         offsets: Offsets = {}
         if self.config.enable_auto_commit and self.config.group_id is not None:
             state = self.state
-            offsets = state.handed_out_offsets() if is_clean else state.processed_offsets()
+            offsets = state.finished_offsets() if is_clean else state.processed_offsets()
         self._enter(Stage.STOPPING)
         try:
             if has_parts:

@@ -16,6 +16,7 @@
     │  RecordTooLargeError, DeserializationError                             a record at .tp .offset
     │  └─ DeserializerUnavailableError
     └─ CommitFailedError, NoOffsetForPartitionError, LogTruncationError …    offsets and groups
+       └─ MaxPollIntervalError, BatchRevokedError
     ConsumerStoppedError, IllegalOperation (plain Exceptions, as in aiokafka)
 
 An error that is tied to one record, or batch, is raised once per get: the position stays on it,

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from aiokafka_lite.errors._base import KafkaError
+
+if TYPE_CHECKING:
+    from aiokafka_lite.structs import TopicPartition
 
 
 # --- The caller's mistakes -----------------------------------------------------------------
@@ -241,6 +246,26 @@ class MaxPollIntervalError(CommitFailedError):
         "process faster, take fewer records a poll with max_poll_records, "
         "or raise max_poll_interval_ms"
     )
+
+
+class BatchRevokedError(CommitFailedError):
+    """A batch has lost partitions before its records were committed: others read them again.
+
+    Its ``max_hold_ms`` was over, or the group went on without this member.
+
+    Attributes:
+        partitions: Those that it has lost; the others are committed.
+    """
+
+    cause = "the batch does not hold its partitions any more"
+    remedy = (
+        "await batch.revoking to be quick when a rebalance waits, raise max_hold_ms, "
+        "rebalance_timeout_ms or session_timeout_ms, or take fewer records"
+    )
+
+    def __init__(self, *args: object, partitions: frozenset[TopicPartition] = frozenset()) -> None:
+        super().__init__(*args)
+        self.partitions = partitions
 
 
 # --- Producers (for programs that import the names) ----------------------------------------

@@ -253,7 +253,8 @@ class Told:
 
     def __init__(self) -> None:
         page = (FOLDER.parent / "services.md").read_text()
-        (example,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.M)
+        examples = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.M)
+        (example,) = (each for each in examples if "web.serve" in each)
         self.lines = asyncio.Queue[str]()
         self.handled = asyncio.Queue[object]()
         self.names: dict[str, object] = {"print": self.lines.put_nowait}

@@ -19,6 +19,7 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer, ConsumerRecord
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
+from tests.support.waiting import eventually
 
 pytest_plugins = ["pytester"]
 
@@ -112,6 +113,23 @@ async def test_the_worker_of_services_handles_records_beside_its_page(
     assert f"watch it at http://127.0.0.1:{port}/" in capsys.readouterr().out
 
 
+async def test_the_unit_of_work_of_services_is_committed_at_its_end(broker: Broker) -> None:
+    names: dict[str, object] = {}
+    exec(snippet("docs/services.md", "consumer.batch("), names)  # noqa: S102
+    handled = list[bytes | None]()
+
+    async def handle(record: ConsumerRecord[bytes, bytes]) -> None:
+        handled.append(record.value)
+
+    async with consumer_of(broker, group_id="g") as consumer:
+        working = asyncio.ensure_future(function(names, "in_batches")(consumer, handle))
+        (tp,) = consumer.assignment()
+        await eventually(lambda: consumer.committed(tp), 1)
+        working.cancel()
+        await asyncio.wait([working])
+    assert handled == [b"one"]
+
+
 async def test_what_monitoring_shows_tells_of_a_consumer_until_it_is_stopped(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,9 +153,12 @@ async def broker() -> AsyncIterator[Broker]:
         yield broker
 
 
-def consumer_of(broker: Broker) -> AIOKafkaConsumer:
+def consumer_of(broker: Broker, group_id: str | None = None) -> AIOKafkaConsumer:
     return AIOKafkaConsumer(
-        "orders", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
+        "orders",
+        bootstrap_servers=broker.bootstrap_servers,
+        group_id=group_id,
+        auto_offset_reset="earliest",
     )
 
 

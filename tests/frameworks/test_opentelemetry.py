@@ -106,6 +106,18 @@ async def test_poll_makes_the_spans_of_getmany(
     assert [f"{trace:032x}" == TRACE_ID for trace in traces] == [True, True, True, False]
 
 
+async def test_batch_makes_the_spans_of_getmany(
+    kafka: KafkaHandle, spans: InMemorySpanExporter
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 3))
+    async with reading(kafka, topic) as consumer, consumer.batch() as batch:
+        assert [record.offset for record in batch] == [0, 1, 2]
+    finished = spans.get_finished_spans()
+    offsets = [attributes(span).get("messaging.kafka.message.offset") for span in finished]
+    assert [offset for offset in offsets if offset is not None] == [0, 1, 2]
+
+
 async def test_anext_makes_a_span_of_each_record(
     kafka: KafkaHandle, spans: InMemorySpanExporter
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import (
     NO_EPOCH,
     Cursor,
@@ -40,8 +41,10 @@ class Assignment:
         self._taken: set[TopicPartition] = set()
         # What was handed out of partitions before another member may have had them.
         self._handed_out_earlier: dict[TopicPartition, Range] = {}
-        # What the latest get handed out from; everything else handed out has been processed.
+        # What the latest get handed out from; everything else handed out has been processed, but
+        # for what is in a batch.
         self._latest: list[Cursor] = []
+        self.open_batches: list[OpenBatch] = []
         self._hand_out_count = 0
         self._latest_hand_out: Cursor | None = None
         # Records and rows handed out since the consumer was made; the gets count them.
@@ -175,7 +178,7 @@ class Assignment:
             self.start_at(new, old.position)
         elif old.search is not None and old.search.timestamp is not None:
             self.request_reset(new, old.search.timestamp)
-        if old in self._latest:
+        if old in self._latest or old.is_in_batch:
             # What was handed out before is still in work: nothing is processed until the next get.
             new.process_to(None)
             self._latest.append(new)
@@ -206,7 +209,7 @@ class Assignment:
         """
         self._settle()
         self.observers.discarded(partition)
-        is_in_work = partition in self._latest
+        is_in_work = partition in self._latest or partition.is_in_batch
         partition.start_at(offset, leader_epoch, validated_epoch, is_in_work=is_in_work)
         self.observers.partition_changed(partition)
 
@@ -359,24 +362,25 @@ class Assignment:
 
     def pass_over(self, partition: Cursor, next_position: int) -> None:
         """Move the position over what is never handed out: control batches, gaps, aborted."""
-        if partition not in self._latest:
+        if partition not in self._latest and not partition.is_in_batch:
             partition.process_to(next_position)
         partition.pass_over(next_position)
 
     def being_processed(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the offsets [first, next) that the latest get handed out, by partition."""
+        """Return the offsets [first, next) of the latest get and of open batches, by partition."""
         self._settle()
         return {
             partition.tp: (partition.processed, partition.position)
-            for partition in self._latest
+            for partition in (*self._latest, *(c for b in self.open_batches for c in b.ends))
             if partition.processed is not None and partition.position is not None
         }
 
     def unfinished(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Range]:
         """Return what the application still works on, of these partitions.
 
-        That is what the latest get handed out, less what the application has committed itself.
-        With several readers of which one is still at work it is all that is not committed.
+        That is what the latest get handed out, and what is in open batches, less what the
+        application has committed itself. With several readers of which one is still at work it is
+        all that is not committed.
         """
         self._settle()
         busy = self.has_busy_readers
@@ -385,7 +389,9 @@ class Assignment:
             cursor = self._assignment.get(tp)
             if cursor is None or cursor.position is None:
                 continue
-            if busy:
+            if cursor.is_in_batch:
+                done = cursor.processed
+            elif busy:
                 done = cursor.started_at if cursor.committed is None else cursor.committed.offset
             else:
                 done = cursor.processed if cursor in self._latest else None
@@ -408,13 +414,21 @@ class Assignment:
         }
 
     def handed_out_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions: what commit() and a clean stop commit."""
+        """Return the positions: what commit() commits."""
         self._settle()
         return {
             tp: OffsetAndMetadata(partition.position, "")
             for tp, partition in self._assignment.items()
             if partition.position is not None
         }
+
+    def finished_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what a clean stop commits: the positions, but for what is in open batches."""
+        offsets = self.handed_out_offsets()
+        for tp, partition in self._assignment.items():
+            if partition.is_in_batch and tp in offsets and partition.processed is not None:
+                offsets[tp] = OffsetAndMetadata(partition.processed, "")
+        return offsets
 
     def note_finished(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Count as processed what the application itself commits, whatever comes of that commit."""
@@ -424,6 +438,48 @@ class Assignment:
             done, position = partition.processed, partition.position
             if done is not None and position is not None and done < offset.offset <= position:
                 partition.process_to(offset.offset)
+
+    # --- Batches --------------------------------------------------------------------------
+    def open_batch(self, batch: OpenBatch, partitions: Iterable[TopicPartition]) -> None:
+        """Put into a batch what a get has handed out, before anybody else runs.
+
+        Whoever has got it is at work on the batch, and on nothing that a later get would finish.
+        """
+        batch.is_open = True
+        for tp in partitions:
+            cursor = self._assignment[tp]
+            if cursor.position is not None:
+                batch.ends[cursor] = cursor.position
+                cursor.enter_batch()
+        self.open_batches.append(batch)
+        self._latest = [cursor for cursor in self._latest if not cursor.is_in_batch]
+        if self._readers is not None:
+            self._readers.came_back()
+
+    def close_batch(self, batch: OpenBatch, *, is_done: bool) -> None:
+        """Count a batch's records as processed, or hand them out again; idempotent.
+
+        Where the application has moved the position since, it stays where that is.
+        """
+        if not batch.is_open:
+            return
+        batch.is_open = False
+        self.open_batches.remove(batch)
+        for cursor, end in batch.ends.items():
+            cursor.leave_batch()
+            if not cursor.is_assigned:
+                continue
+            if is_done:
+                cursor.process_to(cursor.handed_out_to)
+            elif cursor.position == end and cursor.processed not in (None, end):
+                self.start_at(cursor, cursor.processed)
+            self.observers.partition_changed(cursor)
+        self.observers.acted()
+
+    def give_up_batches(self, partitions: Collection[TopicPartition], now: float) -> None:
+        """Tell open batches that partitions go, whatever is left to do of them."""
+        for batch in self.open_batches:
+            batch.give_up(partitions, now)
 
     def _was_handed_out_earlier(self, tp: TopicPartition, offset: int) -> bool:
         """Whether an offset can only mean records that another member may have had since.

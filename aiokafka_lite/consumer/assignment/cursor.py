@@ -15,7 +15,7 @@ FAILED        an error comes after what is buffered      the buffer: a get raise
 ============  =========================================  ==========================================
 
 Two switches lie across the places: `is_paused` and `is_revoking`. A cursor with one of them set is
-not lent, and nothing of it is handed out.
+not lent, and nothing of it is handed out. While `is_in_batch` nothing is handed out either.
 
 Whoever asks a broker about a cursor holds a loan, or a search. The answer counts only while the
 cursor still has that one. A seek, a reset and a revocation take it away: then the answer is void,
@@ -208,6 +208,7 @@ class Cursor:
         "fetched",
         "high_watermark",
         "is_assigned",
+        "is_in_batch",
         "is_paused",
         "is_revoking",
         "keeps_pause",
@@ -269,6 +270,8 @@ class Cursor:
         self.last_fetch_at: float | None = None
         self.is_paused = False
         self.is_assigned = True
+        # An open batch has records of it: no get hands out more before that is closed.
+        self.is_in_batch = False
         # A rebalance is under way, or about to begin, that may take it away.
         self.is_revoking = False
         # Whether the application has moved or paused it since: that holds if it comes back.
@@ -609,6 +612,14 @@ class Cursor:
         """Count nothing from `offset` on as processed, nor what is being worked on."""
         if self.processed is not None:
             self.processed = min(self.processed, offset)
+
+    def enter_batch(self) -> None:
+        """Hand out no more until `leave_batch`; what is fetched meanwhile is buffered."""
+        self.is_in_batch = True
+
+    def leave_batch(self) -> None:
+        """Hand out again."""
+        self.is_in_batch = False
 
     @property
     def handed_out_to(self) -> int | None:

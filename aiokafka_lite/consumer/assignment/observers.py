@@ -99,6 +99,11 @@ class Observers:
         for observer in self._assignment:
             observer()
 
+    def acted(self) -> None:
+        """Tell that the application has finished something, as a get's beginning does."""
+        for observer in self.of_gets:
+            observer()
+
     def partition_changed(self, partition: Cursor) -> None:
         """Tell that a partition was paused, resumed, moved, or is fetched from anew."""
         for observer in self._partition:

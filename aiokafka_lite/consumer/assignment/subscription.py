@@ -104,9 +104,9 @@ class SubscriptionState(Assignment):
     def unsubscribe(self) -> None:
         """Forget topics, pattern, listener and assignment.
 
-        All that was handed out is to be committed, as at a clean stop.
+        All that was handed out is to be committed, as at a clean stop, but not open batches.
         """
-        self._depart(frozenset(self._assignment), self.handed_out_offsets)
+        self._depart(frozenset(self._assignment), self.finished_offsets)
         self.mode = SubscriptionMode.NONE
         self.pattern = None
         self.listener = None

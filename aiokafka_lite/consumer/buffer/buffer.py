@@ -190,7 +190,8 @@ class Buffer:
             return False
         for partition in self._turns:
             is_wanted = not wanted or partition.tp in wanted
-            if is_wanted and partition.chunks[0].decoded and not partition.is_paused:
+            is_free = not (partition.is_paused or partition.is_in_batch)
+            if is_wanted and partition.chunks[0].decoded and is_free:
                 return True
         return False
 
@@ -206,7 +207,9 @@ class Buffer:
         # Most consumers read nothing that has to be decompressed: then it is never tight.
         is_tight = self._budget.headroom_bytes > 0 and self._budget.is_tight
         for partition in self._turns:
-            if not partition.is_paused and (not wanted or partition.tp in wanted):
+            if partition.is_paused or partition.is_in_batch:
+                continue
+            if not wanted or partition.tp in wanted:
                 found.append(partition)
                 if len(found) == most and not is_tight:
                     break
@@ -266,7 +269,8 @@ class Buffer:
         is_wanted = False
         for chunk in chunks:
             self._add(chunk)
-            is_wanted = is_wanted or not chunk.partition.is_paused
+            is_held = chunk.partition.is_paused or chunk.partition.is_in_batch
+            is_wanted = is_wanted or not is_held
         if self._waiters or not is_wanted:
             # A get is waiting, and takes this; or none will. So the source may go on at once.
             response.is_taken = True
@@ -322,9 +326,10 @@ class Buffer:
     def make_room(self, *, is_behind: bool) -> None:
         """Make room for a fetch that was refused its bytes.
 
-        What is buffered of paused partitions is dropped; it is fetched again later. If gets wait
-        for certain partitions, nothing else is fetched until they have got something or end. Only
-        if that is so already, what is buffered of the others is dropped, too.
+        What is buffered of paused partitions is dropped, and of those in open batches if gets wait;
+        it is fetched again later. If gets wait for certain partitions, nothing else is fetched
+        until they have got something or end. Only if that is so already, what is buffered of the
+        others is dropped, too.
 
         Args:
             is_behind: The fetch is known to bring records.
@@ -336,7 +341,8 @@ class Buffer:
         for partition in tuple(self._turns):
             has_bytes = any(chunk.response is not None for chunk in partition.chunks)
             is_unwanted = are_others_dropped and partition.tp not in awaited
-            if has_bytes and (is_unwanted or partition.is_paused):
+            is_held_up = partition.is_in_batch and bool(self._waiters)
+            if has_bytes and (is_unwanted or partition.is_paused or is_held_up):
                 self._state.refetch(partition)
         self._seek(awaited)
 

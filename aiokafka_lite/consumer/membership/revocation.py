@@ -2,14 +2,15 @@
 
 1. Nothing more of them is fetched or handed out; the others go on.
 2. They wait for the application to finish what it was handed of them. Its next get proves that it
-   has, and so does a commit of its own. A get that is pending has proved it already. Otherwise the
-   next owner would read that again.
+   has, and so does a commit of its own. A get that is pending has proved it already. What is in an
+   open batch is finished at the end of its block. Otherwise the next owner would read that again.
 3. What it has finished is committed, with auto-commit.
 4. The listener is told, and events.
 
 Whoever runs this heartbeats meanwhile, and says afterwards by `Assignment.change` that they are
-gone: until then their positions can be read. It is `rebalance_hold_ms` that limits step 2, lest an
-application that hangs holds up its group. The commit and the listener have the rest of the time.
+gone: until then their positions can be read. It is `rebalance_hold_ms` that limits step 2, or a
+batch's own limit, lest an application that hangs holds up its group. The commit and the listener
+have the rest of the time.
 
 Partitions that are lost are others' already: for them there is only step 4.
 """
@@ -18,10 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.consumer.assignment.batches import OpenBatch
+from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import HOLD_MARGIN, ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import Lost, OffsetRange, Revoked, WorkAwaited
@@ -33,6 +37,16 @@ log = logging.getLogger(__name__)
 
 # Says why partitions are lost; None: they are not.
 WhyLost = Callable[[], str | None]
+
+
+class Limits(NamedTuple):
+    """Until when partitions that go wait, as loop times."""
+
+    # When they began to wait.
+    now: float
+    # For what gets have handed out; and for each open batch.
+    of_gets: float
+    batches: Mapping[OpenBatch, float]
 
 
 class Revocation:
@@ -97,6 +111,7 @@ class Revocation:
         state.begin_revocation(gone & state.assignment.keys())
         if waits and why_lost() is None:
             await self._wait_for_application(gone, deadline, why_lost)
+        state.give_up_batches(gone, loop.time())
         # Half of what is left: the listener may want to commit or flush something, too.
         commit_by = (loop.time() + deadline) / 2
         await self._commits.settle_departed(commit_by)
@@ -120,6 +135,7 @@ class Revocation:
         group_id = self._member.group_id
         why = why_lost() if gone else None
         if why is not None:
+            self._state.give_up_batches(gone, asyncio.get_running_loop().time())
             log.warning("group %s: lost %s: %s", group_id, sorted(gone), why or reason)
             self._state.events.publish(Lost(gone, why or reason))
         else:
@@ -137,36 +153,71 @@ class Revocation:
         self, gone: frozenset[TopicPartition], deadline: float, why_lost: WhyLost
     ) -> None:
         """Wait until the application has finished what it was handed, or the time is up."""
-        loop = asyncio.get_running_loop()
-        left_s = deadline - loop.time() - HOLD_MARGIN * self._config.rebalance_timeout_s
-        until = loop.time() + max(0.0, min(self._config.rebalance_hold_s, left_s))
-        if until <= loop.time() or not self._is_at_work(gone, until):
+        limits = self._limits(gone, deadline)
+        until = self._next_limit(gone, limits)
+        if until is None:
             return
-        awaited = self.awaited_work
+        awaited, now = self.awaited_work, limits.now
         if awaited is not None and awaited.offsets:
             offsets = {tp: OffsetRange(*each) for tp, each in awaited.offsets.items()}
-            self._state.events.publish(WorkAwaited(offsets, until - loop.time()))
+            self._state.events.publish(WorkAwaited(offsets, awaited.until - now))
         try:
-            async with timeout_at(until):
-                while why_lost() is None and self._is_at_work(gone, until):
-                    await self._member.wait_for_change()
-        except asyncio.TimeoutError:
+            while until is not None and why_lost() is None:
+                try:
+                    async with timeout_at(until):
+                        await self._member.wait_for_change()
+                except asyncio.TimeoutError:
+                    pass
+                until = self._next_limit(gone, limits)
+        finally:
+            self.awaited_work = None
+        if why_lost() is None and (left := self._state.unfinished(gone)):
             log.warning(
-                "group %s: the application did not finish in time (rebalance_hold_ms): the next "
-                "owners read again %s",
+                "group %s: the application did not finish in time (rebalance_hold_ms, or a batch's "
+                "max_hold_ms): the next owners read again %s",
                 self._member.group_id,
                 {
                     f"{tp.topic}/{tp.partition}": f"{first} to {end - 1}"
-                    for tp, (first, end) in sorted(self._state.unfinished(gone).items())
+                    for tp, (first, end) in sorted(left.items())
                 },
             )
-        finally:
-            self.awaited_work = None
 
-    def _is_at_work(self, gone: frozenset[TopicPartition], until: float) -> bool:
-        """Whether the application, or a commit of its own, is to be waited for; note for what."""
-        self.awaited_work = AwaitedWork(self._state.unfinished(gone), until)
-        if self.awaited_work.offsets or self._commits.is_committing(gone):
-            return True
-        self.awaited_work = None
-        return False
+    def _limits(self, gone: frozenset[TopicPartition], deadline: float) -> Limits:
+        """Return until when what is waited for, and tell the open batches."""
+        config, now = self._config, asyncio.get_running_loop().time()
+        left_s = max(0.0, deadline - now - HOLD_MARGIN * config.rebalance_timeout_s)
+        batches: dict[OpenBatch, float] = {}
+        for batch in self._state.open_batches:
+            if not batch.undone(gone):
+                continue
+            hold_s = config.rebalance_hold_s if batch.hold_s is None else batch.hold_s
+            batches[batch] = until = now + min(hold_s, config.most_hold_s, left_s)
+            batch.is_wanted_by(until)
+        return Limits(now, now + min(config.rebalance_hold_s, left_s), batches)
+
+    def _next_limit(self, gone: frozenset[TopicPartition], limits: Limits) -> float | None:
+        """Return until when to wait for what is not finished yet; note what that is.
+
+        That is the work of the application, or a commit of its own. None: there is nothing that
+        is still to be waited for.
+        """
+        now = asyncio.get_running_loop().time()
+        offsets: dict[TopicPartition, Range] = {}
+        waits: list[float] = []
+        others = gone
+        for batch, until in limits.batches.items():
+            if not batch.is_open:
+                continue
+            of_batch = gone & batch.partitions()
+            others -= of_batch
+            work = batch.undone(of_batch)
+            if until > now and (work or self._commits.is_committing(of_batch)):
+                offsets |= work
+                waits.append(until)
+        if limits.of_gets > now:
+            work = self._state.unfinished(others)
+            if work or self._commits.is_committing(others):
+                offsets |= work
+                waits.append(limits.of_gets)
+        self.awaited_work = AwaitedWork(offsets, max(waits)) if waits else None
+        return min(waits, default=None)

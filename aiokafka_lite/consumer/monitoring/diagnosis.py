@@ -284,6 +284,9 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
     if part is None:
         return None
     records = f"records from offset {partition.position} on are buffered"
+    if partition.is_in_batch:
+        text = f"{records}, and are handed out when the block of its open batch ends"
+        return Diagnosis(Cause.BUFFERED, text)
     if engine.state.is_in_get:
         text = f"{records}, and a get is on its way to them, or waits for other partitions"
     else:

@@ -1,0 +1,82 @@
+"""Batches that are open: what `async with consumer.batch()` was handed, and is worked on.
+
+The end of the block proves that the batch's records are processed, not the application's next get.
+Of a partition in an open batch nothing more is handed out, so no two batches overlap: what is left
+to do lies between the cursor's `processed` and the batch's end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from aiokafka_lite._event import Event
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
+from aiokafka_lite.structs import TopicPartition
+
+
+class OpenBatch:
+    """One batch, from the get that brought it to the end of its block.
+
+    Writers: Assignment opens and closes it; whoever gives partitions back says since when they are
+    wanted, and that they go all the same.
+
+    Args:
+        hold_s: How long it may hold up a rebalance; None: as long as other work.
+    """
+
+    __slots__ = ("_given_up", "ends", "hold_s", "is_open", "revoking", "until")
+
+    def __init__(self, hold_s: float | None = None) -> None:
+        self.hold_s = hold_s
+        # Its partitions, with the position behind its records of each.
+        self.ends: dict[Cursor, int] = {}
+        self.is_open = False
+        # Set once a rebalance wants one of them; and the loop time at which that goes anyway.
+        self.revoking = Event()
+        self.until = math.inf
+        # Those that went though they were not finished.
+        self._given_up: set[Cursor] = set()
+
+    def partitions(self) -> set[TopicPartition]:
+        """Return the partitions of which it has records."""
+        return {cursor.tp for cursor in self.ends}
+
+    def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
+        """Return what is left to do of these partitions, less what the application committed."""
+        return {
+            cursor.tp: Range(cursor.processed, end)
+            for cursor, end in self.ends.items()
+            if cursor.tp in partitions
+            and cursor.processed is not None
+            and cursor.processed < end
+            and self._holds(cursor)
+        }
+
+    def _holds(self, cursor: Cursor) -> bool:
+        return cursor.is_assigned and cursor not in self._given_up
+
+    def is_wanted_by(self, until: float) -> None:
+        """Note that a rebalance waits for it, until a loop time at most."""
+        self.until = min(self.until, until)
+        self.revoking.set()
+
+    def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
+        """Note that partitions go: what is undone of them may be another member's from now on."""
+        going = [cursor for cursor in self.ends if cursor.tp in partitions]
+        if going:
+            self.is_wanted_by(now)
+        self._given_up.update(cursor for cursor in going if self._is_undone(cursor))
+
+    def _is_undone(self, cursor: Cursor) -> bool:
+        return cursor.processed is None or cursor.processed < self.ends[cursor]
+
+    def left_to_commit(self) -> dict[TopicPartition, int]:
+        """Return the offsets behind its records, of the partitions that it holds."""
+        return {cursor.tp: end for cursor, end in self.ends.items() if self._holds(cursor)}
+
+    def lost(self) -> frozenset[TopicPartition]:
+        """Return the partitions that it does not hold any more, and had not finished."""
+        return frozenset(
+            cursor.tp for cursor in self.ends if not self._holds(cursor) and self._is_undone(cursor)
+        )

@@ -1,0 +1,177 @@
+"""`async with consumer.batch()`: records that hold their partitions until they are processed.
+
+The block is the unit of work. A rebalance that wants one of its partitions waits for its end, and
+only its end counts the records as processed. So within it a commit is as good as ever, and the
+application knows where it stands without asking for more records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, overload
+
+from aiokafka_lite._compat import KT, VT, override
+from aiokafka_lite.consumer.assignment.assignment import Assignment
+from aiokafka_lite.consumer.assignment.batches import OpenBatch
+from aiokafka_lite.errors import BatchRevokedError, CommitFailedError, IllegalStateError
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.structs import ConsumerRecord
+
+Commit = Callable[[Mapping[TopicPartition, int]], Awaitable[None]]
+
+
+class Revoking:
+    """Tells a batch's block that a rebalance waits for it: ``await batch.revoking`` until then.
+
+    Once it is set it stays so: what the rebalance wants goes when the block ends, or when the time
+    is up. A group-less consumer's never is.
+    """
+
+    __slots__ = ("_batch", "_loop")
+
+    def __init__(self, batch: OpenBatch) -> None:
+        self._batch = batch
+        self._loop = asyncio.get_running_loop()
+
+    def is_set(self) -> bool:
+        """Whether a rebalance waits for the batch, or has taken partitions of it."""
+        return self._batch.revoking.is_set()
+
+    async def wait(self) -> None:
+        """Wait until one does; may be cancelled."""
+        await self._batch.revoking.wait()
+
+    def __await__(self) -> Generator[object, None, None]:
+        return self.wait().__await__()
+
+    @property
+    def left_s(self) -> float:
+        """For how many seconds it still waits; infinity while none does, 0 when time is up."""
+        return max(0.0, self._batch.until - self._loop.time())
+
+
+class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
+    """Records in the block of ``async with consumer.batch() as batch``; empty if the time was up.
+
+    Attributes:
+        by_partition: The records by partition, in their order.
+        records: All of them, one partition after the other.
+        revoking: Set when a rebalance waits for this batch, to be awaited; `revoking.is_set()` says
+            whether one does, `revoking.left_s` for how many seconds it still will.
+    """
+
+    __slots__ = ("_batch", "_commit", "by_partition", "records", "revoking")
+
+    def __init__(
+        self,
+        by_partition: Mapping[TopicPartition, list[ConsumerRecord[KT, VT]]],
+        batch: OpenBatch,
+        commit: Commit,
+    ) -> None:
+        self.by_partition = by_partition
+        self.records = [record for records in by_partition.values() for record in records]
+        self.revoking = Revoking(batch)
+        self._batch = batch
+        self._commit = commit
+
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self)} records of {sorted(self.by_partition)}>"
+
+    @override
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> ConsumerRecord[KT, VT]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ConsumerRecord[KT, VT]]: ...
+    @override
+    def __getitem__(
+        self, index: int | slice
+    ) -> ConsumerRecord[KT, VT] | list[ConsumerRecord[KT, VT]]:
+        """Return a record, or for a slice a list of them."""
+        return self.records[index]
+
+    async def commit(self) -> None:
+        """Commit the batch: all its records, and nothing that other tasks work on.
+
+        While the batch holds its partitions no rebalance makes this fail; it may have to wait for
+        the end of one. When it is cancelled the offsets may or may not have been committed.
+
+        Raises:
+            BatchRevokedError: Partitions went before this: `max_hold_ms` was over, or the group
+                went on without this member. What is still held is committed.
+            IllegalStateError: The block has ended.
+            IllegalOperation: The consumer has no group.
+            ConsumerStoppedError: The consumer is stopped, or was so meanwhile.
+            KafkaError: The broker refused, or could not be reached in time.
+        """
+        batch = self._batch
+        if not batch.is_open:
+            raise IllegalStateError("the batch's block has ended: commit inside of it")
+        cause: CommitFailedError | None = None
+        lost = batch.lost()
+        if left := batch.left_to_commit():
+            try:
+                await self._commit(left)
+            except CommitFailedError as error:
+                cause, lost = error, lost | left.keys()
+        if lost:
+            names = ", ".join(f"{tp.topic}/{tp.partition}" for tp in sorted(lost))
+            why = "" if cause is None else f" ({cause})"
+            raise BatchRevokedError(
+                f"{BatchRevokedError.cause}, of {names} others read its records again{why}; "
+                f"{BatchRevokedError.remedy}",
+                partitions=lost,
+            ) from cause
+
+
+class BatchScope(Generic[KT, VT]):
+    """What `consumer.batch()` returns: the block of one batch.
+
+    Args:
+        state: Which partitions are in batches.
+        take: Waits for records, and opens the batch as they are handed out.
+        commit: Commits what the application asks for.
+        hold_s: How long the batch may hold up a rebalance; None: as long as other work.
+    """
+
+    __slots__ = ("_batch", "_commit", "_is_used", "_state", "_take")
+
+    def __init__(
+        self,
+        state: Assignment,
+        take: Callable[[OpenBatch], Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]],
+        commit: Commit,
+        hold_s: float | None,
+    ) -> None:
+        self._state = state
+        self._take = take
+        self._commit = commit
+        self._batch = OpenBatch(hold_s)
+        self._is_used = False
+
+    async def __aenter__(self) -> Batch[KT, VT]:
+        """Wait for records, and open the block; when it is cancelled nothing was taken."""
+        if self._is_used:
+            raise IllegalStateError("a batch has one block: call consumer.batch() for the next")
+        self._is_used = True
+        try:
+            found = await self._take(self._batch)
+        except BaseException:
+            self._state.close_batch(self._batch, is_done=False)
+            raise
+        return Batch(found, self._batch, self._commit)
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """End the block: its records are processed, or left by an exception handed out again."""
+        self._state.close_batch(self._batch, is_done=exc_type is None)
