@@ -39,6 +39,12 @@ RELIED_ON = {
         "consumer/test_bad_records.py::test_dead_letters_are_written_before_the_position_passes",
         "consumer/test_deserialising.py::test_every_get_deserialises",
     ],
+    "A rebalance repeats nothing that you are working on.": [
+        "consumer/group/test_finishing_work.py::test_a_rebalance_repeats_nothing_that_is_worked_on",
+        "consumer/group/test_kip848.py::test_a_rebalance_does_not_repeat_what_is_in_hand",
+        "consumer/group/test_cooperative.py::"
+        "test_only_what_moves_is_revoked_through_three_rebalances",
+    ],
     "It survives its brokers.": [
         "chaos/test_real.py::"
         "test_each_of_three_brokers_is_killed_once_and_no_record_is_lost_or_repeated",

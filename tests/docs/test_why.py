@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from importlib.metadata import metadata
+from inspect import signature
 from pathlib import Path
 
 import aiokafka
@@ -89,8 +90,12 @@ def test_what_kafka_python_and_aiokafka_have() -> None:
     settings = kafka.KafkaConsumer.DEFAULT_CONFIG
     assert {"group_instance_id", "isolation_level", "client_rack"} <= settings.keys()
     assert "group_protocol" not in settings
-    assert has(COOPERATIVE) == {CONFLUENT, KAFKA_PYTHON}
-    assert has("group protocol of Kafka 4 (KIP-848)") == {CONFLUENT}
+    assert "partition_assignment_strategy" in signature(aiokafka.AIOKafkaConsumer).parameters
+    assert "group_protocol" not in signature(aiokafka.AIOKafkaConsumer).parameters
+    assert "group_protocol" in signature(aiokafka_lite.AIOKafkaConsumer).parameters
+    assert hasattr(aiokafka_lite, "CooperativeStickyPartitionAssignor")
+    assert has(COOPERATIVE) == {OURS, CONFLUENT, KAFKA_PYTHON}
+    assert has("group protocol of Kafka 4 (KIP-848)") == {OURS, CONFLUENT}
     assert importlib.util.find_spec("kafka.net.sasl.msk") is not None
     assert has("AWS MSK IAM") == {KAFKA_PYTHON}
     assert importlib.util.find_spec("confluent_kafka.schema_registry") is not None
