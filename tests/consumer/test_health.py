@@ -276,12 +276,13 @@ async def test_a_joiner_that_waits_for_others_is_not_told_that_there_is_nothing_
     topic = await kafka.create_topic(partitions=2)
     for number in range(2):
         await kafka.produce(topic, number, [(None, b"v")])
-    settings = {"group_id": unique("group"), "group_protocol": "consumer"}
-    async with reading(kafka, topic, auto_offset_reset="earliest", **settings) as first:
+    group = unique("group")
+    async with reading(kafka, topic, group_id=group, group_protocol="consumer") as first:
+        await first.seek_to_beginning()
         handed_out: set[TopicPartition] = set()
         while len(handed_out) < 2:
             handed_out |= (await first.getmany(timeout_ms=5000)).keys()
-        async with reading(kafka, topic, **settings) as second:
+        async with reading(kafka, topic, group_id=group, group_protocol="consumer") as second:
             assert not second.assignment()
             (said,) = (await until_health(second, is_ok)).reasons
             assert said.endswith(", or they have yet to give it some")
