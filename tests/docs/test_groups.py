@@ -29,7 +29,7 @@ from aiokafka_lite.consumer.membership.kip848.beats import UNSETTLED_FOR_S, UNSE
 from aiokafka_lite.consumer.membership.kip848.member import MemberState as ConsumerState
 from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.events import EVENT_CLASSES
-from tests.docs.test_terminal import commands_in, understood
+from tests.docs.shown_commands import commands_in, understood
 from tests.support.rows import tps
 from tests.support.waiting import until
 

@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
 from aiokafka_lite.cli.commands import COMMANDS
 from aiokafka_lite.cli.main import build_parser
+from tests.docs.shown_commands import commands_in, understood
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "terminal.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def understood(line: str) -> argparse.Namespace:
-    """What the parser makes of a line, up to its pipe, file or comment."""
-    words = shlex.split(line, comments=True)
-    end = next((n for n, word in enumerate(words) if word in ("|", "<", ">")), len(words))
-    words = words[:end]
-    try:
-        return build_parser(words[0]).parse_args(words)
-    except SystemExit:
-        pytest.fail(f"not understood: {line}")
-
-
-def commands_in(text: str) -> list[str]:
-    """Every `aiokafka-lite …` of a block of text."""
-    return re.findall(r"\baiokafka-lite ([a-z]+ .*)$", text, re.M)
 
 
 def test_commands_of_readme_and_page_are_understood() -> None:

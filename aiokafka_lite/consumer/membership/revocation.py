@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 WhyLost = Callable[[], str | None]
 
 
-class Limits(NamedTuple):
+class HoldLimits(NamedTuple):
     """Until when partitions that go wait, as loop times."""
 
     # When they began to wait.
@@ -182,7 +182,7 @@ class Revocation:
                 },
             )
 
-    def _limits(self, gone: frozenset[TopicPartition], deadline: float) -> Limits:
+    def _limits(self, gone: frozenset[TopicPartition], deadline: float) -> HoldLimits:
         """Return until when what is waited for, and tell the open batches."""
         config, now = self._config, asyncio.get_running_loop().time()
         left_s = max(0.0, deadline - now - HOLD_MARGIN * config.rebalance_timeout_s)
@@ -193,9 +193,9 @@ class Revocation:
             hold_s = config.rebalance_hold_s if batch.hold_s is None else batch.hold_s
             batches[batch] = until = now + min(hold_s, config.most_hold_s, left_s)
             batch.is_wanted_by(until)
-        return Limits(now, now + min(config.rebalance_hold_s, left_s), batches)
+        return HoldLimits(now, now + min(config.rebalance_hold_s, left_s), batches)
 
-    def _next_limit(self, gone: frozenset[TopicPartition], limits: Limits) -> float | None:
+    def _next_limit(self, gone: frozenset[TopicPartition], limits: HoldLimits) -> float | None:
         """Return until when to wait for what is not finished yet; note what that is.
 
         That is the work of the application, or a commit of its own. None: there is nothing that
