@@ -22,6 +22,11 @@ from benchmarks.contestants import (
     LITE_BATCHES,
     LITE_GETMANY,
     LITE_POLL,
+    MEMBER_AIOKAFKA,
+    MEMBER_LITE_CONSUMER,
+    MEMBER_LITE_RANGE,
+    MEMBER_LITE_STICKY,
+    MEMBERS_CONFLUENT,
     START_AIOKAFKA,
     START_CONFLUENT,
     START_LITE,
@@ -36,6 +41,7 @@ from benchmarks.figures import (
     FAILOVER,
     GROWTH,
     LATENESS,
+    REBALANCE,
     RSS,
     START,
     WALL_MS,
@@ -59,6 +65,8 @@ class Size:
         scaling_records: The most that one run reads.
         starts: How often a consumer is started.
         crowd: How many consumers are alive in one loop.
+        replaced: How many members of a group are replaced.
+        regroup_s: How long a group has to settle each time.
         broker_records: What clients write to, or read from, each broker that is compared.
         has_all: Whether contestants take part that are seldom the best of their client.
     """
@@ -72,6 +80,8 @@ class Size:
     scaling_records: int
     starts: int
     crowd: int
+    replaced: int
+    regroup_s: float
     broker_records: int
     has_all: bool
 
@@ -92,6 +102,9 @@ FULL: Final = Size(
     scaling_records=10_000_000,
     starts=200,
     crowd=1000,
+    replaced=4,
+    # By the consumer protocol librdkafka takes what it is given five seconds later.
+    regroup_s=6,
     broker_records=1_500_000,
     has_all=True,
 )
@@ -105,6 +118,8 @@ QUICK: Final = Size(
     scaling_records=1_000_000,
     starts=50,
     crowd=100,
+    replaced=2,
+    regroup_s=2,
     broker_records=600_000,
     has_all=False,
 )
@@ -125,6 +140,7 @@ def scenarios(size: Size) -> tuple[Scenario, ...]:
         *_start(size),
         *scaling(size),
         *_failover(),
+        _rebalance(size),
         *broker_scenarios(size.broker_records, size.rounds, has_all=size.has_all),
     )
 
@@ -304,6 +320,28 @@ def _failover() -> list[Scenario]:
         )
         for course, title in titles.items()
     ]
+
+
+def _rebalance(size: Size) -> Scenario:
+    return Scenario(
+        "rebalance",
+        family="rebalance",
+        title=f"four members on 24 partitions, 2,000 records a second; {size.replaced} of them are "
+        "replaced in turn",
+        task="rebalance",
+        figures=REBALANCE,
+        contestants=(
+            MEMBER_LITE_CONSUMER,
+            MEMBER_LITE_STICKY,
+            MEMBER_LITE_RANGE,
+            *MEMBERS_CONFLUENT,
+            MEMBER_AIOKAFKA,
+        ),
+        # The best of several rounds would hide what was lost in the others.
+        rounds=1,
+        passes=size.replaced,
+        settle_s=size.regroup_s,
+    )
 
 
 def _import(size: Size) -> Scenario:

@@ -27,6 +27,7 @@ class Row(NamedTuple):
 _BATCHES: Final = ("lite poll", "aiokafka getmany", "confluent consume, least CPU", "")
 _SINGLE: Final = ("lite async for", "aiokafka async for", "confluent poll", "confluent AIOConsumer")
 _GETMANY: Final = ("lite getmany", "aiokafka getmany", "confluent poll", "")
+_MEMBERS: Final = ("lite consumer", "aiokafka range", "confluent consumer", "")
 _STARTS: Final = ("lite", "aiokafka", "confluent", "")
 
 ROWS: Final = (
@@ -47,6 +48,7 @@ ROWS: Final = (
     ),
     Row("a slow application: peak memory", "memory-plain", "rss_mib", (*_SINGLE[:3], "")),
     Row("a broker is killed: silence", "failover-kill", "silence_s", _GETMANY),
+    Row("a member is replaced: silence of what moves", "rebalance", "moves_s", _MEMBERS),
     Row("to the first record, in a group: wall time", "start-group", "first_ms", _STARTS),
     Row(
         "import: wall time", "import", "wall_ms",

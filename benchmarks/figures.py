@@ -66,3 +66,11 @@ START: Final = (FIRST_MS, START_CPU_MS, COLD_MS, KIB_EACH)
 first one of a process, its import included; what the process grew by for each."""
 WALL_BYTE: Final = Figure("wall_ns_byte", "wall", "ns a byte", 3)
 BROKER_CPU_BYTE: Final = Figure("broker_cpu_ns", "broker's CPU", "ns a byte", 3)
+MOVES: Final = Figure("moves_s", "moves", "s silent", 2)
+STAYS: Final = Figure("stays_s", "stays", "s silent", 2)
+JOINER: Final = Figure("joiner_s", "joiner", "s", 2)
+ERRORS: Final = Figure("errors", "errors", "", 0)
+REBALANCE: Final = (MOVES, STAYS, JOINER, LOST, REPEATED, ERRORS)
+"""The longest time without a record of a partition that goes to another member, and of one that
+does not; the longest from the making of a new member's consumer to its first record; what is to be
+0."""

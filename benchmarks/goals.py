@@ -25,6 +25,9 @@ from benchmarks.contestants import (
     LITE_BATCHES,
     LITE_GETMANY,
     LITE_POLL,
+    MEMBER_LITE_CONSUMER,
+    MEMBER_LITE_RANGE,
+    MEMBER_LITE_STICKY,
     RAW_DRAIN,
     START_AIOKAFKA,
     START_LITE,
@@ -37,17 +40,21 @@ from benchmarks.figures import (
     CPU_PERCENT,
     CPU_US,
     DISORDERED,
+    ERRORS,
     FIRST_MS,
     GROWTH,
+    JOINER,
     KIB_EACH,
     LATE_P99,
     LOST,
+    MOVES,
     REBALANCES,
     REPEATED,
     RSS,
     SILENCE,
     SLICE,
     START_CPU_MS,
+    STAYS,
     WALL_BYTE,
     WALL_MS,
     WALL_NS,
@@ -286,11 +293,23 @@ def _failover() -> list[Goal]:
     ]
 
 
+def _rebalance() -> Iterable[Goal]:
+    for ours in (MEMBER_LITE_CONSUMER, MEMBER_LITE_STICKY, MEMBER_LITE_RANGE):
+        for figure in (LOST, REPEATED, ERRORS):
+            yield Limit("rebalance", ours, figure, 0)
+        yield Limit("rebalance", ours, JOINER, 0.8)
+    # By the eager protocol all partitions stop.
+    for ours, moves_s in ((MEMBER_LITE_CONSUMER, 0.6), (MEMBER_LITE_STICKY, 0.8)):
+        yield Limit("rebalance", ours, STAYS, 0.2)
+        yield Limit("rebalance", ours, MOVES, moves_s)
+
+
 GOALS: Final[tuple[Goal, ...]] = (
     *_bulk(),
     *_paced(),
     *_hold(),
     *_failover(),
+    *_rebalance(),
     *_footprint(),
     *_start(),
     *_scaling(),

@@ -90,6 +90,21 @@ IMPORT_CONFLUENT: Final = Contestant(
 START_LITE: Final = Contestant("lite", OURS, "lite")
 START_AIOKAFKA: Final = Contestant("aiokafka", AIOKAFKA, "aiokafka", requires=AIOKAFKA)
 START_CONFLUENT: Final = Contestant("confluent", CONFLUENT, "confluent", requires="confluent_kafka")
+
+
+def _member(name: str, client: str, protocol: str, requires: str | None = None) -> Contestant:
+    subject = f"{'ours' if client == OURS else name}:{protocol}"
+    return Contestant(f"{name} {protocol}", client, subject, requires=requires)
+
+
+MEMBER_LITE_RANGE: Final = _member("lite", OURS, "range")
+MEMBER_LITE_STICKY: Final = _member("lite", OURS, "cooperative-sticky")
+MEMBER_LITE_CONSUMER: Final = _member("lite", OURS, "consumer")
+MEMBER_AIOKAFKA: Final = _member("aiokafka", AIOKAFKA, "range", AIOKAFKA)
+MEMBERS_CONFLUENT: Final = tuple(
+    _member("confluent", CONFLUENT, protocol, "confluent_kafka")
+    for protocol in ("range", "cooperative-sticky", "consumer")
+)
 JAVA_PERFORMANCE: Final = Contestant(
     "Java ConsumerPerformance", JAVA, "ConsumerPerformance", requires="java", task="java"
 )
