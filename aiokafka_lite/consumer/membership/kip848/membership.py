@@ -197,6 +197,9 @@ class ConsumerMembership:
         self._cluster.add_listener(self._metadata_changed)
         self._task.start(self._run)
         self._beating = self._scope.supervise(self._heartbeat.run, name="heartbeat")
+        # Also where all tasks are cancelled at once: its alarm must not stay behind.
+        lease = self._lease
+        self._beating.add_done_callback(lambda _: lease.end())
 
     def halt(self) -> None:
         """Change nothing of what is assigned from here on; idempotent."""

@@ -1,0 +1,38 @@
+"""The two protocols by which a group is joined, for tests of what members of both do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import pytest
+
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest
+from aiokafka_lite.protocol.schema import Message
+
+PROTOCOLS: Final = ("classic", "consumer")
+# For tests that take `protocol`, and give it to their consumers as `group_protocol`.
+in_both_protocols: Final = pytest.mark.parametrize("protocol", PROTOCOLS)
+
+# The request that asks to be let in, and the one that says that the member lives.
+JOIN: Final[Mapping[str, str]] = MappingProxyType(
+    {"classic": "JoinGroup", "consumer": "ConsumerGroupHeartbeat"}
+)
+HEARTBEAT: Final[Mapping[str, str]] = MappingProxyType(
+    {"classic": "Heartbeat", "consumer": "ConsumerGroupHeartbeat"}
+)
+
+
+def goodbyes(broker: Broker | BrokerThread) -> list[Message]:
+    """Return the requests so far by which members of either protocol have left their groups."""
+    requests = [seen.request for seen in broker.requests]
+    return [
+        request
+        for request in requests
+        if isinstance(request, LeaveGroupRequest)
+        or (isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch < 0)
+    ]
