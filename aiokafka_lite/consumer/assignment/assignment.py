@@ -104,6 +104,12 @@ class Assignment:
         if tp not in self._taken:
             self.partition(tp)
 
+    def has_lost_any(self, named: Collection[TopicPartition]) -> bool:
+        """Whether a rebalance took away one of these partitions; of all, where none is named."""
+        if named:
+            return not self._taken.isdisjoint(named)
+        return bool(self._taken) and not self._assignment
+
     def has_any(self, wanted: Collection[TopicPartition]) -> bool:
         """Whether one of these partitions is assigned; none named stands for all there may be."""
         return not wanted or any(tp in self._assignment for tp in wanted)

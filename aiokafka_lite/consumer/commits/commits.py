@@ -161,6 +161,10 @@ class Commits(CommittedReader):
             KafkaError: The coordinator refuses.
         """
         wanted = self._state.handed_out_offsets() if offsets is None else check_offsets(offsets)
+        # Also where they are given up already, as the member is out of its group: who commits by
+        # hand must not take that for done.
+        if self.assigned_as is None and self._state.has_lost_any(wanted):
+            raise self._member.why_lost()
         if wanted:
             if self.assigned_as is None and not self._member.takes_commits():
                 raise self._member.why_lost()

@@ -25,6 +25,7 @@ from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.events import events_so_far
 from tests.support.other_member import throw_out
+from tests.support.protocols import goodbyes, in_both_protocols
 from tests.support.reading import reading
 from tests.support.rows import rows, tps
 from tests.support.scripted_group import NODE_ID, ScriptedBroker, commit_answer, refused_commit
@@ -32,7 +33,6 @@ from tests.support.waiting import PATIENCE_S, until
 from tests.support.worker import Worker
 
 pytestmark = pytest.mark.one_loop_each
-
 
 TP = TopicPartition("t", 0)
 
@@ -57,7 +57,9 @@ async def test_after_a_commit_that_failed_the_consumer_reads_on(
     tp, group = TopicPartition(topic, 0), unique("g")
     await kafka.produce(topic, 0, rows(0, 6))
 
-    async with reading(kafka, topic, group_id=group, enable_auto_commit=False) as consumer:
+    # Whom LeaveGroup throws out.
+    settings = {"group_id": group, "group_protocol": "classic", "enable_auto_commit": False}
+    async with reading(kafka, topic, **settings) as consumer:  # type: ignore[arg-type]
 
         async def next_offset() -> int:
             if way == "getone":
@@ -98,6 +100,7 @@ async def test_a_commit_by_a_fenced_member_says_so_and_every_get_does(kafka: Kaf
             topic,
             group_id=group,
             group_instance_id="twin",
+            group_protocol="classic",  # the newer of two takes the older one's place
             heartbeat_interval_ms=10_000,
             session_timeout_ms=30_000,
             enable_auto_commit=False,
@@ -113,16 +116,24 @@ async def test_a_commit_by_a_fenced_member_says_so_and_every_get_does(kafka: Kaf
 
 
 # --- What the application is told ----------------------------------------------------------
-async def test_a_commit_after_too_long_a_pause_says_how_long_and_at_which_record() -> None:
+@in_both_protocols
+async def test_a_commit_after_too_long_a_pause_says_how_long_and_at_which_record(
+    protocol: str,
+) -> None:
+    settings = {"group_protocol": protocol, "max_poll_interval_ms": 150}
     async with Broker() as broker:
         broker.create_topic("t")
         broker.produce("t", b"one")
         handle = KafkaHandle("embedded", broker.bootstrap_servers)
         async with reading(
-            handle, "t", group_id="g", max_poll_interval_ms=150, enable_auto_commit=False
+            handle,
+            "t",
+            group_id="g",
+            enable_auto_commit=False,
+            **settings,  # type: ignore[arg-type]
         ) as consumer:
             record = await consumer.getone()
-            await broker.wait_until(lambda: bool(broker.requests.of("LeaveGroup")))
+            await broker.wait_until(lambda: bool(goodbyes(broker)))
             with pytest.raises(MaxPollIntervalError) as caught:
                 await consumer.commit({TP: record.offset + 1})
             assert (await consumer.getone()).offset == 0  # it has joined again
@@ -139,7 +150,12 @@ async def test_it_says_so_too_before_leave_group_is_answered() -> None:
         broker.produce("t", b"one")
         handle = KafkaHandle("embedded", broker.bootstrap_servers)
         async with reading(
-            handle, "t", group_id="g", max_poll_interval_ms=150, enable_auto_commit=False
+            handle,
+            "t",
+            group_id="g",
+            group_protocol="classic",
+            max_poll_interval_ms=150,
+            enable_auto_commit=False,
         ) as consumer:
             record = await consumer.getone()
             with broker.on("LeaveGroup").hold() as leave:
@@ -150,12 +166,18 @@ async def test_it_says_so_too_before_leave_group_is_answered() -> None:
                 await asyncio.wait_for(commit, PATIENCE_S)
 
 
-async def test_commit_gives_up_after_request_timeout_ms() -> None:
+@in_both_protocols
+async def test_commit_gives_up_after_request_timeout_ms(protocol: str) -> None:
+    settings = {"group_protocol": protocol, "request_timeout_ms": 300}
     async with Broker() as broker:
         broker.create_topic("t")
         handle = KafkaHandle("embedded", broker.bootstrap_servers)
         async with reading(
-            handle, "t", group_id="g", request_timeout_ms=300, enable_auto_commit=False
+            handle,
+            "t",
+            group_id="g",
+            enable_auto_commit=False,
+            **settings,  # type: ignore[arg-type]
         ) as consumer:
             with (
                 broker.on("OffsetCommit").fail(errors.CoordinatorLoadInProgressError, times=None),
@@ -237,15 +259,17 @@ async def test_a_topic_that_one_broker_does_not_know_yet_is_committed(
 
 
 # --- Lost answers --------------------------------------------------------------------------
-async def test_auto_commit_does_not_go_back_behind_a_commit_whose_answer_was_lost() -> None:
+@in_both_protocols
+async def test_auto_commit_does_not_go_back_behind_a_commit_whose_answer_was_lost(
+    protocol: str,
+) -> None:
+    settings = {"group_protocol": protocol, "auto_commit_interval_ms": 10}
     async with Broker() as broker:
         broker.create_topic("t")
         for _ in range(5):
             broker.produce("t", b"")
         handle = KafkaHandle("embedded", broker.bootstrap_servers)
-        async with reading(
-            handle, "t", group_id="g", auto_commit_interval_ms=10, retry_backoff_ms=200
-        ) as consumer:
+        async with reading(handle, "t", group_id="g", retry_backoff_ms=200, **settings) as consumer:  # type: ignore[arg-type]
             for _ in range(3):
                 await consumer.getone()  # the third is in our hands when we commit it
             broker.on("OffsetCommit").disconnect(handled=True)
