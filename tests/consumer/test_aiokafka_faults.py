@@ -39,6 +39,7 @@ from aiokafka_lite.errors import DeserializationError, GroupAuthorizationFailedE
 from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.protocols import JOIN, goodbyes, in_both_protocols
 from tests.support.reading import reading
 from tests.support.rows import rows
 
@@ -69,21 +70,29 @@ def refuse(value: bytes | None) -> object:
 
 
 # --- max_poll_interval_ms ------------------------------------------------------------------
-async def test_after_a_cancelled_get_max_poll_interval_still_counts(broker: Broker) -> None:
-    async with member_of(broker, max_poll_interval_ms=200) as consumer:
+@in_both_protocols
+async def test_after_a_cancelled_get_max_poll_interval_still_counts(
+    broker: Broker, protocol: str
+) -> None:
+    settings = {"group_protocol": protocol, "max_poll_interval_ms": 200}
+    async with member_of(broker, **settings) as consumer:
         await consumer.getone()
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(consumer.getone(), 0.02)
-        await broker.wait_until(lambda: bool(broker.requests.of("LeaveGroup")))
+        await broker.wait_until(lambda: bool(goodbyes(broker)))
         broker.produce("t", b"later")
         assert (await consumer.getone()).value == b"later"  # back for records, it joins again
 
 
-async def test_after_a_get_that_raised_max_poll_interval_still_counts(broker: Broker) -> None:
-    async with member_of(broker, max_poll_interval_ms=200, value_deserializer=refuse) as consumer:
+@in_both_protocols
+async def test_after_a_get_that_raised_max_poll_interval_still_counts(
+    broker: Broker, protocol: str
+) -> None:
+    settings = {"group_protocol": protocol, "max_poll_interval_ms": 200}
+    async with member_of(broker, **settings, value_deserializer=refuse) as consumer:
         with pytest.raises(DeserializationError):
             await consumer.getone()
-        await broker.wait_until(lambda: bool(broker.requests.of("LeaveGroup")))
+        await broker.wait_until(lambda: bool(goodbyes(broker)))
 
 
 # --- Offsets -------------------------------------------------------------------------------
@@ -115,9 +124,12 @@ async def test_offsets_for_times_leaves_its_argument_alone(kafka: KafkaHandle) -
 
 
 # --- The group's work ----------------------------------------------------------------------
-async def test_the_group_goes_on_while_nobody_takes_its_error(broker: Broker) -> None:
-    async with member_of(broker) as consumer:
-        with broker.on("JoinGroup").fail(GroupAuthorizationFailedError) as rule:
+@in_both_protocols
+async def test_the_group_goes_on_while_nobody_takes_its_error(
+    broker: Broker, protocol: str
+) -> None:
+    async with member_of(broker, group_protocol=protocol) as consumer:
+        with broker.on(JOIN[protocol]).fail(GroupAuthorizationFailedError) as rule:
             consumer.subscribe(["t", "u"])
             await rule.reached()
             both = {TopicPartition("t", 0), TopicPartition("u", 0)}

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.one_loop_each
 async def test_names_answer_in_a_group(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     group_id = unique("group")
-    async with reading(kafka, topic, group_id=group_id, client_id="me") as consumer:
+    settings = {"group_id": group_id, "group_protocol": "classic", "client_id": "me"}
+    async with reading(kafka, topic, **settings) as consumer:  # type: ignore[arg-type]
         assert consumer._group_id == group_id
         assert consumer._closed is False
         assert consumer._subscription.topics == {topic}

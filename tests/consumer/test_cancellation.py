@@ -23,6 +23,7 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.interruptions import How, Interrupted, Stepped, interrupted
 from tests.support.iterations import ITERATIONS
 from tests.support.leftovers import nothing_left
+from tests.support.protocols import in_both_protocols
 from tests.support.reading import reading
 from tests.support.rows import rows
 
@@ -330,7 +331,12 @@ async def test_cancelled_while_a_rebalance_is_pending_nothing_is_lost(
     async with nothing_left():
         handle = KafkaHandle("embedded", broker.bootstrap_servers)
         async with reading(
-            handle, "t", group_id="g", heartbeat_interval_ms=20, enable_auto_commit=False
+            handle,
+            "t",
+            group_id="g",
+            group_protocol="classic",  # whose gets wait for the end of a rebalance
+            heartbeat_interval_ms=20,
+            enable_auto_commit=False,
         ) as consumer:
             for _ in range(7):
                 seen += places(await consumer.getone())
@@ -353,14 +359,16 @@ async def test_cancelled_while_a_rebalance_is_pending_nothing_is_lost(
 
 
 @pytest.mark.every_loop
+@in_both_protocols
 async def test_a_get_cancelled_in_the_middle_of_any_rebalance_loses_nothing(
-    broker: Broker,
+    broker: Broker, protocol: str
 ) -> None:
     handle = KafkaHandle("embedded", broker.bootstrap_servers)
+    settings = {"group_id": "g", "group_protocol": protocol, "heartbeat_interval_ms": 20}
     seen: list[Place] = []
     async with (
         nothing_left(),
-        reading(handle, "t", group_id="g", heartbeat_interval_ms=20) as consumer,
+        reading(handle, "t", **settings) as consumer,  # type: ignore[arg-type]
         _compat.timeout(PATIENCE_S),
     ):
         for turns in range(1, 40, 1 if LONG else 4):

@@ -34,6 +34,7 @@ from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.events import events_so_far, next_of
+from tests.support.protocols import HEARTBEAT, in_both_protocols
 from tests.support.reading import offsets_read, reading
 from tests.support.rows import rows
 
@@ -177,10 +178,10 @@ async def test_without_a_group_the_assignment_is_told(kafka: KafkaHandle) -> Non
 async def test_a_rebalance_is_told_by_what_is_revoked_and_assigned(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     both = frozenset({TopicPartition(topic, 0), TopicPartition(topic, 1)})
-    group = unique("group")
-    async with reading(kafka, topic, group_id=group, heartbeat_interval_ms=100) as first:
+    settings = {"group_id": unique("group"), "group_protocol": "classic"}
+    async with reading(kafka, topic, heartbeat_interval_ms=100, **settings) as first:  # type: ignore[arg-type]
         events = first.events()
-        async with reading(kafka, topic, group_id=group):
+        async with reading(kafka, topic, **settings):  # type: ignore[arg-type]
             revoked = await next_of(events, Revoked)
             assert revoked == Revoked(both, "the group rebalances")
             assigned = await next_of(events, Assigned)
@@ -189,15 +190,37 @@ async def test_a_rebalance_is_told_by_what_is_revoked_and_assigned(kafka: KafkaH
             assert len(assigned.partitions) == 1
 
 
-async def test_a_member_that_was_dropped_loses_its_partitions() -> None:
+async def test_by_kip_848_what_is_revoked_is_all_that_is_told_of_a_rebalance(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    settings = {"group_id": unique("group"), "group_protocol": "consumer"}
+    async with reading(kafka, topic, **settings) as first:  # type: ignore[arg-type]
+        events = first.events()
+        async with reading(kafka, topic, **settings) as second:  # type: ignore[arg-type]
+            revoked = await next_of(events, Revoked)
+            assert revoked == Revoked(frozenset(second.assignment()), "the group rebalances")
+            assert len(revoked.partitions) == 1
+            assert not [each for each in events_so_far(events) if isinstance(each, Assigned)]
+
+
+@in_both_protocols
+async def test_a_member_that_was_dropped_loses_its_partitions(protocol: str) -> None:
+    settings = {"group_id": "g", "group_protocol": protocol, "heartbeat_interval_ms": 50}
     async with Broker() as broker:
         broker.create_topic("t")
         kafka = KafkaHandle("embedded", broker.bootstrap_servers)
-        async with reading(kafka, "t", group_id="g", heartbeat_interval_ms=50) as consumer:
+        async with reading(kafka, "t", **settings) as consumer:  # type: ignore[arg-type]
             events = consumer.events()
-            broker.on("Heartbeat").fail(UnknownMemberIdError)
+            broker.on(HEARTBEAT[protocol]).fail(UnknownMemberIdError)
             lost = await next_of(events, Lost)
-            assert lost == Lost(frozenset({A}), "the coordinator no longer knows the member")
+            reason = "the coordinator no longer knows the member"
+            if protocol == "consumer":
+                reason += (
+                    " ([Error 25] UnknownMemberIdError: ConsumerGroupHeartbeatRequest of group g "
+                    "to node 1)"
+                )
+            assert lost == Lost(frozenset({A}), reason)
 
 
 async def test_a_reset_for_want_of_a_committed_offset_is_told(kafka: KafkaHandle) -> None:
@@ -255,7 +278,8 @@ async def test_a_commit_that_fails_is_told(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 5))
     tp = TopicPartition(topic, 0)
-    async with reading(kafka, topic, group_id=unique("g"), enable_auto_commit=False) as consumer:
+    settings = {"group_protocol": "classic", "enable_auto_commit": False}
+    async with reading(kafka, topic, group_id=unique("g"), **settings) as consumer:  # type: ignore[arg-type]
         await offsets_read(consumer, 5)
         events = consumer.events()
         inside.lose_membership(consumer)

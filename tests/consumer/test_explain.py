@@ -24,6 +24,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.protocols import JOIN, in_both_protocols
 from tests.support.reading import consumer_of, offsets_read, reading
 from tests.support.rows import rows
 from tests.support.waiting import until
@@ -64,9 +65,10 @@ async def test_before_the_start_and_after_the_stop(kafka: KafkaHandle) -> None:
     assert "make another one" in consumer.explain(tp)
 
 
-async def test_while_it_joins_its_group(broker: Broker) -> None:
-    consumer = consumer_of(broker, "t", group_id="g")
-    with broker.on("JoinGroup").hold() as rule:
+@in_both_protocols
+async def test_while_it_joins_its_group(broker: Broker, protocol: str) -> None:
+    consumer = consumer_of(broker, "t", group_id="g", group_protocol=protocol)
+    with broker.on(JOIN[protocol]).hold() as rule:
         starting = asyncio.ensure_future(consumer.start())
         await until(lambda: rule.hits)
         assert await until_cause(consumer, T0, Cause.STARTING) == (
@@ -114,12 +116,14 @@ async def test_what_is_not_assigned(kafka: KafkaHandle) -> None:
         assert "know no partition 7" in consumer.explain(TopicPartition(topic, 7))
 
 
-async def test_what_another_member_has(kafka: KafkaHandle) -> None:
+@in_both_protocols
+async def test_what_another_member_has(kafka: KafkaHandle, protocol: str) -> None:
     topic = await kafka.create_topic()
     tp, group = TopicPartition(topic, 0), unique("group")
+    settings = {"group_id": group, "group_protocol": protocol, "heartbeat_interval_ms": 100}
     async with (
-        reading(kafka, topic, group_id=group, heartbeat_interval_ms=100) as first,
-        reading(kafka, topic, group_id=group, heartbeat_interval_ms=100) as second,
+        reading(kafka, topic, **settings) as first,  # type: ignore[arg-type]
+        reading(kafka, topic, **settings) as second,  # type: ignore[arg-type]
     ):
         await until(lambda: inside.is_settled(first) and len(first.assignment()) < 2)
         without = first if not first.assignment() else second
@@ -128,36 +132,39 @@ async def test_what_another_member_has(kafka: KafkaHandle) -> None:
         )
 
 
-async def test_a_partition_that_a_rebalance_holds(kafka: KafkaHandle) -> None:
-    topic = await kafka.create_topic()
-    tp = TopicPartition(topic, 0)
+@in_both_protocols
+async def test_a_partition_that_a_rebalance_holds(kafka: KafkaHandle, protocol: str) -> None:
+    topic = await kafka.create_topic(partitions=2)
     told: list[tuple[Cause, str]] = []
 
     class Listener(ConsumerRebalanceListener):
         async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-            if revoked:
-                told.append((inside.cause(consumer, tp), consumer.explain(tp)))
+            told.extend((inside.cause(consumer, tp), consumer.explain(tp)) for tp in revoked)
 
         async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-            told.append((inside.cause(consumer, tp), consumer.explain(tp)))
+            told.extend((inside.cause(consumer, tp), consumer.explain(tp)) for tp in assigned)
 
-    group = unique("group")
-    async with reading(kafka, group_id=group, heartbeat_interval_ms=100) as consumer:
+    settings = {
+        "group_id": unique("group"),
+        "group_protocol": protocol,
+        "heartbeat_interval_ms": 100,
+    }
+    async with reading(kafka, **settings) as consumer:  # type: ignore[arg-type]
         consumer.subscribe([topic], listener=Listener())
-        await until(lambda: told)
-        consumer.subscribe([topic], listener=Listener())
-        await until(lambda: len(told) >= 3)
+        await until(lambda: len(told) == 2)
+        async with reading(kafka, topic, **settings):  # type: ignore[arg-type]
+            await until(lambda: len(told) >= 3)
     assert {cause for cause, _ in told} == {Cause.REBALANCING}
     assert "waits for the listener" in told[0][1]
-    assert "is given back" in told[1][1]
+    assert "is given back" in told[2][1]
 
 
-async def test_a_consumer_that_has_left_its_group(kafka: KafkaHandle) -> None:
+@in_both_protocols
+async def test_a_consumer_that_has_left_its_group(kafka: KafkaHandle, protocol: str) -> None:
     topic = await kafka.create_topic()
     tp = TopicPartition(topic, 0)
-    async with reading(
-        kafka, topic, group_id=unique("group"), max_poll_interval_ms=100
-    ) as consumer:
+    settings = {"group_protocol": protocol, "max_poll_interval_ms": 100}
+    async with reading(kafka, topic, group_id=unique("group"), **settings) as consumer:  # type: ignore[arg-type]
         text = await until_cause(consumer, tp, Cause.OUT_OF_GROUP)
         assert "within max_poll_interval_ms: the next get joins again" in text
         assert consumer.health().verdict == "degraded"

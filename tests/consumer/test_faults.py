@@ -15,6 +15,7 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     CorruptRecordException,
+    FencedMemberEpochError,
     FetchSessionIdNotFound,
     IllegalGenerationError,
     InvalidFetchSessionEpoch,
@@ -44,11 +45,14 @@ async def broker() -> AsyncIterator[Broker]:
     assert broker.failure is None
 
 
-def consumer_of(broker: Broker, *, group: bool = False) -> AIOKafkaConsumer:
+def consumer_of(
+    broker: Broker, *, group: bool = False, protocol: str = "classic"
+) -> AIOKafkaConsumer:
     return AIOKafkaConsumer(
         "t",
         bootstrap_servers=broker.bootstrap_servers,
         group_id="g" if group else None,
+        group_protocol=protocol,
         auto_offset_reset="earliest",
         retry_backoff_ms=10,
         request_timeout_ms=1_000,
@@ -113,16 +117,8 @@ async def test_records_come_all_and_once(broker: Broker, fault: str) -> None:
     assert rule.is_over
 
 
-IN_THE_GROUP: dict[str, Fault] = {
+IN_A_GROUP: dict[str, Fault] = {
     "no coordinator yet": lambda b: b.on("FindCoordinator").fail(15, times=2),
-    "coordinator moved": lambda b: b.on("JoinGroup").fail(NotCoordinatorForGroupError, times=2),
-    "coordinator loads": lambda b: b.on("JoinGroup").fail(CoordinatorLoadInProgressError, times=2),
-    "join lost": lambda b: b.on("JoinGroup").disconnect(),
-    "join answer lost": lambda b: b.on("SyncGroup").disconnect(handled=True),
-    "sync refused": lambda b: b.on("SyncGroup").fail(RebalanceInProgressError),
-    "generation fenced": lambda b: b.on("Heartbeat").fail(IllegalGenerationError),
-    "member unknown": lambda b: b.on("Heartbeat").fail(UnknownMemberIdError),
-    "heartbeat lost": lambda b: b.on("Heartbeat").disconnect(handled=True),
     "committed offsets unstable": lambda b: b.on("OffsetFetch").fail(88, times=2, at="partition"),
     "committed offsets refused": lambda b: b.on("OffsetFetch").fail(
         CoordinatorLoadInProgressError, times=2
@@ -130,23 +126,72 @@ IN_THE_GROUP: dict[str, Fault] = {
     "commit refused": lambda b: b.on("OffsetCommit").fail(CoordinatorLoadInProgressError, times=2),
     "commit answer lost": lambda b: b.on("OffsetCommit").disconnect(handled=True),
 }
+IN_A_CLASSIC_GROUP: dict[str, Fault] = {
+    "coordinator moved": lambda b: b.on("JoinGroup").fail(NotCoordinatorForGroupError, times=2),
+    "coordinator loads": lambda b: b.on("JoinGroup").fail(CoordinatorLoadInProgressError, times=2),
+    "join lost": lambda b: b.on("JoinGroup").disconnect(),
+    "join answer lost": lambda b: b.on("SyncGroup").disconnect(handled=True),
+    "sync refused": lambda b: b.on("SyncGroup").fail(RebalanceInProgressError),
+}
+BEAT = "ConsumerGroupHeartbeat"
+IN_A_KIP_848_GROUP: dict[str, Fault] = {
+    "coordinator moved": lambda b: b.on(BEAT).fail(NotCoordinatorForGroupError, times=2),
+    "coordinator loads": lambda b: b.on(BEAT).fail(CoordinatorLoadInProgressError, times=2),
+    "join lost": lambda b: b.on(BEAT).disconnect(),
+    "join answer lost": lambda b: b.on(BEAT).disconnect(handled=True),
+}
+GROUP_FAULTS: dict[str, dict[str, Fault]] = {
+    "classic": {**IN_A_GROUP, **IN_A_CLASSIC_GROUP},
+    "consumer": {**IN_A_GROUP, **IN_A_KIP_848_GROUP},
+}
+# Of a member's heartbeats.
+BEAT_FAULTS: dict[str, dict[str, Fault]] = {
+    "classic": {
+        "generation fenced": lambda b: b.on("Heartbeat").fail(IllegalGenerationError),
+        "member unknown": lambda b: b.on("Heartbeat").fail(UnknownMemberIdError),
+        "heartbeat lost": lambda b: b.on("Heartbeat").disconnect(handled=True),
+    },
+    "consumer": {
+        "epoch fenced": lambda b: b.on(BEAT).fail(FencedMemberEpochError),
+        "heartbeat lost": lambda b: b.on(BEAT).disconnect(handled=True),
+    },
+}
 
 
-@pytest.mark.parametrize("fault", IN_THE_GROUP)
-async def test_a_group_member_recovers_and_commits(broker: Broker, fault: str) -> None:
-    rule = IN_THE_GROUP[fault](broker)
-    async with consumer_of(broker, group=True) as consumer:
-        seen = await read_all(consumer)
-        assert set(seen) == set(in_any_order())
-        if rule.match.api_key == 12:
-            await rule.reached()
-        for _ in range(200):
-            try:
-                await consumer.commit()
-                break
-            except Exception:  # noqa: BLE001 — a rebalance may be under way
-                await consumer.poll(timeout_ms=20)
+def each_of(faults: dict[str, dict[str, Fault]]) -> pytest.MarkDecorator:
+    cases = [(protocol, fault) for protocol, known in faults.items() for fault in known]
+    return pytest.mark.parametrize(("protocol", "fault"), cases)
+
+
+@each_of(GROUP_FAULTS)
+async def test_a_group_member_recovers_and_commits(
+    broker: Broker, protocol: str, fault: str
+) -> None:
+    rule = GROUP_FAULTS[protocol][fault](broker)
+    async with consumer_of(broker, group=True, protocol=protocol) as consumer:
+        await read_all_and_commit(broker, consumer)
     assert rule.is_over
+
+
+@each_of(BEAT_FAULTS)
+async def test_a_group_member_whose_heartbeat_fails_recovers_and_commits(
+    broker: Broker, protocol: str, fault: str
+) -> None:
+    async with consumer_of(broker, group=True, protocol=protocol) as consumer:
+        rule = BEAT_FAULTS[protocol][fault](broker)
+        await rule.reached()
+        await read_all_and_commit(broker, consumer)
+    assert rule.is_over
+
+
+async def read_all_and_commit(broker: Broker, consumer: AIOKafkaConsumer) -> None:
+    assert set(await read_all(consumer)) == set(in_any_order())
+    for _ in range(200):
+        try:
+            await consumer.commit()
+            break
+        except Exception:  # noqa: BLE001 — a rebalance may be under way
+            await consumer.poll(timeout_ms=20)
     assert broker.committed("g") == {TopicPartition("t", n): COUNT // 2 for n in range(2)}
 
 

@@ -22,6 +22,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.protocols import HEARTBEAT, JOIN, in_both_protocols
 from tests.support.reading import consumer_of, offsets_read, reading
 from tests.support.rows import rows
 from tests.support.waiting import until
@@ -86,9 +87,10 @@ async def test_before_the_start_while_it_runs_and_after_the_stop(kafka: KafkaHan
     )
 
 
-async def test_while_it_starts(broker: Broker) -> None:
-    consumer = consumer_of(broker, "t", group_id="g")
-    with broker.on("JoinGroup").hold() as rule:
+@in_both_protocols
+async def test_while_it_starts(broker: Broker, protocol: str) -> None:
+    consumer = consumer_of(broker, "t", group_id="g", group_protocol=protocol)
+    with broker.on(JOIN[protocol]).hold() as rule:
         starting = asyncio.ensure_future(consumer.start())
         health = await until_health(consumer, says("it joins group g"))
         assert health.verdict == "degraded"
@@ -100,7 +102,7 @@ async def test_while_it_starts(broker: Broker) -> None:
 
 async def test_a_join_that_takes_long_says_whom_it_waits_for(broker: Broker) -> None:
     settings = {"session_timeout_ms": 9_000, "rebalance_timeout_ms": 60_000}
-    consumer = consumer_of(broker, "t", group_id="g", **settings)
+    consumer = consumer_of(broker, "t", group_id="g", group_protocol="classic", **settings)
     with broker.on("JoinGroup").hold() as rule:
         starting = asyncio.ensure_future(consumer.start())
         await until_health(consumer, says("it joins group g (JOINING)"))
@@ -136,10 +138,14 @@ async def test_a_start_that_failed_says_why_and_that_it_may_be_called_again(
     await consumer.stop()
 
 
-async def test_where_no_broker_can_be_reached_one_line_says_why_and_what_comes_of_it() -> None:
+@in_both_protocols
+async def test_where_no_broker_can_be_reached_one_line_says_why_and_what_comes_of_it(
+    protocol: str,
+) -> None:
+    settings = {"group_id": "g", "group_protocol": protocol, "heartbeat_interval_ms": 20}
     async with Broker() as broker:
         broker.create_topic("t", 6)
-        async with consumer_of(broker, "t", group_id="g", heartbeat_interval_ms=20) as consumer:
+        async with consumer_of(broker, "t", **settings) as consumer:
             await until_health(consumer, is_ok)
             await broker.stop_node(1, clean=False)
             health = await until_health(consumer, says("connection refused"))
@@ -214,12 +220,14 @@ async def test_one_broker_of_two_is_named() -> None:
             await until_health(consumer, is_ok)
 
 
-async def test_a_coordinator_that_is_away(broker: Broker) -> None:
-    async with consumer_of(broker, "t", group_id="g", heartbeat_interval_ms=20) as consumer:
+@in_both_protocols
+async def test_a_coordinator_that_is_away(broker: Broker, protocol: str) -> None:
+    settings = {"group_id": "g", "group_protocol": protocol, "heartbeat_interval_ms": 20}
+    async with consumer_of(broker, "t", **settings) as consumer:
         health = await until_health(consumer, is_ok)
         assert health.last_heartbeat_s is not None
         with (
-            broker.on("Heartbeat").fail(CoordinatorNotAvailableError, times=None),
+            broker.on(HEARTBEAT[protocol]).fail(CoordinatorNotAvailableError, times=None),
             broker.on("FindCoordinator").fail(CoordinatorNotAvailableError, times=None),
         ):
             words = "the coordinator of group g is not known, and is being looked for"
@@ -227,11 +235,13 @@ async def test_a_coordinator_that_is_away(broker: Broker) -> None:
         await until_health(consumer, is_ok)
 
 
-async def test_heartbeats_that_nobody_answers(broker: Broker) -> None:
+@in_both_protocols
+async def test_heartbeats_that_nobody_answers(broker: Broker, protocol: str) -> None:
     async with consumer_of(
         broker,
         "t",
         group_id="g",
+        group_protocol=protocol,
         heartbeat_interval_ms=50,
         session_timeout_ms=6_000,
         request_timeout_ms=60_000,
@@ -243,10 +253,14 @@ async def test_heartbeats_that_nobody_answers(broker: Broker) -> None:
         assert says("no heartbeat was answered for 7.0 s, longer than session_timeout_ms")(late)
 
 
-async def test_a_member_that_left_for_want_of_gets_comes_back(kafka: KafkaHandle) -> None:
+@in_both_protocols
+async def test_a_member_that_left_for_want_of_gets_comes_back(
+    kafka: KafkaHandle, protocol: str
+) -> None:
     topic = await kafka.create_topic()
     group = unique("group")
-    async with reading(kafka, topic, group_id=group, max_poll_interval_ms=200) as consumer:
+    settings = {"group_protocol": protocol, "max_poll_interval_ms": 200}
+    async with reading(kafka, topic, group_id=group, **settings) as consumer:  # type: ignore[arg-type]
         health = await until_health(consumer, says(f"the consumer left group {group}"))
         assert health.verdict == "degraded"
         getting = asyncio.ensure_future(consumer.getone())
@@ -254,12 +268,14 @@ async def test_a_member_that_left_for_want_of_gets_comes_back(kafka: KafkaHandle
         getting.cancel()
 
 
-async def test_no_partitions_are_ok_and_said(kafka: KafkaHandle) -> None:
+@in_both_protocols
+async def test_no_partitions_are_ok_and_said(kafka: KafkaHandle, protocol: str) -> None:
     topic = await kafka.create_topic()
     group = unique("group")
+    settings = {"group_id": group, "group_protocol": protocol, "heartbeat_interval_ms": 100}
     async with (
-        reading(kafka, topic, group_id=group, heartbeat_interval_ms=100) as first,
-        reading(kafka, topic, group_id=group, heartbeat_interval_ms=100) as second,
+        reading(kafka, topic, **settings) as first,  # type: ignore[arg-type]
+        reading(kafka, topic, **settings) as second,  # type: ignore[arg-type]
     ):
         await until(lambda: len(first.assignment()) + len(second.assignment()) == 1)
         idle = second if first.assignment() else first

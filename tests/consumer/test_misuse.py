@@ -309,7 +309,8 @@ async def test_a_process_that_was_stopped_for_two_sessions_has_lost_its_partitio
             while await process.stdout.readline() != b"ready\n":
                 pass
             process.send_signal(signal.SIGSTOP)
-            async with reading(kafka, topic, group_id=group, enable_auto_commit=False) as successor:
+            settings = {"group_id": group, "group_protocol": "classic", "enable_auto_commit": False}
+            async with reading(kafka, topic, **settings) as successor:  # type: ignore[arg-type]
                 for _ in range(5):
                     await successor.getone()
                 await successor.commit({tp: 5})

@@ -131,7 +131,12 @@ async def test_session_is_renewed_on_the_live_connection(mechanism: str) -> None
     async with sasl_broker(connections_max_reauth_ms=1_500) as broker:
         broker.create_topic("t")
         async with consumer_of(
-            broker, mechanism, group_id="g", fetch_max_wait_ms=50, heartbeat_interval_ms=100
+            broker,
+            mechanism,
+            group_id="g",
+            group_protocol="classic",  # it has a connection of its own for JoinGroup
+            fetch_max_wait_ms=50,
+            heartbeat_interval_ms=100,
         ) as consumer:
             deadline = asyncio.get_running_loop().time() + 2.0
             number = 0

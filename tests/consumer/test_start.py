@@ -6,11 +6,18 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from typing import Final
 
 import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.errors import UnsupportedVersionError
+from aiokafka_lite.protocol import registry
+from aiokafka_lite.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+
+REPEATED: Final = ("Heartbeat", "ConsumerGroupHeartbeat", "OffsetCommit")
 
 
 @pytest.fixture
@@ -25,7 +32,7 @@ def asked_by_connection(broker: Broker) -> list[list[str]]:
     """Return what was asked on each connection, but for what a member repeats."""
     asked: dict[str, list[str]] = {}
     for seen in broker.requests:
-        if seen.api not in ("Heartbeat", "OffsetCommit"):
+        if seen.api not in REPEATED:
             asked.setdefault(seen.peer, []).append(seen.api)
     return list(asked.values())
 
@@ -56,12 +63,13 @@ async def test_start_of_a_subscriber_asks_nothing_twice(broker: Broker) -> None:
     assert set(fetch) == {"Fetch"}
 
 
-async def test_start_in_a_group_asks_nothing_twice(broker: Broker) -> None:
+async def test_start_in_a_classic_group_asks_nothing_twice(broker: Broker) -> None:
     consumer = AIOKafkaConsumer(
         "t",
         bootstrap_servers=broker.bootstrap_servers,
         auto_offset_reset="earliest",
         group_id="g",
+        group_protocol="classic",
     )
     await consumer.start()
     assert (await consumer.getone()).value == b"first"
@@ -73,6 +81,58 @@ async def test_start_in_a_group_asks_nothing_twice(broker: Broker) -> None:
     # The second time as the member that the broker made of it the first time (KIP-394).
     assert lanes["JoinGroup"] == ["JoinGroup", "JoinGroup", "SyncGroup"]
     assert set(lanes["Fetch"]) == {"Fetch"}
+
+
+async def test_start_in_a_group_asks_nothing_twice(broker: Broker) -> None:
+    consumer = AIOKafkaConsumer(
+        "t",
+        bootstrap_servers=broker.bootstrap_servers,
+        auto_offset_reset="earliest",
+        group_id="g",
+        group_protocol="consumer",
+    )
+    await consumer.start()
+    assert (await consumer.getone()).value == b"first"
+    general, fetch = asked_by_connection(broker)
+    await consumer.stop()
+    assert general == ["ApiVersions", "Metadata", "FindCoordinator", "OffsetFetch", "ListOffsets"]
+    assert set(fetch) == {"Fetch"}
+    # To join, and to say what was taken.
+    assert len(broker.requests.of("ConsumerGroupHeartbeat")) <= 3
+
+
+def classic_only(context: object, request: object) -> ApiVersionsResponse:
+    """Offer what brokers before Kafka 4 offer of groups."""
+    offered = [
+        ApiVersion(api_key=key, min_version=kind.min_version, max_version=kind.max_version)
+        for key, kind in registry.REQUESTS.items()
+        if kind is not ConsumerGroupHeartbeatRequest
+    ]
+    return ApiVersionsResponse(api_keys=offered)
+
+
+@pytest.mark.parametrize(("why", "in_vain"), [("not offered", 0), ("switched off", 1)])
+async def test_where_only_classic_is_to_be_had_a_start_costs_one_request_more_at_most(
+    broker: Broker, why: str, in_vain: int
+) -> None:
+    if why == "not offered":
+        broker.on("ApiVersions").answer(classic_only, times=None)
+    else:
+        broker.on("ConsumerGroupHeartbeat").fail(UnsupportedVersionError, times=None)
+    consumer = AIOKafkaConsumer(
+        "t",
+        bootstrap_servers=broker.bootstrap_servers,
+        auto_offset_reset="earliest",
+        group_id="g",
+        group_protocol="auto",
+    )
+    await consumer.start()
+    assert (await consumer.getone()).value == b"first"
+    assert len(broker.requests.of("ConsumerGroupHeartbeat")) == in_vain
+    assert len(broker.requests.of("FindCoordinator")) == 1
+    lanes = {asked[0]: asked for asked in asked_by_connection(broker)}
+    await consumer.stop()
+    assert lanes["JoinGroup"] == ["JoinGroup", "JoinGroup", "SyncGroup"]
 
 
 # 51 and 68 KiB with CPython 3.11; objects differ in size from one Python to the next.

@@ -25,6 +25,7 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.interruptions import How, Interrupted, Stepped, interrupted
 from tests.support.leftovers import nothing_left
 from tests.support.listeners import Calls
+from tests.support.protocols import JOIN, goodbyes, in_both_protocols
 from tests.support.reading import reading
 from tests.support.rows import rows
 
@@ -107,29 +108,37 @@ async def test_a_stop_cancelled_at_any_await_leaves_nothing_and_the_next_tells_t
 
 @pytest.mark.every_loop
 @pytest.mark.parametrize("how", How)
+@in_both_protocols
 async def test_a_stop_of_a_member_cancelled_at_any_await_leaves_nothing(
-    broker: Broker, how: How
+    broker: Broker, protocol: str, how: How
 ) -> None:
     step = 1
     while True:
         async with nothing_left(is_collected=False):
-            consumer = await started(broker.bootstrap_servers, group_id=f"g{step}")
+            consumer = await started(
+                broker.bootstrap_servers, group_id=f"g{step}", group_protocol=protocol
+            )
             was_cut_off = await interrupted(consumer.stop(), step, how)
             left = await consumer.stop()
         committed = broker.committed(f"g{step}")
         assert committed == {TP: 5} if not left else left == FIVE
         if not was_cut_off:
             assert left == {}
-            assert broker.requests.of("LeaveGroup")
+            assert goodbyes(broker)
             return
         step += 1
 
 
 @pytest.mark.every_loop
-async def test_a_stop_cancelled_again_and_again_leaves_nothing(broker: Broker) -> None:
+@in_both_protocols
+async def test_a_stop_cancelled_again_and_again_leaves_nothing(
+    broker: Broker, protocol: str
+) -> None:
     for first in range(1, 30):
         async with nothing_left(is_collected=False):
-            consumer = await started(broker.bootstrap_servers, group_id=f"g{first}")
+            consumer = await started(
+                broker.bootstrap_servers, group_id=f"g{first}", group_protocol=protocol
+            )
             stopping = Stepped(consumer.stop(), lambda k, n=first: k >= n, How.AT_ONCE)  # type: ignore[misc]
             try:
                 await stopping.run()
@@ -148,8 +157,9 @@ async def test_a_stop_cancelled_again_and_again_leaves_nothing(broker: Broker) -
         (How.ON_WAKING, "again and again"),
     ],
 )
+@in_both_protocols
 async def test_a_start_cancelled_at_any_await_leaves_nothing_and_may_be_tried_again(
-    broker: Broker, how: How, times: str
+    broker: Broker, protocol: str, how: How, times: str
 ) -> None:
     step = 0
     is_started = False
@@ -160,7 +170,9 @@ async def test_a_start_cancelled_at_any_await_leaves_nothing_and_may_be_tried_ag
             return count == step or (count > step and times != "once")
 
         # A member that could not leave is waited for: each has a group of its own.
-        consumer = consumer_of(broker.bootstrap_servers, "t", group_id=f"g{step}")
+        consumer = consumer_of(
+            broker.bootstrap_servers, "t", group_id=f"g{step}", group_protocol=protocol
+        )
         async with nothing_left(is_collected=False):
             try:
                 await Stepped(consumer.start(), is_at, how).run()
@@ -177,11 +189,12 @@ async def test_a_start_cancelled_at_any_await_leaves_nothing_and_may_be_tried_ag
 
 
 @pytest.mark.every_loop
+@in_both_protocols
 async def test_a_start_right_after_a_cancelled_one_waits_until_that_is_undone(
-    broker: Broker,
+    broker: Broker, protocol: str
 ) -> None:
-    consumer = consumer_of(broker.bootstrap_servers, "t")
-    with broker.on("JoinGroup").hold() as rule:
+    consumer = consumer_of(broker.bootstrap_servers, "t", group_protocol=protocol)
+    with broker.on(JOIN[protocol]).hold() as rule:
         first = asyncio.ensure_future(consumer.start())
         await rule.reached()
         first.cancel()
@@ -237,12 +250,18 @@ async def test_a_start_after_one_cancelled_in_the_listener_begins_with_nothing_a
 
 # --- While something else is going on --------------------------------------------------------
 @pytest.mark.every_loop
-@pytest.mark.parametrize("group_id", ["g", None])
-async def test_a_stop_during_the_start_ends_it(broker: Broker, group_id: str | None) -> None:
+@pytest.mark.parametrize(
+    ("group_id", "protocol"), [("g", "classic"), ("g", "consumer"), (None, "auto")]
+)
+async def test_a_stop_during_the_start_ends_it(
+    broker: Broker, group_id: str | None, protocol: str
+) -> None:
     turns, is_started = 1, False  # after no turn it has not begun
     while not is_started:
         async with nothing_left(is_collected=False):
-            consumer = consumer_of(broker.bootstrap_servers, "t", group_id=group_id)
+            consumer = consumer_of(
+                broker.bootstrap_servers, "t", group_id=group_id, group_protocol=protocol
+            )
             starting = asyncio.ensure_future(consumer.start())
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -256,11 +275,14 @@ async def test_a_stop_during_the_start_ends_it(broker: Broker, group_id: str | N
 
 
 @pytest.mark.every_loop
-@pytest.mark.parametrize("api", ["ApiVersions", "Metadata", "FindCoordinator", "JoinGroup"])
-async def test_a_stop_during_a_start_that_gets_no_answer_ends_it(broker: Broker, api: str) -> None:
+@in_both_protocols
+@pytest.mark.parametrize("api", ["ApiVersions", "Metadata", "FindCoordinator", "to join"])
+async def test_a_stop_during_a_start_that_gets_no_answer_ends_it(
+    broker: Broker, protocol: str, api: str
+) -> None:
     async with nothing_left(is_collected=False):
-        with broker.on(api).hold() as rule:
-            consumer = consumer_of(broker.bootstrap_servers, "t")
+        with broker.on(JOIN[protocol] if api == "to join" else api).hold() as rule:
+            consumer = consumer_of(broker.bootstrap_servers, "t", group_protocol=protocol)
             starting = asyncio.ensure_future(consumer.start())
             await rule.reached()
             async with timeout(GRACE_S):
@@ -315,7 +337,7 @@ async def test_a_position_that_is_being_looked_up_ends_with_the_stop(broker: Bro
 @pytest.mark.every_loop
 async def test_what_waits_for_a_rebalance_ends_with_the_stop(broker: Broker) -> None:
     async with nothing_left(is_collected=False):
-        consumer = await started(broker.bootstrap_servers)
+        consumer = await started(broker.bootstrap_servers, group_protocol="classic")
         with broker.on("JoinGroup").hold() as rule:
             consumer.subscribe(["t", "u"])
             await rule.reached()
@@ -347,11 +369,12 @@ FAULTS: dict[str, Callable[[Broker], Rule]] = {
 
 @pytest.mark.every_loop
 @pytest.mark.parametrize("fault", FAULTS)
+@in_both_protocols
 async def test_a_stop_returns_in_time_and_says_what_was_not_committed(
-    broker: Broker, fault: str
+    broker: Broker, protocol: str, fault: str
 ) -> None:
     async with nothing_left(is_collected=False):
-        consumer = await started(broker.bootstrap_servers)
+        consumer = await started(broker.bootstrap_servers, group_protocol=protocol)
         with FAULTS[fault](broker):
             assert await timed(consumer.stop(timeout=0.3)) < 0.3 + GRACE_S
             assert await consumer.stop() == FIVE
@@ -374,8 +397,11 @@ async def test_a_stop_returns_in_time_when_the_broker_died(broker: Broker) -> No
 
 
 @pytest.mark.every_loop
-async def test_a_reachable_group_is_left_though_a_get_waits(broker: Broker) -> None:
-    consumer = await started(broker.bootstrap_servers, fetch_max_wait_ms=30_000)
+@in_both_protocols
+async def test_a_reachable_group_is_left_though_a_get_waits(broker: Broker, protocol: str) -> None:
+    consumer = await started(
+        broker.bootstrap_servers, fetch_max_wait_ms=30_000, group_protocol=protocol
+    )
     await consumer.getmany(timeout_ms=1_000)
     waiting = [
         asyncio.ensure_future(get)
@@ -388,15 +414,18 @@ async def test_a_reachable_group_is_left_though_a_get_waits(broker: Broker) -> N
         with pytest.raises(ConsumerStoppedError):
             await get
     assert await many == {}  # as aiokafka's
-    assert len(broker.requests.of("LeaveGroup")) == 1
+    assert len(goodbyes(broker)) == 1
     assert broker.committed("g") == {TP: 10}
 
 
+@in_both_protocols
 async def test_a_static_member_that_has_nothing_to_say_at_its_stop_leaves_nothing(
-    broker: Broker,
+    broker: Broker, protocol: str
 ) -> None:
     async with nothing_left():
-        consumer = consumer_of(broker.bootstrap_servers, "t", group_instance_id="i")
+        consumer = consumer_of(
+            broker.bootstrap_servers, "t", group_instance_id="i", group_protocol=protocol
+        )
         await consumer.start()
         await consumer.stop()
 
@@ -429,13 +458,14 @@ async def test_a_change_that_would_have_no_effect_any_more_is_refused(
 
 # --- Twice, and at once ------------------------------------------------------------------------
 @pytest.mark.every_loop
-async def test_stops_at_once_and_afterwards_say_the_same(broker: Broker) -> None:
-    consumer = await started(broker.bootstrap_servers)
+@in_both_protocols
+async def test_stops_at_once_and_afterwards_say_the_same(broker: Broker, protocol: str) -> None:
+    consumer = await started(broker.bootstrap_servers, group_protocol=protocol)
     with broker.on("OffsetCommit").silence(times=None):
         answers = await asyncio.gather(*(consumer.stop(timeout=0.2) for _ in range(3)))
     assert answers == [FIVE, FIVE, FIVE]
     assert await consumer.stop() == FIVE
-    assert len(broker.requests.of("LeaveGroup")) <= 1
+    assert len(goodbyes(broker)) <= 1
 
 
 @pytest.mark.every_loop
@@ -478,8 +508,12 @@ async def _under_a_timeout(consumer: AIOKafkaConsumer) -> None:
 @pytest.mark.every_loop
 @pytest.mark.parametrize("moment", ["assigned", "revoked"])
 @pytest.mark.parametrize("way", [_directly, _in_a_task, _under_a_timeout])
+@in_both_protocols
 async def test_a_callback_may_stop_the_consumer(
-    broker: Broker, moment: str, way: Callable[[AIOKafkaConsumer], Awaitable[None]]
+    broker: Broker,
+    protocol: str,
+    moment: str,
+    way: Callable[[AIOKafkaConsumer], Awaitable[None]],
 ) -> None:
     entered = asyncio.Event()
 
@@ -497,7 +531,9 @@ async def test_a_callback_may_stop_the_consumer(
             await way(consumer)
 
     async with nothing_left(is_collected=False):
-        consumer = consumer_of(broker.bootstrap_servers)
+        consumer = consumer_of(
+            broker.bootstrap_servers, group_protocol=protocol, rebalance_hold_ms=0
+        )
         listener = Stopping()
         consumer.subscribe(["t"], listener=listener)
         starting = asyncio.ensure_future(consumer.start())
@@ -505,18 +541,21 @@ async def test_a_callback_may_stop_the_consumer(
             if moment == "revoked":
                 await starting
                 await consumer.getone()
-                consumer.subscribe(["t", "u"], listener=listener)
+                consumer.subscribe(["u"], listener=listener)
             await entered.wait()
             assert await consumer.stop() == {}
             if moment == "assigned":
                 with pytest.raises(ConsumerStoppedError):
                     await starting
-        assert len(broker.requests.of("LeaveGroup")) == 1
+        assert len(goodbyes(broker)) == 1
         assert broker.committed("g") == ({} if moment == "assigned" else {TP: 1})
 
 
 @pytest.mark.every_loop
-async def test_a_callback_that_stops_what_is_being_stopped_holds_nobody_up(broker: Broker) -> None:
+@in_both_protocols
+async def test_a_callback_that_stops_what_is_being_stopped_holds_nobody_up(
+    broker: Broker, protocol: str
+) -> None:
     entered, is_stopping, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     class Stopping(Calls):
@@ -527,12 +566,12 @@ async def test_a_callback_that_stops_what_is_being_stopped_holds_nobody_up(broke
                 await consumer.stop()
                 done.set()
 
-    consumer = consumer_of(broker.bootstrap_servers)
+    consumer = consumer_of(broker.bootstrap_servers, group_protocol=protocol, rebalance_hold_ms=0)
     listener = Stopping()
     consumer.subscribe(["t"], listener=listener)
     await consumer.start()
     await consumer.getone()
-    consumer.subscribe(["t", "u"], listener=listener)
+    consumer.subscribe(["u"], listener=listener)
     await entered.wait()
     stopping = asyncio.ensure_future(consumer.stop(timeout=60))
     # It waits for the callback, and the group task has been stopped.
@@ -549,7 +588,10 @@ def _task_names() -> set[str]:
 
 
 @pytest.mark.every_loop
-async def test_a_callback_that_never_ends_is_cut_off_by_the_stop(broker: Broker) -> None:
+@in_both_protocols
+async def test_a_callback_that_never_ends_is_cut_off_by_the_stop(
+    broker: Broker, protocol: str
+) -> None:
     class Hanging(Calls):
         async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
             entered.set()
@@ -557,30 +599,32 @@ async def test_a_callback_that_never_ends_is_cut_off_by_the_stop(broker: Broker)
 
     entered = asyncio.Event()
     async with nothing_left(is_collected=False):
-        consumer = consumer_of(broker.bootstrap_servers)
+        consumer = consumer_of(broker.bootstrap_servers, group_protocol=protocol)
         consumer.subscribe(["t"], listener=Hanging())
         starting = asyncio.ensure_future(consumer.start())
         await entered.wait()
         assert await timed(consumer.stop(timeout=0.2)) < 0.2 + GRACE_S
         with pytest.raises(ConsumerStoppedError):
             await starting
-    assert len(broker.requests.of("LeaveGroup")) == 1
+    assert len(goodbyes(broker)) == 1
 
 
 # --- async with, and the end of the loop ---------------------------------------------------------
 @pytest.mark.parametrize("kind", [ZeroDivisionError, asyncio.CancelledError])
+@in_both_protocols
 async def test_left_by_an_exception_the_group_is_left_and_what_was_processed_committed(
-    kafka: KafkaHandle, kind: type[BaseException]
+    kafka: KafkaHandle, protocol: str, kind: type[BaseException]
 ) -> None:
     topic, group = await kafka.create_topic(), unique("group")
     await kafka.produce(topic, 0, rows(0, 10))
     with pytest.raises(kind):  # noqa: PT012 -- it is the block that raises
-        async with reading(kafka, topic, group_id=group) as consumer:
+        async with reading(kafka, topic, group_id=group, group_protocol=protocol) as consumer:
             async for record in consumer:
                 if record.offset == 4:
                     raise kind
     # Not after the session timeout: the member has left.
-    async with timeout(8), reading(kafka, topic, group_id=group) as successor:
+    settings = {"group_id": group, "group_protocol": protocol}
+    async with timeout(8), reading(kafka, topic, **settings) as successor:  # type: ignore[arg-type]
         assert (await successor.getone()).offset == 4
 
 
@@ -631,6 +675,6 @@ def test_the_end_of_the_loop_stops_what_an_async_with_holds(
         _run(main(broker.bootstrap_servers), loop)
         assert seen == [0, 1, 2, 3, 4]
         assert broker.committed("g") == {TP: 4}
-        assert len(broker.requests.of("LeaveGroup")) == 1
+        assert len(goodbyes(broker)) == 1
     if sys.version_info >= (3, 11):  # before, nobody can tell it from a task that was cancelled
         assert [r.message for r in caplog.records if r.levelno > logging.INFO] == []

@@ -16,6 +16,7 @@ from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.bugs import PASSING, PLACES, Listener, plant
+from tests.support.protocols import in_both_protocols
 
 TIMEOUT_S = 10.0
 
@@ -30,10 +31,17 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 @pytest.fixture
-async def consumer(broker: Broker) -> AsyncIterator[AIOKafkaConsumer]:
+def protocol() -> str:
+    """The protocol by which the consumer is in its group."""
+    return "classic"
+
+
+@pytest.fixture
+async def consumer(broker: Broker, protocol: str) -> AsyncIterator[AIOKafkaConsumer]:
     consumer = AIOKafkaConsumer(
         bootstrap_servers=broker.bootstrap_servers,
         group_id="g",
+        group_protocol=protocol,
         auto_offset_reset="earliest",
         fetch_max_wait_ms=50,
         heartbeat_interval_ms=20,
@@ -64,7 +72,7 @@ async def poll_until(
                 seen |= {record.value for record in batch}
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize(("name", "protocol"), [(n, p.protocol) for n, p in PLACES.items()])
 async def test_a_bug_in_a_background_task_is_raised_by_every_get_until_the_stop(
     broker: Broker,
     consumer: AIOKafkaConsumer,
@@ -97,7 +105,7 @@ async def test_a_bug_in_a_background_task_is_raised_by_every_get_until_the_stop(
     assert complaints == []  # nothing was left to the event loop
 
 
-@pytest.mark.parametrize("name", PASSING)
+@pytest.mark.parametrize(("name", "protocol"), [(n, p.protocol) for n, p in PASSING.items()])
 async def test_a_task_that_fails_for_now_is_restarted_and_shows(
     broker: Broker, consumer: AIOKafkaConsumer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -106,7 +114,9 @@ async def test_a_task_that_fails_for_now_is_restarted_and_shows(
     await place.trigger(broker, consumer)  # type: ignore[misc]
     await poll_until(
         consumer,
-        lambda _: any(task.startswith(name) for task in inside.degraded_tasks(consumer)),
+        lambda _: any(
+            task.startswith(name.partition(",")[0]) for task in inside.degraded_tasks(consumer)
+        ),
     )
     broker.produce("t", b"last")
     await poll_until(consumer, lambda seen: b"last" in seen)
@@ -114,6 +124,7 @@ async def test_a_task_that_fails_for_now_is_restarted_and_shows(
     assert set(inside.failures(consumer).values()) == {None}
 
 
+@in_both_protocols
 @pytest.mark.parametrize("name", ["fetch", "positions", "group", "heartbeat", "cluster refresh"])
 async def test_a_task_that_somebody_cancels_is_not_gone_silently(
     consumer: AIOKafkaConsumer, caplog: pytest.LogCaptureFixture, name: str
@@ -131,6 +142,7 @@ async def test_a_task_that_somebody_cancels_is_not_gone_silently(
         await asyncio.wait_for(consumer.stop(timeout=0.2), TIMEOUT_S)
 
 
+@in_both_protocols
 async def test_a_callback_of_the_application_that_cancels_itself_is_no_bug(
     consumer: AIOKafkaConsumer, broker: Broker
 ) -> None:

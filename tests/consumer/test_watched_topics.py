@@ -159,7 +159,7 @@ async def test_a_leader_that_unsubscribes_watches_nothing_for_its_group() -> Non
         for name in ("ours", "theirs", "alone"):
             broker.create_topic(name)
         kafka = KafkaHandle("embedded", broker.bootstrap_servers)
-        settings = {**SETTINGS, "group_id": "g"}
+        settings = {**SETTINGS, "group_id": "g", "group_protocol": "classic"}
         async with reading(kafka, "ours", **settings) as leader:  # type: ignore[arg-type]
             polling = asyncio.ensure_future(_poll_for_ever(leader))
             async with reading(kafka, "theirs", **settings):  # type: ignore[arg-type]

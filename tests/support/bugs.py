@@ -20,6 +20,8 @@ from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
 from aiokafka_lite.consumer.membership.classic.rebalance import Rebalance
+from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat as EpochHeartbeat
+from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
 from aiokafka_lite.consumer.membership.listener import ListenerCalls
 from aiokafka_lite.consumer.positions.resolver import PositionResolver
 from aiokafka_lite.structs import TopicPartition
@@ -48,6 +50,8 @@ class Place(NamedTuple):
     method: str
     trigger: Trigger
     scope: str
+    # By which protocol the consumer is in its group.
+    protocol: str = "classic"
 
 
 async def new_records(broker: Broker, _: AIOKafkaConsumer) -> None:
@@ -81,7 +85,10 @@ PLACES = {
     "positions": Place(PositionResolver, "_resolve_once", reset, "positions"),
     "group": Place(Rebalance, "join_and_sync", subscribe_anew, "group"),
     "heartbeat": Place(Heartbeat, "_send", nothing, "group"),
+    "group, KIP-848": Place(ConsumerMembership, "_reconcile", subscribe_anew, "group", "consumer"),
+    "heartbeat, KIP-848": Place(EpochHeartbeat, "_send", nothing, "group", "consumer"),
     "listener": Place(ListenerCalls, "_guarded", subscribe_anew, "group"),
+    "listener, KIP-848": Place(ListenerCalls, "_guarded", subscribe_anew, "group", "consumer"),
     "auto-commit": Place(Commits, "_commit", new_records, "group"),
     "cluster refresh": Place(Cluster, "_ask_for_metadata", refresh, "cluster"),
     "connect": Place(Connection, "_negotiate", cut, "cluster"),
@@ -97,6 +104,8 @@ PASSING = {
     "positions": Place(PositionResolver, "_resolve_once", reset, "positions"),
     "group": Place(ClassicMembership, "_hold", subscribe_anew, "group"),
     "heartbeat": Place(Heartbeat, "_sleep_until_due", nothing, "group"),
+    "group, KIP-848": Place(ConsumerMembership, "_reconcile", subscribe_anew, "group", "consumer"),
+    "heartbeat, KIP-848": Place(EpochHeartbeat, "_beat", nothing, "group", "consumer"),
     "auto-commit": Place(Commits, "not_committed_yet", nothing, "group"),
     "cluster refresh": Place(Cluster, "_ask_for_metadata", refresh, "cluster"),
 }

@@ -54,55 +54,55 @@ def show_metadata(consumer: AIOKafkaConsumer, view: ClusterView) -> None:
 
 
 # --- The group --------------------------------------------------------------------------------
-def _membership(consumer: AIOKafkaConsumer) -> ClassicMembership:
+def _classic(consumer: AIOKafkaConsumer) -> ClassicMembership:
     membership = _running(consumer).membership
-    assert isinstance(membership, ClassicMembership)
+    assert isinstance(membership, ClassicMembership), "made with group_protocol='classic'"
     return membership
 
 
 def generation(consumer: AIOKafkaConsumer) -> int:
-    """The generation of the group that the member is in."""
-    return _membership(consumer).generation
+    """The generation of the group that the member is in, or its epoch."""
+    return _running(consumer).membership.generation
 
 
 def member_id(consumer: AIOKafkaConsumer) -> str:
-    """The id that the coordinator gave to the member."""
-    return _membership(consumer).member_id
+    """The id that the group knows the member by."""
+    return _running(consumer).membership.member_id
 
 
 def group_state(consumer: AIOKafkaConsumer) -> str:
     """The state of the membership."""
-    status = _membership(consumer).status
+    status = _running(consumer).membership.status
     assert status is not None
     return status.state
 
 
 def group_protocol(consumer: AIOKafkaConsumer) -> str | None:
-    """The assignor that the group has chosen."""
-    return _membership(consumer)._member.protocol_name
+    """The assignor that the classic group has chosen."""
+    return _classic(consumer)._member.protocol_name
 
 
 def is_settled(consumer: AIOKafkaConsumer) -> bool:
     """Whether the assignment answers to the subscription, and the listener knows of it."""
-    return _membership(consumer).is_settled
+    return _running(consumer).membership.is_settled
 
 
 async def until_assigned(consumer: AIOKafkaConsumer) -> None:
     """Wait until the member has the assignment of the newest generation."""
-    await _membership(consumer).wait_assigned()
+    await _running(consumer).membership.wait_assigned()
 
 
 def last_contact_at(consumer: AIOKafkaConsumer) -> float:
     """When the coordinator answered last, in loop time."""
-    status = _membership(consumer).status
+    status = _running(consumer).membership.status
     assert status is not None
     assert status.last_contact_at is not None
     return status.last_contact_at
 
 
 def lose_membership(consumer: AIOKafkaConsumer) -> None:
-    """Let the member believe that the group has forgotten it."""
-    _membership(consumer)._member.lose_membership()
+    """Let the member of a classic group believe that the group has forgotten it."""
+    _classic(consumer)._member.lose_membership()
 
 
 def gate(consumer: AIOKafkaConsumer) -> Gate:

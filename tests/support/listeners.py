@@ -61,10 +61,14 @@ async def listening(
     listener: ConsumerRebalanceListener,
     **arguments: object,
 ) -> AsyncIterator[AIOKafkaConsumer]:
-    """A started member of a new group whose rebalances the listener is told of."""
+    """A started member of a new classic group whose rebalances the listener is told of.
+
+    Each call of `subscribe` is a rebalance of all of its partitions.
+    """
     settings: dict[str, object] = {
         "bootstrap_servers": kafka.bootstrap_servers,
         "group_id": unique("g"),
+        "group_protocol": "classic",
         "auto_offset_reset": "earliest",
         "heartbeat_interval_ms": 100,
         **arguments,

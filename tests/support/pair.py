@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.assignors import RoundRobinPartitionAssignor
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
@@ -17,6 +18,9 @@ from tests.support.waiting import PATIENCE_S
 
 RECORD_COUNT = 520
 SETTINGS: Final[Mapping[str, object]] = {
+    # The other member leads, by the only assignor that it knows.
+    "group_protocol": "classic",
+    "partition_assignment_strategy": (RoundRobinPartitionAssignor,),
     "auto_offset_reset": "earliest",
     "heartbeat_interval_ms": 30,
     "auto_commit_interval_ms": 60_000,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.consumer.assignors.abstract import (
     AbstractPartitionAssignor,
@@ -13,8 +13,10 @@ from aiokafka_lite.consumer.assignors.abstract import (
     ConsumerProtocolMemberMetadata,
     RebalanceProtocol,
 )
-from aiokafka_lite.consumer.assignors.sticky import Claim, by_topic, read_claim, share_out
 from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.assignors.sticky import Claim
 
 GENERATION: Final = struct.Struct(">i")
 
@@ -48,6 +50,9 @@ class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
         cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
         """Assign as the sticky assignor does, but nothing that another member still has."""
+        # Imported where it is used: every consumer has this assignor, and few lead by it.
+        from aiokafka_lite.consumer.assignors.sticky import by_topic, share_out
+
         claims = {member: read_owned(metadata) for member, metadata in members.items()}
         shares = share_out(cluster, members, claims)
         moving = _moving(shares, members)
@@ -82,6 +87,8 @@ def read_owned(metadata: ConsumerProtocolMemberMetadata) -> Claim:
     Before version 2 of the subscription the generation stands in the user data. Java's members
     write nothing else there, librdkafka's what Java's StickyAssignor writes.
     """
+    from aiokafka_lite.consumer.assignors.sticky import Claim, read_claim
+
     generation = metadata.generation
     if generation < 0 and len(metadata.user_data or b"") == GENERATION.size:
         (generation,) = GENERATION.unpack(metadata.user_data)

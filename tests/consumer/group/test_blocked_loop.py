@@ -68,6 +68,7 @@ class Peer:
             self._topic,
             bootstrap_servers=self._kafka.bootstrap_servers,
             group_id=self._group_id,
+            group_protocol="classic",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             session_timeout_ms=self._session_timeout_ms,

@@ -49,6 +49,7 @@ class Member:
             "heartbeat_interval_ms": 100,
             "session_timeout_ms": 6000,
             "fetch_max_wait_ms": 50,
+            "group_protocol": "classic",
             "partition_assignment_strategy": COOPERATIVE,
             **settings,
         }

@@ -221,6 +221,7 @@ def member_of(broker: Broker) -> AIOKafkaConsumer:
         "t",
         bootstrap_servers=broker.bootstrap_servers,
         group_id="g",
+        group_protocol="classic",
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         heartbeat_interval_ms=30,

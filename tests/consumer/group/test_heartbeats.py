@@ -21,6 +21,7 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.events import events_so_far
 from tests.support.listeners import Acting, Calls, beat_count, listening
 from tests.support.other_member import throw_out
+from tests.support.protocols import HEARTBEAT, in_both_protocols
 from tests.support.proxy import Proxy, send_through
 from tests.support.reading import reading
 from tests.support.rows import rows
@@ -43,14 +44,20 @@ async def test_heartbeats_are_answered_while_the_listener_takes_partitions(
         assert listener.results == [None]
 
 
-async def test_a_beat_tells_of_the_member_when_it_is_sent_not_when_it_is_answered() -> None:
+@in_both_protocols
+async def test_a_beat_tells_of_the_member_when_it_is_sent_not_when_it_is_answered(
+    protocol: str,
+) -> None:
     """The coordinator heard of it somewhere in between: the session may end so much earlier."""
     async with Broker() as broker:
         broker.create_topic("t")
         handle = KafkaHandle("embedded", broker.bootstrap_servers)
-        async with reading(handle, "t", group_id="g", heartbeat_interval_ms=20) as consumer:
-            with broker.on("Heartbeat").delay(0.4, times=None):
-                await until(lambda: broker.requests.of("Heartbeat"))
+        settings = {"group_id": "g", "group_protocol": protocol, "heartbeat_interval_ms": 20}
+        async with reading(handle, "t", **settings) as consumer:  # type: ignore[arg-type]
+            kind = HEARTBEAT[protocol]
+            with broker.on(kind).delay(0.4, times=None):
+                since = broker.requests.total
+                await until(lambda: broker.requests.of(kind, since=since))
                 beats = beat_count(consumer)
                 await until(lambda: beat_count(consumer) >= beats + 2)
                 age_s = consumer.metrics()["last_heartbeat_age_seconds"]
@@ -105,12 +112,15 @@ async def test_nothing_is_handed_out_once_a_heartbeat_has_said_that_the_member_i
                 await asyncio.sleep(0)
 
 
-def impatient(kafka: KafkaHandle, topic: str) -> AbstractAsyncContextManager[AIOKafkaConsumer]:
+def impatient(
+    kafka: KafkaHandle, topic: str, protocol: str
+) -> AbstractAsyncContextManager[AIOKafkaConsumer]:
     """A member that beats often, and soon gives up waiting for an answer."""
     return reading(
         kafka,
         topic,
         group_id=topic,
+        group_protocol=protocol,
         heartbeat_interval_ms=20,
         request_timeout_ms=1_000,
         retry_backoff_ms=10,
@@ -127,13 +137,17 @@ async def until_failed(consumer: AIOKafkaConsumer, count: int) -> None:
 
 
 @pytest.mark.one_loop_each
+@in_both_protocols
 async def test_of_heartbeats_that_fail_one_line_is_logged_and_one_when_brokers_are_back(
-    kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kafka: KafkaHandle,
+    protocol: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     topic = await kafka.create_topic()
     async with Proxy(parse_address(kafka.bootstrap_servers)) as proxy:
         send_through(monkeypatch, proxy)
-        async with impatient(kafka, topic) as consumer:
+        async with impatient(kafka, topic, protocol) as consumer:
             await until(lambda: beat_count(consumer) > 0)
             with caplog.at_level(logging.WARNING, "aiokafka_lite"):
                 proxy.stop_listening()
@@ -152,19 +166,27 @@ async def test_of_heartbeats_that_fail_one_line_is_logged_and_one_when_brokers_a
 
 
 @pytest.mark.one_loop_each
+@in_both_protocols
 async def test_every_heartbeat_that_fails_for_want_of_a_broker_says_why(
-    kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kafka: KafkaHandle,
+    protocol: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     tuning.log_every_event(monkeypatch)
     topic = await kafka.create_topic()
     async with Proxy(parse_address(kafka.bootstrap_servers)) as proxy:
         send_through(monkeypatch, proxy)
-        async with impatient(kafka, topic) as consumer:
+        async with impatient(kafka, topic, protocol) as consumer:
             await until(lambda: beat_count(consumer) > 0)
             with caplog.at_level(logging.WARNING, "aiokafka_lite"):
                 proxy.stop_listening()
                 proxy.end_all()
-                await until(lambda: lines_with(caplog, "did not answer HeartbeatRequest in time"))
+                await until(
+                    lambda: lines_with(
+                        caplog, f"did not answer {HEARTBEAT[protocol]}Request in time"
+                    )
+                )
                 for line in lines_with(caplog, "heartbeat failed"):
                     assert "KafkaConnectionError: " in line.getMessage()
                 await proxy.listen()

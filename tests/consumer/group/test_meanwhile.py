@@ -71,6 +71,7 @@ async def member(
     """A member whose rebalances are under way for as long as the test wants."""
     # What the application works on when a rebalance begins stays unfinished.
     settings = {
+        "group_protocol": "classic",  # each call of subscribe is a rebalance
         "heartbeat_interval_ms": 100,
         "fetch_max_wait_ms": 50,
         "rebalance_hold_ms": 0,
@@ -192,6 +193,7 @@ async def test_where_the_partition_goes_to_another_member_a_seek_is_void(
             topic,
             bootstrap_servers=kafka.bootstrap_servers,
             group_id=group,
+            group_protocol="classic",
             enable_auto_commit=False,
             auto_offset_reset="earliest",
         )

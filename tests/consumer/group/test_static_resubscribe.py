@@ -33,6 +33,7 @@ def member(
         bootstrap_servers=kafka.bootstrap_servers,
         group_id=group,
         group_instance_id=name,
+        group_protocol="classic",
         auto_offset_reset="earliest",
         heartbeat_interval_ms=50,
         fetch_max_wait_ms=50,

@@ -55,6 +55,7 @@ class Storming:
             topic,
             bootstrap_servers=kafka.bootstrap_servers,
             group_id=group_id,
+            group_protocol="classic",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             heartbeat_interval_ms=50,

@@ -32,6 +32,7 @@ async def main() -> None:
     consumer = AIOKafkaConsumer(
         bootstrap_servers=SERVERS,
         group_id=GROUP,
+        group_protocol="classic",  # whose session is as short as it says
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         session_timeout_ms=6_000,
