@@ -44,7 +44,7 @@ OUR_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
                 "rebalance_hold_ms",
             }
         ),
-        "stop": frozenset({"timeout"}),
+        "stop": frozenset({"timeout", "leave"}),
         "committed": frozenset({"others", "metadata"}),
         "getmany": frozenset({"max_records_per_partition"}),
         "position": frozenset({"others"}),
@@ -84,9 +84,10 @@ def test_method_takes_what_aiokafkas_takes(name: str) -> None:
 def test_additions_are_by_keyword_or_behind_what_aiokafka_takes() -> None:
     for method, names in OUR_ARGUMENTS.items():
         parameters = list(inspect.signature(getattr(Ours, method)).parameters.values())
-        for parameter in parameters:
-            if parameter.name in names and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-                assert parameter is parameters[-1]
+        positional = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+        for parameter in positional:
+            if parameter.name in names:
+                assert parameter is positional[-1]
 
 
 def test_consumer_is_made_in_a_running_loop_only() -> None:

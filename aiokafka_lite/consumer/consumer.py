@@ -195,7 +195,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         await self._engine.start()
 
     async def stop(
-        self, timeout: float = DEFAULT_STOP_TIMEOUT_S
+        self, timeout: float = DEFAULT_STOP_TIMEOUT_S, *, leave: bool | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Commit all that was handed out (with auto-commit), leave the group, disconnect.
 
@@ -207,6 +207,34 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         the session timeout; but no task and no socket is left, and a second call tells what was
         not committed.
 
+        A place in the group is either given up, so that the others get the partitions at once, or
+        kept for a session, in which nobody reads them. What the coordinator is told (KIP-1092):
+
+        =======  ===================  =========================  ======================
+        `leave`  meaning              classic protocol           consumer protocol
+        =======  ===================  =========================  ======================
+        None     dynamic members      as True for a dynamic      as True for a dynamic
+                 leave, static ones   member, as False for a     member, as False for a
+                 (with an instance    static one                 static one
+                 id) stay
+        True     the member leaves    LeaveGroup, with the       a last heartbeat of
+                                      instance id of a static    epoch -1
+                                      one
+        False    the member stays     nothing                    of a static member: a
+                                                                 last heartbeat of
+                                                                 epoch -2; otherwise
+                                                                 nothing
+        =======  ===================  =========================  ======================
+
+        A dynamic member that stays spares the group one of two rebalances, if its successor starts
+        soon. But the successor joins as another member, and the place of the first is empty until
+        its session is over. In the classic protocol a rebalance meanwhile waits for it as long.
+
+        Args:
+            timeout: Seconds that it may take.
+            leave: Whether to give up the place in the group; None: as the table says. It does not
+                count in a second call.
+
         Returns:
             Offsets that should have been committed and could not be.
 
@@ -214,13 +242,13 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             WrongLoopError: It belongs to another loop.
             ForkedError: It was made in another process.
         """
-        return await self._stop(timeout, is_clean=True)
+        return await self._stop(timeout, is_clean=True, leave=leave)
 
     async def _stop(
-        self, timeout_s: float, *, is_clean: bool
+        self, timeout_s: float, *, is_clean: bool, leave: bool | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         self._engine.owner.check()
-        return dict(await self._engine.stop(timeout_s, is_clean=is_clean))
+        return dict(await self._engine.stop(timeout_s, is_clean=is_clean, leaves=leave))
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -812,6 +840,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 is of records of an earlier assignment: it was handed out before another member may
                 have had the partition, and neither handed out nor sought since. (To go there all
                 the same, seek first.)
+            FencedInstanceIdError: Another consumer uses this one's `group_instance_id`, and has
+                taken its place: that is final.
             ValueError, TypeError: `offsets` has another shape.
             KafkaError: The broker refused, or could not be reached in time.
         """

@@ -383,7 +383,9 @@ class Engine:
             ) from None
 
     # --- Stop -----------------------------------------------------------------------------
-    async def stop(self, timeout_s: float, *, is_clean: bool) -> Offsets:
+    async def stop(
+        self, timeout_s: float, *, is_clean: bool, leaves: bool | None = None
+    ) -> Offsets:
         """Stop everything in order, within the timeout; always returns.
 
         A second call waits for the first, and returns the same.
@@ -392,6 +394,7 @@ class Engine:
             timeout_s: How long it may take.
             is_clean: Commit all that was handed out; otherwise what the latest get handed out is
                 left out.
+            leaves: Whether the member gives its place in the group up; see Membership.leave.
 
         Returns:
             Offsets that should have been committed and could not be.
@@ -406,7 +409,7 @@ class Engine:
         self._enter(Stage.STOPPING)
         try:
             if has_parts:
-                await self._end_parts(deadline, offsets)
+                await self._end_parts(deadline, offsets, leaves)
             else:
                 await self._until_undone(deadline)
         finally:
@@ -415,7 +418,9 @@ class Engine:
             self._stopped.set()
         return self.uncommitted
 
-    async def _end_parts(self, deadline: float, offsets: Offsets) -> None:
+    async def _end_parts(
+        self, deadline: float, offsets: Offsets, leaves: bool | None = None
+    ) -> None:
         """Stop the parts; `uncommitted` says then which of `offsets` could not be committed."""
         self.probe.stop()
         parts = self.parts
@@ -424,7 +429,7 @@ class Engine:
         self._parts_ended.clear()
         self.uncommitted = parts.commits.left_to_commit(offsets)
         try:
-            self.uncommitted = await parts.stop(deadline, offsets)
+            self.uncommitted = await parts.stop(deadline, offsets, leaves)
         except BaseException:
             self.uncommitted = parts.commits.left_to_commit(offsets)
             raise

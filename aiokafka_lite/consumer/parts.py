@@ -167,7 +167,7 @@ class Running:
         await self.membership.wait_assigned()
 
     # --- Stop -----------------------------------------------------------------------------
-    async def stop(self, deadline: float, offsets: Offsets) -> Offsets:
+    async def stop(self, deadline: float, offsets: Offsets, leaves: bool | None = None) -> Offsets:
         """Stop everything in order, each step within what is left of the time; always returns.
 
         When it is cancelled, nothing more is committed and the group is not told, but no task and
@@ -177,7 +177,7 @@ class Running:
             Those of `offsets` that could not be committed.
         """
         try:
-            return await self._stop_in_order(deadline, offsets)
+            return await self._stop_in_order(deadline, offsets, leaves)
         except asyncio.CancelledError:
             self._abort()  # first of all: the waits that follow may be cancelled as well
             await self._end(0.0)
@@ -207,13 +207,15 @@ class Running:
         self.cluster.abort()
         self.membership.wake_waiters()
 
-    async def _stop_in_order(self, deadline: float, offsets: Offsets) -> Offsets:
+    async def _stop_in_order(
+        self, deadline: float, offsets: Offsets, leaves: bool | None
+    ) -> Offsets:
         # First of all: `offsets` are of the present assignment, not of one that is on its way.
         self.membership.halt()
         self.sources.close()
         await _bounded(self.scopes.fetching.close(), deadline, "stop fetching")
         await _bounded(self.scopes.positions.close(), deadline, "stop looking up positions")
-        leaving = self.membership.leave(deadline=deadline, offsets=offsets)
+        leaving = self.membership.leave(deadline=deadline, offsets=offsets, leaves=leaves)
         uncommitted = await _bounded(leaving, deadline, "leave the group")
         await self._end(deadline)
         return self.commits.left_to_commit(offsets) if uncommitted is None else uncommitted

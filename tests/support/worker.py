@@ -129,12 +129,12 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
         self.commits.start_auto_commit(self.scope)
 
     async def leave(
-        self, timeout_s: float = 5.0, *, commit: bool = False
+        self, timeout_s: float = 5.0, *, commit: bool = False, leaves: bool | None = None
     ) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Leave as a clean stop does; return what was not committed."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         offsets = self.state.handed_out_offsets() if commit else {}
-        return await self.membership.leave(deadline=deadline, offsets=offsets)
+        return await self.membership.leave(deadline=deadline, offsets=offsets, leaves=leaves)
 
     async def die(self) -> None:
         """Go without a word, as a killed process does."""

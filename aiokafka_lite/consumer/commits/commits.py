@@ -160,6 +160,8 @@ class Commits(CommittedReader):
             UnknownTopicOrPartitionError: A topic is gone, and what was of it was not committed.
             KafkaError: The coordinator refuses.
         """
+        if self._member.is_fenced:  # nothing is assigned any more, and that is no success
+            raise self._member.why_lost()
         wanted = self._state.handed_out_offsets() if offsets is None else check_offsets(offsets)
         # Also where they are given up already, as the member is out of its group: who commits by
         # hand must not take that for done.

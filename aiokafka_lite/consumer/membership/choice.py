@@ -27,7 +27,12 @@ from aiokafka_lite.consumer.membership.protocol import (
     Membership,
     Offsets,
 )
-from aiokafka_lite.errors import CommitFailedError, ConsumerStoppedError, KafkaError
+from aiokafka_lite.errors import (
+    CommitFailedError,
+    ConsumerStoppedError,
+    FencedInstanceIdError,
+    KafkaError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +60,10 @@ class EitherMember:
         return self._now.group_instance_id
 
     @property
+    def is_fenced(self) -> bool:
+        return self._now.is_fenced
+
+    @property
     def identity(self) -> Identity:
         return self._now.identity
 
@@ -77,7 +86,7 @@ class EitherMember:
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:
         return self._now.note_refusal(sent_as, error)
 
-    def why_lost(self) -> CommitFailedError:
+    def why_lost(self) -> CommitFailedError | FencedInstanceIdError:
         return self._now.why_lost()
 
     def notify(self) -> None:
@@ -174,8 +183,10 @@ class EitherMembership:
     def halt(self) -> None:
         self.now.halt()
 
-    async def leave(self, *, deadline: float, offsets: Offsets) -> Offsets:
-        return await self.now.leave(deadline=deadline, offsets=offsets)
+    async def leave(
+        self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
+    ) -> Offsets:
+        return await self.now.leave(deadline=deadline, offsets=offsets, leaves=leaves)
 
     def leave_nowait(self, reason: str) -> None:
         self.now.leave_nowait(reason)

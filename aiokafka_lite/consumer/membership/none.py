@@ -78,7 +78,9 @@ class NoGroup:
     def leave_nowait(self, reason: str) -> None:
         """Tell nobody: there is no group."""
 
-    async def leave(self, *, deadline: float, offsets: Offsets) -> Offsets:
+    async def leave(
+        self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
+    ) -> Offsets:
         """Stop following: there is nobody to tell, and nothing was ever committed."""
         self._cluster.remove_listener(self._metadata_changed)
         return {}

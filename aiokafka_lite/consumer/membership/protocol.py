@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite.consumer.assignment.cursor import Range
-from aiokafka_lite.errors import CommitFailedError, KafkaError
+from aiokafka_lite.errors import CommitFailedError, FencedInstanceIdError, KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 NO_GENERATION: Final = -1
@@ -126,12 +126,16 @@ class Membership(Protocol):
     def halt(self) -> None:
         """Leave the assignment as it is from here on; idempotent."""
 
-    async def leave(self, *, deadline: float, offsets: Offsets) -> Offsets:
+    async def leave(
+        self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
+    ) -> Offsets:
         """Stop taking part: commit `offsets`, and tell the group.
 
         Args:
             deadline: Loop time by which to be done.
             offsets: What to commit last; empty for nothing.
+            leaves: Whether the member gives its place in the group up at once; None: a dynamic one
+                does, a static one keeps it for a session (KIP-1092).
 
         Returns:
             What could not be committed.
@@ -155,6 +159,10 @@ class GroupMember(Protocol):
     @property
     def group_instance_id(self) -> str | None:
         """The name of a static member (KIP-345)."""
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another consumer has taken its place under the same instance id: final."""
 
     @property
     def identity(self) -> Identity:
@@ -194,7 +202,7 @@ class GroupMember(Protocol):
             Whether the partitions are lost: nothing of them must be handed out any more.
         """
 
-    def why_lost(self) -> CommitFailedError:
+    def why_lost(self) -> CommitFailedError | FencedInstanceIdError:
         """Return the error for commits that come too late, with what is known of the reason."""
 
     def notify(self) -> None:

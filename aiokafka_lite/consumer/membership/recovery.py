@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from aiokafka_lite import errors
-from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.errors import FencedInstanceIdError, KafkaError
 
 
 class Recovery(enum.IntEnum):
@@ -45,6 +45,15 @@ RECOVERIES: Final[Mapping[type[KafkaError], Recovery]] = MappingProxyType(
         errors.FencedInstanceIdError: Recovery.FENCED,
     }
 )
+
+
+def taken_over(group_id: str, group_instance_id: str | None) -> FencedInstanceIdError:
+    """Return the error for who finds another consumer in its place; says what to do about it."""
+    return FencedInstanceIdError(
+        f"group {group_id}: another consumer uses group_instance_id {group_instance_id!r} and has "
+        "taken this one's place: nothing more is handed out or committed here; give each consumer "
+        "a group_instance_id of its own"
+    )
 
 
 def recovery_for(error: KafkaError) -> Recovery:

@@ -26,7 +26,7 @@ from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.life import Engine, Stage
 from aiokafka_lite.consumer.parts import Running
-from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.errors import FencedInstanceIdError, KafkaError
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -138,7 +138,9 @@ def _not_assigned(engine: Engine, running: Running, tp: TopicPartition, now: flo
 def deaths(running: Running) -> Iterator[str]:
     """Say of each background task that died what it died of."""
     for scope in running.scopes:
-        if scope.failure is not None:
+        if isinstance(scope.failure, FencedInstanceIdError):
+            yield f"{scope.failure}: stop this one, and make another with another id"
+        elif scope.failure is not None:
             yield (
                 f"a background task ({scope.name}) died of {scope.failure!r}, which every get "
                 "raises: stop the consumer and make another one"

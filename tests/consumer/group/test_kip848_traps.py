@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 
@@ -18,15 +21,26 @@ from aiokafka_lite import errors
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli.groups.requests import describe_one
+from aiokafka_lite.client import Cluster
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.choice import member_of
-from aiokafka_lite.consumer.membership.kip848.member import MemberState
-from aiokafka_lite.errors import BrokerResponseError, CommitFailedError, GroupIdNotFound
+from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.consumer.membership.kip848.beats import Beats, Wish
+from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
+from aiokafka_lite.consumer.membership.kip848.lease import Lease
+from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember, MemberState
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    CommitFailedError,
+    GroupIdNotFound,
+    KafkaError,
+)
 from aiokafka_lite.events import GroupProtocolChanged
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -511,6 +525,56 @@ async def test_trap_19_an_instance_id_that_is_not_released_is_waited_for_and_sai
         await second.stop()
         leaves = [beat for beat in beats_of(broker) if beat.member_epoch < 0]
         assert [beat.member_epoch for beat in leaves] == [-2, -2]
+
+
+class Refusing:
+    """A cluster whose coordinator refuses every heartbeat."""
+
+    def __init__(self) -> None:
+        self.asked_at: list[float] = []
+
+    async def find_coordinator(self, group_id: str) -> int:
+        return 1
+
+    async def request(self, *_: object, **__: object) -> ConsumerGroupHeartbeatResponse:
+        self.asked_at.append(asyncio.get_running_loop().time())
+        return refused_beat(errors.UnreleasedInstanceIdError)
+
+
+@pytest.mark.virtual_time
+async def test_trap_19_an_instance_id_that_is_not_released_in_a_session_is_an_error() -> None:
+    loop, cluster, state = asyncio.get_running_loop(), Refusing(), SubscriptionState()
+    config = ConsumerConfig(group_id="g", group_instance_id="one", session_timeout_ms=6000)
+    member = ConsumerMember("g", "one")
+    member.enter(MemberState.JOINING)
+    met: list[tuple[float, KafkaError]] = []
+    heartbeat = Heartbeat(
+        config,
+        member,
+        Beats(config, member),
+        Coordinator(cast("Cluster", cluster), "g", state.events),
+        Lease(config.group_session_s, state.gate),
+        state.gate,
+        rng=random.Random(0),
+        wish=Wish,
+        held=dict,
+        on_error=lambda error: met.append((loop.time(), error)),
+        on_refused_regex=lambda: None,
+        fall_back=None,
+    )
+    task = asyncio.ensure_future(heartbeat.run())
+    await asyncio.sleep(120)
+    task.cancel()
+    first_at, error = met[0]
+    # The session of one that died may be the broker's 45 s, whatever is set here.
+    assert 45 < first_at < 51
+    assert isinstance(error, errors.UnreleasedInstanceIdError)
+    assert "'one' still belongs" in str(error)
+    # It goes on asking, at a pace that does no harm.
+    pauses = [after - before for before, after in itertools.pairwise(cluster.asked_at)]
+    assert pauses[0] < 0.2
+    assert 4 < pauses[-1] <= max(pauses) <= 6
+    assert len(pauses) < 60
 
 
 async def test_trap_19_a_static_member_whose_epoch_is_over_releases_its_own_name(

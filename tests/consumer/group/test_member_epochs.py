@@ -36,6 +36,7 @@ class EpochMember:
 
     group_id = "g"
     group_instance_id = None
+    is_fenced = False
 
     def __init__(self) -> None:
         self.identity = Identity("m", 5)

@@ -48,9 +48,10 @@ from typing import Final
 from aiokafka_lite._compat import Self
 from aiokafka_lite._event import Event
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
-from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
+from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for, taken_over
 from aiokafka_lite.errors import (
     CommitFailedError,
+    FencedInstanceIdError,
     IllegalStateError,
     KafkaError,
     MaxPollIntervalError,
@@ -197,6 +198,11 @@ class Member:
         """Whether the coordinator keeps its place over a restart (KIP-345)."""
         return self.group_instance_id is not None
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another consumer has taken its place under the same instance id: final."""
+        return Interruption.FENCED in (self._interruption, self.lost_by)
+
     # --- Waiting for changes --------------------------------------------------------------
     def notify(self) -> None:
         """Wake everybody who waits for a change; each looks what has changed."""
@@ -248,8 +254,10 @@ class Member:
         self.interrupt(sent_as, interruption)
         return is_lost
 
-    def why_lost(self) -> CommitFailedError:
+    def why_lost(self) -> CommitFailedError | FencedInstanceIdError:
         """Return the error for commits that come too late, with what is known of the reason."""
+        if self.is_fenced:
+            return taken_over(self.group_id, self.group_instance_id)
         because = self.lost_because
         if self.lost_by is Interruption.POLL_INTERVAL_EXCEEDED:
             text = f"{because}: the partitions were given back; {MaxPollIntervalError.remedy}"

@@ -33,7 +33,7 @@ from aiokafka_lite.consumer.membership.group_task import (
 from aiokafka_lite.consumer.membership.handover import Handover
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
-from aiokafka_lite.errors import FencedInstanceIdError, KafkaError
+from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -149,16 +149,19 @@ class ClassicMembership:
         """
         await self._task.wait_assigned()
 
-    async def leave(self, *, deadline: float, offsets: Offsets) -> Offsets:
+    async def leave(
+        self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
+    ) -> Offsets:
         """Stop taking part: commit, and tell the coordinator so that it need not find out.
 
-        A static member does not say that it leaves: its place is kept for its next start.
+        A member that keeps its place says nothing: the coordinator keeps it for a session.
         No listener is called, but for what was unsubscribed just before. Returns at the deadline
         at the latest.
 
         Args:
             deadline: Loop time by which to be done.
             offsets: What to commit last; empty for nothing.
+            leaves: Whether to send LeaveGroup; None: if the member is dynamic.
 
         Returns:
             What could not be committed.
@@ -179,7 +182,9 @@ class ClassicMembership:
             uncommitted = await self._commits.commit_at_the_end(offsets, deadline=commit_by)
             if not self.is_called_by_listener():
                 await self._handover.settle_departed("the consumer unsubscribed", commit_by)
-            if member.identity.member_id and not member.is_static:
+            if leaves is None:
+                leaves = not member.is_static
+            if member.identity.member_id and leaves:
                 leave_by = min(leave_by, loop.time() + LEAVE_MAX_S)
                 await self._rebalance.leave("the consumer stops", deadline=leave_by)
         member.lose_membership()
@@ -220,8 +225,8 @@ class ClassicMembership:
             overdue = self._task.overdue_text()
             is_away = interruption is Interruption.POLL_INTERVAL_EXCEEDED
             await self._prepare(reason, leaves=is_away)
-            if interruption is Interruption.FENCED:
-                self._give_up(FencedInstanceIdError(reason))
+            if member.is_fenced:
+                self._give_up()
             if is_away:
                 await self._sit_out(overdue)
 
@@ -302,11 +307,11 @@ class ClassicMembership:
         self._task.forget_error()
         is_first = True
         while True:
-            if Interruption.FENCED in (member.interruption, member.lost_by):
-                self._give_up(FencedInstanceIdError(Interruption.FENCED.text))
             member.settle_interruption()
             if not member.is_member:
                 await self._lose_what_was_kept()
+            if member.is_fenced:
+                self._give_up()
             await self._settle_departed()
             if not is_subscribed(state):
                 return None
@@ -357,7 +362,8 @@ class ClassicMembership:
         member = self._member
         recovery = recovery_for(error)
         if recovery is Recovery.FENCED:
-            self._give_up(error)
+            member.lose_membership(Interruption.FENCED, str(error))
+            return
         if recovery is Recovery.LOST_GENERATION:
             member.lose_generation(Interruption.LOST_GENERATION)
         elif recovery is Recovery.LOST_MEMBERSHIP:
@@ -499,9 +505,9 @@ class ClassicMembership:
         )
         self._member.notify()
 
-    def _give_up(self, error: KafkaError) -> None:
-        """End the group task for good: the consumer raises the error from every get."""
+    def _give_up(self) -> Never:
+        """End the group task for good: every get and commit raises that another took its place."""
         self._state.change(self._state.assignment, ())
         self._member.lose_membership(Interruption.FENCED)
         self._member.enter(MemberState.FENCED)
-        raise error
+        raise self._member.why_lost()

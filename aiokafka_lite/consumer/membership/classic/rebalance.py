@@ -154,11 +154,14 @@ class Rebalance:
         self._coordinator.send_nowait(self._leave_request(reason))
 
     def _leave_request(self, reason: str) -> LeaveGroupRequest:
-        member_id = self._member.identity.member_id
-        return LeaveGroupRequest(
-            group_id=self._member.group_id,
-            members=[MemberIdentity(member_id=member_id, reason=reason)],
+        member = self._member
+        # With the member id, too: by the instance id alone it would remove a successor.
+        leaver = MemberIdentity(
+            member_id=member.identity.member_id,
+            group_instance_id=member.group_instance_id,
+            reason=reason,
         )
+        return LeaveGroupRequest(group_id=member.group_id, members=[leaver])
 
     # --- Steps ----------------------------------------------------------------------------
     @property

@@ -149,13 +149,18 @@ class Beats:
         request.topic_partitions = [] if is_joining else by_topic(held)
         return Said(request, member.identity, wish, self._change_count)
 
-    def leave(self) -> ConsumerGroupHeartbeatRequest:
-        """Make the heartbeat that says that the member goes."""
+    def leave(self, *, for_good: bool = False) -> ConsumerGroupHeartbeatRequest:
+        """Make the heartbeat that says that the member goes.
+
+        Args:
+            for_good: Also of a static member, whose place is kept for a session otherwise.
+        """
         member = self._member
+        comes_back = member.is_static and not for_good
         return ConsumerGroupHeartbeatRequest(
             group_id=member.group_id,
             member_id=member.identity.member_id,
-            member_epoch=LEAVE_FOR_NOW_EPOCH if member.is_static else LEAVE_EPOCH,
+            member_epoch=LEAVE_FOR_NOW_EPOCH if comes_back else LEAVE_EPOCH,
             instance_id=member.group_instance_id,
         )
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from aiokafka_lite._compat import Never, timeout_at
 from aiokafka_lite.client.backoff import Backoff
-from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.config import CONSUMER_SESSION_S, ConsumerConfig
 from aiokafka_lite.consumer.events.stream import LogLimit
 from aiokafka_lite.consumer.gate import Gate, Hold
 from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
@@ -178,8 +178,7 @@ class Heartbeat:
             self._on_refused_regex()
             return
         if isinstance(error, UnreleasedInstanceIdError):
-            self._note_trouble(self._unreleased_text())
-            self._pause(self._unreleased.next_delay_s())
+            self._wait_for_release()
             return
         self._pause(self._backoff.next_delay_s())
         if is_joining and isinstance(error, NOT_OFFERED):
@@ -214,13 +213,22 @@ class Heartbeat:
             "into a thread"
         )
 
-    def _unreleased_text(self) -> str:
-        instance_id = self._member.group_instance_id
-        return (
-            f"group_instance_id {instance_id!r} still belongs to a member that has not left: this "
-            "one joins when that leaves or its session is over; two consumers must not have the "
-            "same"
+    def _wait_for_release(self) -> None:
+        """Ask again later for an instance id that is another's; say so once that one must live."""
+        text = (
+            f"group_instance_id {self._member.group_instance_id!r} still belongs to a member that "
+            "has not left: this one joins when that leaves or its session is over; two consumers "
+            "must not have the same"
         )
+        self._note_trouble(text)
+        self._pause(self._unreleased.next_delay_s())
+        error = UnreleasedInstanceIdError(f"group {self._member.group_id}: {text}")
+        # The session of one that has died is over by then, unless brokers have another than Kafka's
+        # default: `session_timeout_ms` says nothing about it.
+        session_s = max(self._config.group_session_s, CONSUMER_SESSION_S)
+        if self._loop.time() - self.trouble_since > session_s:
+            self._on_error(error)
+        self._tell(error)
 
     def _note_trouble(self, text: str) -> None:
         if not self.trouble:

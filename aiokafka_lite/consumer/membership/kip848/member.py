@@ -48,9 +48,10 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite._event import Event
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
-from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
+from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for, taken_over
 from aiokafka_lite.errors import (
     CommitFailedError,
+    FencedInstanceIdError,
     IllegalStateError,
     KafkaError,
     MaxPollIntervalError,
@@ -174,6 +175,11 @@ class ConsumerMember:
         return self.group_instance_id is not None
 
     @property
+    def is_fenced(self) -> bool:
+        """Whether another consumer has taken its place under the same instance id: final."""
+        return self.lost_by is Loss.INSTANCE
+
+    @property
     def has_epoch(self) -> bool:
         """Whether the group, as far as known, counts this member in."""
         return self.identity.generation != NO_GENERATION
@@ -228,8 +234,10 @@ class ConsumerMember:
         loss = LOSS_BY_RECOVERY.get(recovery)
         return loss is not None and self.drop(sent_as, loss, str(error))
 
-    def why_lost(self) -> CommitFailedError:
+    def why_lost(self) -> CommitFailedError | FencedInstanceIdError:
         """Return the error for commits that come too late, with what is known of the reason."""
+        if self.is_fenced:
+            return taken_over(self.group_id, self.group_instance_id)
         because = self.lost_because
         if self.lost_by is Loss.POLL_INTERVAL:
             text = f"{because}: the partitions were given back; {MaxPollIntervalError.remedy}"

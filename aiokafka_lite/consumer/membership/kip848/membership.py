@@ -41,10 +41,10 @@ from aiokafka_lite.consumer.membership.kip848.regex import as_re2
 from aiokafka_lite.consumer.membership.kip848.target import Held, Reconciliation, difference
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
 from aiokafka_lite.errors import (
-    FencedInstanceIdError,
     KafkaError,
     UnknownMemberIdError,
 )
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -125,6 +125,8 @@ class ConsumerMembership:
         # The pattern that was looked at last, and what the coordinator matches in its place.
         self._pattern: object = None
         self._regex: str | None = None
+        # What gives up for good the place that was kept for a static member when it unsubscribed.
+        self._last_word: ConsumerGroupHeartbeatRequest | None = None
 
     # --- For the consumer -----------------------------------------------------------------
     @property
@@ -222,15 +224,20 @@ class ConsumerMembership:
         """
         await self._task.wait_assigned()
 
-    async def leave(self, *, deadline: float, offsets: Offsets) -> Offsets:
+    async def leave(
+        self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
+    ) -> Offsets:
         """Stop taking part: commit, and tell the coordinator so that it need not find out.
 
-        A static member says that it will be back: its place is kept for a session. No listener is
-        called, but for what was unsubscribed just before. Returns at the deadline at the latest.
+        A static member that keeps its place says that it will be back: otherwise its successor
+        would be refused until the session is over. A dynamic one that does says nothing. No
+        listener is called, but for what was unsubscribed just before. Returns at the deadline at
+        the latest.
 
         Args:
             deadline: Loop time by which to be done.
             offsets: What to commit last; empty for nothing.
+            leaves: Whether to give the place up; None: if the member is dynamic.
 
         Returns:
             What could not be committed.
@@ -253,8 +260,11 @@ class ConsumerMembership:
         if self._beating is not None:
             await self._scope.stop(self._beating)
         self._lease.end()
-        if may_be_known:
-            await self._say_goodbye(min(leave_by, loop.time() + LEAVE_MAX_S))
+        if may_be_known and (member.is_static or leaves is not False):
+            goodbye = self._beats.leave(for_good=leaves is True)
+            await self._say_goodbye(goodbye, min(leave_by, loop.time() + LEAVE_MAX_S))
+        elif leaves and self._last_word is not None:
+            await self._say_goodbye(self._last_word, min(leave_by, loop.time() + LEAVE_MAX_S))
         member.be_nobody(keeps_id=True)
         member.enter(MemberState.LEFT)
         return uncommitted
@@ -270,10 +280,10 @@ class ConsumerMembership:
         is_joining = self._member.state is MemberState.JOINING
         return self._member.has_epoch or (is_joining and self._coordinator.node_id is not None)
 
-    async def _say_goodbye(self, deadline: float) -> None:
+    async def _say_goodbye(self, request: ConsumerGroupHeartbeatRequest, deadline: float) -> None:
         """Say that the member goes, to whoever is the coordinator; saying it twice does no harm."""
         backoff = Backoff(self._config.retry_backoff_s, RETRY_BACKOFF_MAX_S, self._rng)
-        group_id, request = self._member.group_id, self._beats.leave()
+        group_id = self._member.group_id
         while True:
             try:
                 await self._coordinator.request(
@@ -340,6 +350,7 @@ class ConsumerMembership:
     def _begin_to_join(self) -> None:
         self._settled_version = -1
         self._task.forget_error()
+        self._last_word = None
         self._joining_since = self._loop.time()
         self._is_first_told = self._was_settled = False
         self._beats.forget()
@@ -453,7 +464,6 @@ class ConsumerMembership:
     async def _lose_all(self) -> None:
         member = self._member
         loss = member.lost_by or Loss.MEMBERSHIP
-        reason = f"{loss.value} ({member.lost_because})" if member.lost_because else loss.value
         self._settled_version = -1
         await self._handover.lose()
         self._held.clear()
@@ -462,10 +472,10 @@ class ConsumerMembership:
         self._state.gate.release(Hold.LOST)
         if loss is Loss.INSTANCE:
             member.enter(MemberState.REFUSED)
-            raise FencedInstanceIdError(reason)
+            raise member.why_lost()
         if member.is_static and loss is Loss.EPOCH:
             # Its instance id is released by nobody else.
-            await self._say_goodbye(self._loop.time() + LEAVE_MAX_S)
+            await self._say_goodbye(self._beats.leave(), self._loop.time() + LEAVE_MAX_S)
         member.enter(MemberState.UNJOINED)
 
     async def _withdraw(self, reason: str) -> None:
@@ -475,14 +485,13 @@ class ConsumerMembership:
         may_be_known = self._may_be_known
         self._held.clear()
         self._lease.end()
-        goodbye = self._say_goodbye(self._loop.time() + LEAVE_MAX_S)
+        goodbye = self._beats.leave()
+        self._last_word = self._beats.leave(for_good=True) if member.is_static else None
         # No more heartbeats: one that comes after the last would be refused, or join again.
         member.be_nobody(keeps_id=not member.is_static)
         member.enter(MemberState.LEAVING)
         if may_be_known:
-            await goodbye
-        else:
-            goodbye.close()
+            await self._say_goodbye(goodbye, self._loop.time() + LEAVE_MAX_S)
         member.enter(MemberState.UNJOINED)
 
     # --- The application is away ----------------------------------------------------------
