@@ -22,6 +22,7 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker, NewRecord
 from tests.support.asking import ask
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.protocols import JOIN, in_both_protocols
 
 pytest.importorskip("fastapi", reason="one of the examples is for it")
 pytest.importorskip("prometheus_client", reason="one of the examples has the extra web")
@@ -287,7 +288,8 @@ async def health_of(url: str, words: str) -> tuple[int, str]:
             await asyncio.sleep(0.02)
 
 
-async def test_page_is_there_while_the_consumer_joins_and_when_it_has_died() -> None:
+@in_both_protocols
+async def test_page_is_there_while_the_consumer_joins_and_when_it_has_died(protocol: str) -> None:
     told = Told()
     async with Broker() as broker:
         broker.produce_all("orders", [NewRecord("one"), NewRecord("bad")])
@@ -295,9 +297,10 @@ async def test_page_is_there_while_the_consumer_joins_and_when_it_has_died() -> 
             "orders",
             bootstrap_servers=broker.bootstrap_servers,
             group_id="invoices",
+            group_protocol=protocol,
             auto_offset_reset="earliest",
         )
-        rule = broker.on("JoinGroup").hold()
+        rule = broker.on(JOIN[protocol]).hold()
         async with told.shown(consumer) as url:
             assert await health_of(url, "it joins group invoices") == (200, "degraded")
             assert (await ask(url)).status == 200

@@ -13,6 +13,7 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer.assignors import RoundRobinPartitionAssignor
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -22,17 +23,22 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGro
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.group_requests import await_coordinator
+from tests.support.protocols import in_both_protocols
 
 pytestmark = pytest.mark.one_loop_each
 
 
 @asynccontextmanager
-async def member(kafka: KafkaHandle, topic: str, group: str) -> AsyncIterator[AIOKafkaConsumer]:
+async def member(
+    kafka: KafkaHandle, topic: str, group: str, protocol: str = "classic"
+) -> AsyncIterator[AIOKafkaConsumer]:
     async with AIOKafkaConsumer(
         topic,
         bootstrap_servers=kafka.bootstrap_servers,
         client_id="the-client",
         group_id=group,
+        group_protocol=protocol,
+        partition_assignment_strategy=(RoundRobinPartitionAssignor,),
         enable_auto_commit=False,
     ) as consumer:
         yield consumer
@@ -69,11 +75,12 @@ async def test_a_coordinator_that_still_loads_is_waited_for(cli: Running, api: s
     assert [row["group"] for row in groups] == ["g"]
 
 
+@in_both_protocols
 async def test_lag_is_shown_with_members_and_without(
-    kafka: KafkaHandle, topic: str, cli: Running
+    kafka: KafkaHandle, topic: str, cli: Running, protocol: str
 ) -> None:
     group, where = unique("group"), ["-b", kafka.bootstrap_servers]
-    async with member(kafka, topic, group) as consumer:
+    async with member(kafka, topic, group, protocol) as consumer:
         await consumer.commit({TopicPartition(topic, 0): 2})
         rows = (await cli("lag", group, "--json", *where)).objects
         assert [row.pop("member") is not None for row in rows] == [True, True]
@@ -101,17 +108,20 @@ async def test_lag_is_shown_with_members_and_without(
     assert (ended.code, ended.out) == (0, b"")
 
 
+@pytest.mark.parametrize(
+    ("protocol", "assignor"), [("classic", "roundrobin"), ("consumer", "uniform")]
+)
 async def test_groups_are_listed_with_their_states(
-    kafka: KafkaHandle, topic: str, cli: Running
+    kafka: KafkaHandle, topic: str, cli: Running, protocol: str, assignor: str
 ) -> None:
     group, where = unique("group"), ["-b", kafka.bootstrap_servers]
-    async with member(kafka, topic, group) as consumer:
+    async with member(kafka, topic, group, protocol) as consumer:
         await consumer.commit({TopicPartition(topic, 0): 2})
         (row,) = (await cli("groups", f"{group[:-1]}*", "--json", *where)).objects
         assert isinstance(row.pop("coordinator"), int)
         assert row == {
-            "group": group, "state": "Stable", "type": "classic", "members": 1,
-            "assignor": "roundrobin",
+            "group": group, "state": "Stable", "type": protocol, "members": 1,
+            "assignor": assignor,
         }  # fmt: skip
     assert (await cli("groups", group, "--state", "empty", "-q", *where)).lines == [group]
     ended = await cli("groups", group, "--state", "stable", *where)

@@ -16,6 +16,7 @@ from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.one_record_each import WAYS
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.protocols import in_both_protocols
 from tests.support.rows import rows
 from tests.support.waiting import until
 
@@ -29,6 +30,7 @@ def grouped(kafka: KafkaHandle, topic: str, group: str, **settings: object) -> A
     arguments: dict[str, object] = {
         "bootstrap_servers": kafka.bootstrap_servers,
         "group_id": group,
+        "group_protocol": "classic",  # whose joiner waits for all others
         "auto_offset_reset": "earliest",
         "heartbeat_interval_ms": 100,
         "session_timeout_ms": 6000,
@@ -103,8 +105,9 @@ def values(number: int) -> list[tuple[None, bytes]]:
 
 @pytest.mark.parametrize("is_auto", [True, False], ids=["auto-commit", "own-commits"])
 @pytest.mark.parametrize("way", WAYS)
+@in_both_protocols
 async def test_a_rebalance_repeats_nothing_that_is_worked_on(
-    kafka: KafkaHandle, way: str, is_auto: bool
+    kafka: KafkaHandle, protocol: str, way: str, is_auto: bool
 ) -> None:
     if way == "batches":
         pytest.importorskip("pyarrow")
@@ -113,7 +116,8 @@ async def test_a_rebalance_repeats_nothing_that_is_worked_on(
         await kafka.produce(topic, number, values(number))
     handled: Counter[bytes] = Counter()
     async with AsyncExitStack() as stack:
-        consumers = [grouped(kafka, topic, group, enable_auto_commit=is_auto) for _ in range(2)]
+        settings = {"group_protocol": protocol, "enable_auto_commit": is_auto}
+        consumers = [grouped(kafka, topic, group, **settings) for _ in range(2)]
         await consumers[0].start()
         first = Reader(consumers[0], way, handled)
         stack.push_async_callback(first.leave)
@@ -199,6 +203,32 @@ async def test_explain_and_the_event_say_for_what_it_waits(kafka: KafkaHandle) -
         await first.getmany(timeout_ms=0)
         await joining
         assert await second.committed(tp) == 10
+
+
+async def test_by_kip_848_what_moves_waits_and_the_joiner_does_not(kafka: KafkaHandle) -> None:
+    topic, group = await filled_topic(kafka), unique("g")
+    settings = {"group_protocol": "consumer", "session_timeout_ms": 20_000}
+    async with grouped(kafka, topic, group, **settings) as first:
+        everything = first.assignment()
+        await until(lambda: all("buffered" in first.explain(tp) for tp in everything))
+        found = await first.getmany(timeout_ms=PATIENCE_S * 1000, max_records_per_partition=10)
+        assert {tp: len(batch) for tp, batch in found.items()} == dict.fromkeys(everything, 10)
+        second = grouped(kafka, topic, group, **settings)
+        with first.events() as events:
+            async with second:
+                assert second.assignment() == set()
+                event = await anext(events)
+                assert isinstance(event, WorkAwaited)
+                moving = event.offsets.keys()
+                assert len(moving) == 2
+                assert {tuple(work) for work in event.offsets.values()} == {(0, 10)}
+                for tp in moving:
+                    assert "when the application has finished" in first.explain(tp)
+                for tp in everything - moving:
+                    assert "buffered" in first.explain(tp)
+                await first.getmany(timeout_ms=0)
+                await until(lambda: second.assignment() == moving)
+                assert await second.committed(*moving) == dict.fromkeys(moving, 10)
 
 
 async def test_a_commit_of_its_own_is_as_good_as_a_get(kafka: KafkaHandle) -> None:
