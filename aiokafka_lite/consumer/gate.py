@@ -4,10 +4,8 @@
 it says so, whatever other holds there are:
 
     LISTENER  membership: from the new assignment on until the listener was told of it
-    LEASE     the heartbeat: the loop was blocked for so long that others may have the partitions;
-              until a beat is answered, or the assignment is given back
-    CUT_OFF   a lease of KIP-848: no heartbeat was answered for a session, so that others may have
-              the partitions; until one is, or they are given up
+    CUT_OFF   the lease: no heartbeat was answered for a session, so that others may have the
+              partitions; until one is, or they are given up
     LOST      an answer said that the group does not count this member in any more; until the
               group task, which that answer wakes, has given the partitions up
 
@@ -38,10 +36,6 @@ class Hold(enum.Enum):
     """Why gets hand out nothing; the values say it in a sentence about the partition."""
 
     LISTENER = "waits for the listener to return"
-    LEASE = (
-        "may be another member's, as the event loop was blocked for most of the session timeout: "
-        "it waits for a heartbeat's answer"
-    )
     CUT_OFF = (
         "may be another member's, as no heartbeat was answered for a session: it waits for one"
     )

@@ -218,8 +218,8 @@ async def test_the_reason_why_gets_hand_out_nothing_is_named(broker: Broker) -> 
         await until_cause(consumer, T0, Cause.AT_END)
         gate.hold(Hold.LISTENER)
         assert "waits for the listener to return" in consumer.explain(T0)
-        gate.hold(Hold.LEASE)
-        assert "the event loop was blocked for most of the session" in consumer.explain(T0)
+        gate.hold(Hold.CUT_OFF)
+        assert "no heartbeat was answered for a session" in consumer.explain(T0)
         gate.hold(Hold.LOST)
         assert inside.cause(consumer, T0) is Cause.REBALANCING
         assert "the group does not count this member in any more" in consumer.explain(T0)

@@ -51,10 +51,10 @@ async def test_a_get_waits_for_the_last_of_two_reasons() -> None:
     gate = buffers.state.gate
     buffers.put({buffers.partition().tp: batch(0, 1)})
     gate.hold(Hold.LOST)
-    gate.hold(Hold.LEASE)
+    gate.hold(Hold.CUT_OFF)
     get = asyncio.ensure_future(buffers.gets.one(()))
     await asyncio.sleep(0.01)
-    gate.release(Hold.LEASE)  # as a heartbeat's success does
+    gate.release(Hold.CUT_OFF)  # as a heartbeat's success does
     await asyncio.sleep(0.01)
     assert not get.done()
     gate.release(Hold.LOST)

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignors import RebalanceProtocol
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import GroupProtocolChanged
 from aiokafka_lite.consumer.membership.group_task import Surroundings
@@ -233,8 +234,11 @@ def member_of(config: ConsumerConfig, group_id: str) -> tuple[GroupMember, MakeM
 def _classic(config: ConsumerConfig, group_id: str) -> tuple[GroupMember, MakeMembership]:
     from aiokafka_lite.consumer.membership.classic.member import Member
     from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
+    from aiokafka_lite.consumer.membership.classic.rebalance import common_protocol
 
-    member = Member(group_id, config.group_instance_id)
+    protocol = common_protocol(config.partition_assignment_strategy)
+    is_cooperative = protocol is RebalanceProtocol.COOPERATIVE
+    member = Member(group_id, config.group_instance_id, is_cooperative=is_cooperative)
 
     def make(around: Surroundings) -> Membership:
         return ClassicMembership(around, member)

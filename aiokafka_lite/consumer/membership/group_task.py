@@ -93,10 +93,17 @@ class GroupTask:
         self.sits_out = False
 
     # --- Its life -------------------------------------------------------------------------
-    def start(self, run: Callable[[], Coroutine[None, None, Never]]) -> None:
-        """Start the task."""
+    def start(
+        self,
+        run: Callable[[], Coroutine[None, None, Never]],
+        *,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """Start the task; `then` is called when it has ended, however that came."""
         self._task = self._scope.supervise(run, name="group")
         self._task.add_done_callback(lambda _: self._member.notify())
+        if then is not None:
+            self._task.add_done_callback(lambda _: then())
 
     def halt(self) -> None:
         """Begin to end the task; idempotent."""

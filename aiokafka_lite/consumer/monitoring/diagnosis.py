@@ -231,7 +231,7 @@ def _out_of_group(group_id: str) -> Diagnosis:
 
 
 # --- The gets ---------------------------------------------------------------------------------
-GRAVEST_FIRST: Final = (Hold.LOST, Hold.CUT_OFF, Hold.LEASE, Hold.LISTENER)
+GRAVEST_FIRST: Final = (Hold.LOST, Hold.CUT_OFF, Hold.LISTENER)
 
 
 def awaited_text(status: GroupStatus, tp: TopicPartition, now: float) -> str:

@@ -72,7 +72,7 @@ async def test_a_beat_that_is_answered_opens_the_gate_only_for_its_own_reason() 
         async with Worker(broker.bootstrap_servers, "g", ["t"], settings) as worker:
             gate, membership = worker.state.gate, worker.membership
             await until(lambda: not gate.holds, worker)
-            for hold in (Hold.LISTENER, Hold.LEASE, Hold.LOST):
+            for hold in (Hold.LISTENER, Hold.CUT_OFF, Hold.LOST):
                 gate.hold(hold)
             beats = membership.status.heartbeat_count
             await until(lambda: membership.status.heartbeat_count >= beats + 2, worker)

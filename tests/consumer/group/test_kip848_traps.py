@@ -33,8 +33,8 @@ from aiokafka_lite.consumer.membership.choice import member_of
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.kip848.beats import Beats, Wish
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
-from aiokafka_lite.consumer.membership.kip848.lease import Lease
 from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember, MemberState
+from aiokafka_lite.consumer.membership.lease import Lease
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CommitFailedError,
@@ -553,7 +553,7 @@ async def test_trap_19_an_instance_id_that_is_not_released_in_a_session_is_an_er
         member,
         Beats(config, member),
         Coordinator(cast("Cluster", cluster), "g", state.events),
-        Lease(config.group_session_s, state.gate),
+        Lease(config.group_session_s, state.gate, hands_out=lambda: True),
         state.gate,
         rng=random.Random(0),
         wish=Wish,

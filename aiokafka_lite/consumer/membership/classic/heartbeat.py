@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
@@ -18,10 +17,10 @@ from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.member import (
     Interruption,
     Member,
-    MemberState,
     interruption_by,
 )
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.consumer.membership.lease import Lease
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import KafkaError
@@ -29,11 +28,8 @@ from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 
 log = logging.getLogger(__name__)
 
-# How late a beat may be, as a part of the session, without the loop having been blocked.
+# How late an answer's timer may be, as a part of the session, without the loop having been blocked.
 BLOCKED_SHARE: Final = 0.1
-# How much of a session may pass before it counts as over: two clocks do not agree to the last
-# millisecond, and those of brokers (and of uvloop) have no smaller unit.
-LEASE_SHARE: Final = 0.99
 
 
 class Heartbeat:
@@ -43,11 +39,7 @@ class Heartbeat:
     `kept_alive` around whatever else has to be done. It changes nothing of the member but
     returns why the membership has to be looked after.
 
-    A membership is a lease: a session timeout after the coordinator heard of the member, it gives
-    the partitions to others. Where the event loop was blocked for so long, this side is the last
-    to know. So each get looks at the clock first (`hold_if_expired`), and nothing buffered is
-    handed out until a beat was answered. A coordinator that does not answer, while the loop runs,
-    is no reason to hold anything: the next one counts from anew.
+    Each answer renews the lease (lease.py). It is looked at by each get, and by a timer.
     """
 
     def __init__(
@@ -70,14 +62,10 @@ class Heartbeat:
         self._on_error = on_error
         # Also asked when the application changes its subscription while the loop stands still.
         self._loop = asyncio.get_running_loop()
-        self._lease_s = config.session_timeout_s * LEASE_SHARE
+        self.lease = Lease(config.session_timeout_s, state.gate, hands_out=lambda: member.hands_out)
         # Loop times. The coordinator heard of this member last, and will hear next.
         self._last_contact = 0.0
         self._next_beat = 0.0
-        # Loop time at which the lease is over, if the loop turns out to have been blocked until
-        # then. In the past only until a beat is answered.
-        self._expires_at = math.inf
-        self._alarm: asyncio.TimerHandle | None = None
         self._log_limit = LogLimit()
         self.beat_count = 0
         self.failure_count = 0
@@ -102,42 +90,15 @@ class Heartbeat:
         sent: the answer may have waited here for a loop that was blocked.
         """
         self._last_contact = max(self._last_contact, asked_at)
-        over_at = self._last_contact + self._lease_s
-        if self._loop.time() < over_at:
+        self.lease.renew(self._last_contact)
+        if self._loop.time() < self._last_contact + self._config.session_timeout_s:
             self._blocked_s = 0.0
-            self._expires_at = math.inf
-        else:
-            self._expires_at = min(self._expires_at, over_at)
         self._next_beat = self._last_contact + self._config.heartbeat_interval_s
         self._backoff.reset()
 
-    def hold_if_expired(self) -> bool:
-        """Hand out nothing while the lease is over; return whether it is.
-
-        It is over once the loop was blocked for too long: others may have the partitions by now.
-        The next answer to a beat, or giving the partitions back, ends that.
-        """
-        is_expired = self._loop.time() > self._expires_at
-        if is_expired and self._member.state is MemberState.STABLE:
-            self._state.gate.hold(Hold.LEASE)
-        else:
-            self._state.gate.release(Hold.LEASE)
-        return is_expired
-
-    def _expect_to_run(self, by: float) -> None:
-        """Count the loop as blocked if there is no outcome within a lease, and soon after `by`."""
-        loop = self._loop
-        if loop.time() > self._expires_at:
-            return
-        late_s = self._config.session_timeout_s * BLOCKED_SHARE
-        self._expires_at = max(self._last_contact + self._lease_s, by + late_s)
-        self._silence_alarm()
-        # It runs ahead of every task that a blocked loop has kept waiting.
-        self._alarm = loop.call_at(self._expires_at, self.hold_if_expired)
-
-    def _silence_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
+    def note_counted_in(self) -> None:
+        """Hand out again: a join was answered, whatever a heartbeat was told meanwhile."""
+        self._state.gate.release(Hold.LOST)
 
     def start(self) -> asyncio.Task[Interruption]:
         """Send heartbeats for a stable member, until the task returned is cancelled or done."""
@@ -146,8 +107,6 @@ class Heartbeat:
         return task
 
     def _begin(self, *, is_rebalancing: bool) -> asyncio.Task[Interruption]:
-        # From now on, not from the task's first turn: whoever has a turn before may block the loop.
-        self._expect_to_run(max(self._next_beat, self._loop.time()))
         return self._scope.supervise(
             lambda: self.beat(is_rebalancing=is_rebalancing), name="heartbeat"
         )
@@ -174,10 +133,7 @@ class Heartbeat:
 
     async def stop(self, task: asyncio.Task[Interruption]) -> None:
         """End what `start` began, and wait for that; also of a task that had no turn yet."""
-        try:
-            await self._scope.stop(task)
-        finally:
-            self._silence_alarm()
+        await self._scope.stop(task)
 
     async def beat(self, *, is_rebalancing: bool) -> Interruption:
         """Send heartbeats until something interrupts the membership.
@@ -199,26 +155,17 @@ class Heartbeat:
                 self.failure_count += 1
                 interruption = self._judge(error)
                 if interruption is None:
-                    if self._loop.time() <= self._expires_at:  # nobody answers, but the loop ran
-                        self._expires_at = math.inf
                     self._next_beat = self._loop.time() + self._backoff.next_delay_s()
                 elif interruption is Interruption.GROUP_REBALANCES and is_rebalancing:
                     self.note_contact(sent_at)
                 else:
-                    if interruption.is_loss and self._is_handing_out:
-                        # Until the group task has dropped it all.
+                    if interruption.is_loss and self._member.hands_out:
+                        # Until the group task has dropped it all, or a join has been answered.
                         self._state.gate.hold(Hold.LOST)
                     return interruption
             else:
                 self.beat_count += 1
                 self.note_contact(sent_at)
-            if self._is_handing_out:
-                self.hold_if_expired()
-
-    @property
-    def _is_handing_out(self) -> bool:
-        """Whether records are handed out: also while others of its partitions are revoked."""
-        return self._member.state is MemberState.STABLE
 
     @property
     def last_contact_at(self) -> float | None:
@@ -236,7 +183,6 @@ class Heartbeat:
         if not is_rebalancing:
             wake_at = min(wake_at, loop.time() + self._poll_time_left_s())
         wake_at = max(wake_at, loop.time())
-        self._expect_to_run(wake_at)
         await asyncio.sleep(wake_at - loop.time())
         late_s = loop.time() - wake_at
         if late_s > self._config.session_timeout_s / 2:
@@ -256,7 +202,6 @@ class Heartbeat:
         answer_s = min(self._config.request_timeout_s, self._config.session_timeout_s / 2)
         loop = self._loop
         sent_at = loop.time()
-        self._expect_to_run(sent_at + answer_s)
         try:
             await self._coordinator.request(
                 request,

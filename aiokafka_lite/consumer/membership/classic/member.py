@@ -106,6 +106,7 @@ LEGAL_TRANSITIONS: Final[Mapping[MemberState, frozenset[MemberState]]] = Mapping
 
 # Between two assignments.
 REBALANCING: Final = frozenset({MemberState.JOINING, MemberState.SYNCING})
+BEFORE_STABLE: Final = REBALANCING | {MemberState.PREPARING}
 
 
 class Interruption(enum.IntEnum):
@@ -155,10 +156,23 @@ def interruption_by(error: KafkaError) -> Interruption | None:
 
 
 class Member:
-    """One member of one group; see the module's docstring for the states and who writes."""
+    """One member of one group; see the module's docstring for the states and who writes.
 
-    def __init__(self, group_id: str, group_instance_id: str | None = None) -> None:
+    Args:
+        group_id: The group.
+        group_instance_id: The name of a static member.
+        is_cooperative: It keeps its partitions through a rebalance (KIP-429).
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        group_instance_id: str | None = None,
+        *,
+        is_cooperative: bool = False,
+    ) -> None:
         self.group_id: Final = group_id
+        self.is_cooperative: Final = is_cooperative
         self.group_instance_id: Final = group_instance_id
         self.state = MemberState.UNJOINED
         self.identity = Identity()
@@ -192,6 +206,14 @@ class Member:
             and before.member_id == identity.member_id
             and identity.generation <= before.generation + 1
         )
+
+    @property
+    def hands_out(self) -> bool:
+        """Whether it holds partitions that the application is handed records of."""
+        if self.assigned_as is None:
+            return False
+        keeps = self.is_cooperative and self.state in BEFORE_STABLE
+        return keeps or self.state is MemberState.STABLE
 
     @property
     def is_static(self) -> bool:
@@ -248,9 +270,7 @@ class Member:
         """Post what the refusal of a commit interrupts; whether the partitions are lost by it."""
         if (interruption := interruption_by(error)) is None:
             return False
-        is_lost = (
-            interruption.is_loss and sent_as == self.identity and self.state is MemberState.STABLE
-        )
+        is_lost = interruption.is_loss and sent_as == self.identity and self.hands_out
         self.interrupt(sent_as, interruption)
         return is_lost
 

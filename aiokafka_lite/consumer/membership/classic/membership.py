@@ -17,7 +17,6 @@ from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.assignment.topics import have_changed, is_subscribed, match_pattern
-from aiokafka_lite.consumer.assignors import RebalanceProtocol
 from aiokafka_lite.consumer.events.kinds import Assigned
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
@@ -66,7 +65,7 @@ class ClassicMembership:
             on_error=lambda error: self._task.surface(error),
         )
         self._rebalance = Rebalance(config, cluster, coordinator, member, self._heartbeat)
-        self._is_cooperative = self._rebalance.protocol is RebalanceProtocol.COOPERATIVE
+        self._is_cooperative = member.is_cooperative
         self._handover = Handover(around, member, why_lost=self._why_lost)
         self._task = GroupTask(around, member, is_settled=lambda: self.is_settled)
         # The subscription that the last rebalance answers to, and that for which the listener
@@ -134,7 +133,8 @@ class ClassicMembership:
         self._handover.start()
         self._state.observers.on_departure(self._note_departure)
         self._cluster.add_listener(self._metadata_changed)
-        self._task.start(self._run)
+        # Also where all tasks are cancelled at once: its alarm must not stay behind.
+        self._task.start(self._run, then=self._heartbeat.lease.end)
 
     def halt(self) -> None:
         """Take part in no further rebalance: from here on the assignment stays as it is."""
@@ -251,7 +251,7 @@ class ClassicMembership:
         if is_subscribed(state):
             state.begin_revocation(self._not_kept(leaves=leaves))
         state.gate.release(Hold.LISTENER, Hold.LOST)  # there is nothing left to hand out
-        self._heartbeat.hold_if_expired()  # the lease was that of the assignment
+        self._heartbeat.lease.look()  # an eager member's was that of what it gives back
         async with self._heartbeat.kept_alive():
             await self._handover.settle_departed(reason, deadline)
             if is_subscribed(state):
@@ -371,6 +371,8 @@ class ClassicMembership:
         elif recovery is Recovery.SURFACE:
             self._task.surface(error)
         log.info("group %s: joining failed, trying again: %s", member.group_id, error)
+        if not member.is_member:
+            await self._lose_what_was_kept()  # before the pause: others have it by now
         delay_s = backoff.next_delay_s()
         await asyncio.sleep(RETRY_BACKOFF_MAX_S if recovery is Recovery.SURFACE else delay_s)
 
@@ -390,7 +392,7 @@ class ClassicMembership:
             await self._take_all(assigned.partitions)
         if member.interruption is not None and member.interruption.is_loss:
             state.gate.hold(Hold.LOST)
-        self._heartbeat.hold_if_expired()
+        self._heartbeat.lease.look()
         state.gate.release(Hold.LISTENER)
         self._assigned_version = self._joined_version
         member.notify()
@@ -429,6 +431,7 @@ class ClassicMembership:
         before = frozenset(state.assignment)
         gone, new = before - partitions, partitions - before
         member.take_assignment(keeps=True)
+        self._heartbeat.lease.look()
         if not before:
             state.restart_idle(asyncio.get_running_loop().time())
         for tp in before & partitions:
@@ -493,7 +496,7 @@ class ClassicMembership:
 
         A get after the loop was blocked is served only if the partitions are still this member's.
         """
-        self._heartbeat.hold_if_expired()
+        self._heartbeat.lease.look()
         version = self._state.subscription_version
         if self._task.sits_out or self._noticed_version != version:
             self._noticed_version = version

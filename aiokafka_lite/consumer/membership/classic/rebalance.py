@@ -79,8 +79,6 @@ class Rebalance:
         self._member = member
         self._heartbeat = heartbeat
         self._assignors = own_assignors(config.partition_assignment_strategy)
-        # What it does with its partitions while the group rebalances.
-        self.protocol = common_protocol(self._assignors)
         # Loop time since when JoinGroup's answer is waited for.
         self.joining_since: float | None = None
 
@@ -100,9 +98,15 @@ class Rebalance:
         member = self._member
         member.enter(MemberState.JOINING)
         try:
-            joined = await self._join(topics, owned, reason)
+            if member.hands_out:
+                # A join may take longer than a session: others are waited for.
+                async with self._heartbeat.kept_alive():
+                    joined = await self._join(topics, owned, reason)
+            else:
+                joined = await self._join(topics, owned, reason)
         finally:
             self.joining_since = None
+        self._heartbeat.note_counted_in()
         member.take_generation(
             Identity(joined.member_id, joined.generation_id),
             protocol_name=joined.protocol_name,
@@ -200,7 +204,7 @@ class Rebalance:
         member, config = self._member, self._config
         # Who keeps nothing says no generation: a follower that joins again with nothing new is
         # answered with what it has, and nobody else has to join.
-        held_as = member.assigned_as if self.protocol is RebalanceProtocol.COOPERATIVE else None
+        held_as = member.assigned_as if member.is_cooperative else None
         generation = NO_GENERATION if held_as is None else held_as.generation
         belongings = Belongings(owned, generation, config.client_rack)
         return JoinGroupRequest(
@@ -302,7 +306,9 @@ def _own(assignor: type[AbstractPartitionAssignor] | Assignor) -> Assignor:
     return cast("Assignor", assignor)
 
 
-def common_protocol(assignors: Iterable[Assignor]) -> RebalanceProtocol:
+def common_protocol(
+    assignors: Iterable[type[AbstractPartitionAssignor] | Assignor],
+) -> RebalanceProtocol:
     """Return the newest protocol that all assignors are good for, as Java does.
 
     So a member that also offers an eager assignor, for the members that are still to be restarted,

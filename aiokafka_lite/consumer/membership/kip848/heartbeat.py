@@ -15,13 +15,13 @@ from aiokafka_lite.consumer.events.stream import LogLimit
 from aiokafka_lite.consumer.gate import Gate, Hold
 from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
 from aiokafka_lite.consumer.membership.kip848.beats import Beats, Said, Wish
-from aiokafka_lite.consumer.membership.kip848.lease import Lease
 from aiokafka_lite.consumer.membership.kip848.member import (
     LOSS_BY_RECOVERY,
     ConsumerMember,
     MemberState,
 )
 from aiokafka_lite.consumer.membership.kip848.target import Held
+from aiokafka_lite.consumer.membership.lease import Lease
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import (
     GroupIdNotFound,

@@ -29,7 +29,6 @@ from aiokafka_lite.consumer.membership.group_task import (
 from aiokafka_lite.consumer.membership.handover import Handover
 from aiokafka_lite.consumer.membership.kip848.beats import Beats, Wish
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
-from aiokafka_lite.consumer.membership.kip848.lease import Lease
 from aiokafka_lite.consumer.membership.kip848.member import (
     PRESENT,
     ConsumerMember,
@@ -39,6 +38,7 @@ from aiokafka_lite.consumer.membership.kip848.member import (
 )
 from aiokafka_lite.consumer.membership.kip848.regex import as_re2
 from aiokafka_lite.consumer.membership.kip848.target import Held, Reconciliation, difference
+from aiokafka_lite.consumer.membership.lease import Lease
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
 from aiokafka_lite.errors import (
     KafkaError,
@@ -91,7 +91,7 @@ class ConsumerMembership:
         self._rng = rng
         self._loop = asyncio.get_running_loop()
         self._beats = Beats(config, member)
-        self._lease = Lease(config.group_session_s, state.gate)
+        self._lease = Lease(config.group_session_s, state.gate, hands_out=lambda: member.has_epoch)
         self._task = GroupTask(around, member, is_settled=lambda: self.is_settled)
         self._heartbeat = Heartbeat(
             config,

@@ -3,13 +3,14 @@
 A session after the last heartbeat the coordinator gives the partitions to others, and it is the
 coordinator that sees the session end: who is cut off, or whose loop was blocked, is told nothing.
 So this side looks at the clock as well: after a session without an answer gets hand out nothing
-until a heartbeat is answered, or the membership is known to be lost.
+until a heartbeat is answered, or the partitions are given up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite.consumer.gate import Gate, Hold
@@ -20,14 +21,20 @@ LEASE_SHARE: Final = 0.99
 
 
 class Lease:
-    """Holds gets while the coordinator may have given the partitions to others."""
+    """Holds gets while the coordinator may have given the partitions to others.
 
-    def __init__(self, session_s: float, gate: Gate) -> None:
+    Args:
+        session_s: After so long without a word the coordinator gives them away.
+        gate: Of the gets.
+        hands_out: Whether the member hands out anything in its present state.
+    """
+
+    def __init__(self, session_s: float, gate: Gate, *, hands_out: Callable[[], bool]) -> None:
         self._session_s = session_s
         self._gate = gate
+        self._hands_out = hands_out
         self._loop = asyncio.get_running_loop()
         self._ends_at = math.inf
-        self._is_over = False
         self._alarm: asyncio.TimerHandle | None = None
 
     def renew(self, asked_at: float) -> None:
@@ -38,19 +45,24 @@ class Lease:
         """
         self._ends_at = asked_at + self._session_s * LEASE_SHARE
         self._silence()
-        # It runs ahead of every task that a blocked loop has kept waiting.
-        self._alarm = self._loop.call_at(self._ends_at, self.look)
         self.look()
 
     def look(self) -> None:
-        """Hold gets if the lease is over, and let them go on if it is not."""
-        is_over = self._loop.time() >= self._ends_at
-        if is_over != self._is_over:
-            self._is_over = is_over
+        """Hold gets if the lease is over, and let them go on if it is not; set the alarm."""
+        hands_out = self._hands_out()
+        is_over = hands_out and self._loop.time() >= self._ends_at
+        if hands_out and not is_over and self._alarm is None and self._ends_at < math.inf:
+            # It runs ahead of every task that a blocked loop has kept waiting.
+            self._alarm = self._loop.call_at(self._ends_at, self._ended)
+        if is_over != (Hold.CUT_OFF in self._gate.holds):
             if is_over:
                 self._gate.hold(Hold.CUT_OFF)
             else:
                 self._gate.release(Hold.CUT_OFF)
+
+    def _ended(self) -> None:
+        self._alarm = None
+        self.look()
 
     def end(self) -> None:
         """Need none any more: nothing is held. Idempotent."""

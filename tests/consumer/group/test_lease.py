@@ -1,0 +1,143 @@
+"""A membership is a lease: a member that is cut off hands out nothing once its session is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from typing import Final
+
+import pytest
+
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
+from aiokafka_lite.consumer.gate import Hold
+from aiokafka_lite.errors import IllegalGenerationError, UnknownMemberIdError
+from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
+from tests.support.listeners import Losing
+from tests.support.waiting import until
+
+TP: Final = TopicPartition("t", 0)
+SESSION_S: Final = 0.5
+EAGER: Final[dict[str, object]] = {"group_protocol": "classic"}
+COOPERATIVE: Final[dict[str, object]] = {
+    "partition_assignment_strategy": (CooperativeStickyPartitionAssignor,)
+}
+CONSUMER: Final[dict[str, object]] = {"group_protocol": "consumer"}
+BEATS: Final = ("Heartbeat", "ConsumerGroupHeartbeat")
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """A broker with short sessions, and the topics "t" and "u"."""
+    async with Broker(
+        group_min_session_timeout_ms=100,
+        group_consumer_session_timeout_ms=int(SESSION_S * 1000),
+        group_consumer_heartbeat_interval_ms=50,
+    ) as broker:
+        broker.create_topic("t")
+        broker.create_topic("u")
+        yield broker
+
+
+@asynccontextmanager
+async def member(
+    broker: Broker, settings: dict[str, object]
+) -> AsyncIterator[tuple[AIOKafkaConsumer, Losing]]:
+    """A member that has been handed a record."""
+    listener = Losing()
+    arguments: dict[str, object] = {
+        "session_timeout_ms": int(SESSION_S * 1000),
+        "heartbeat_interval_ms": 50,
+        "retry_backoff_ms": 20,
+        "fetch_max_wait_ms": 50,
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        **settings,
+    }
+    async with AIOKafkaConsumer(
+        bootstrap_servers=broker.bootstrap_servers,
+        group_id="g",
+        **arguments,  # type: ignore[arg-type]
+    ) as consumer:
+        consumer.subscribe(["t"], listener=listener)
+        await next_of(broker, consumer)
+        yield consumer, listener
+
+
+async def next_of(broker: Broker, consumer: AIOKafkaConsumer) -> None:
+    """Write a record, and be handed it."""
+    broker.produce("t", b"x")
+    await asyncio.wait_for(consumer.getone(), 5)
+
+
+def holds(consumer: AIOKafkaConsumer) -> frozenset[Hold]:
+    return inside.gate(consumer).holds
+
+
+@pytest.mark.parametrize(
+    "settings", [EAGER, COOPERATIVE, CONSUMER], ids=["eager", "cooperative", "consumer"]
+)
+async def test_a_member_that_is_cut_off_hands_out_nothing_until_it_is_answered(
+    broker: Broker, settings: dict[str, object]
+) -> None:
+    async with member(broker, settings) as (consumer, _):
+        with ExitStack() as cut_off:
+            for api in BEATS:
+                cut_off.enter_context(broker.on(api).silence(None, handled=True))
+            await until(lambda: Hold.CUT_OFF in holds(consumer))
+            assert consumer.assignment() == {TP}
+            broker.produce("t", b"x")
+            assert await consumer.getmany(timeout_ms=200) == {}
+            assert "no heartbeat was answered for a session" in consumer.explain(TP)
+        await asyncio.wait_for(consumer.getone(), 5)
+        assert holds(consumer) == frozenset()
+
+
+async def test_what_is_kept_is_handed_out_while_a_join_takes_longer_than_a_session(
+    broker: Broker,
+) -> None:
+    async with member(broker, COOPERATIVE) as (consumer, listener):
+        with broker.on("JoinGroup").hold() as rule:
+            consumer.subscribe(["t", "u"], listener=listener)
+            await rule.reached()
+            loop = asyncio.get_running_loop()
+            ends_at = loop.time() + 2 * SESSION_S
+            while loop.time() < ends_at:
+                await next_of(broker, consumer)
+                assert holds(consumer) == frozenset()
+            with broker.on("Heartbeat").silence(None):
+                await until(lambda: holds(consumer) == {Hold.CUT_OFF})
+                broker.produce("t", b"x")
+                assert await consumer.getmany(timeout_ms=100) == {}
+
+
+async def test_a_heartbeat_of_the_generation_before_holds_what_is_kept_until_the_join_is_answered(
+    broker: Broker,
+) -> None:
+    async with member(broker, COOPERATIVE) as (consumer, listener):
+        with broker.on("JoinGroup").hold() as joining:
+            broker.on("Heartbeat").fail(IllegalGenerationError)
+            consumer.subscribe(["t", "u"], listener=listener)
+            await joining.reached()
+            await until(lambda: holds(consumer) == {Hold.LOST})
+            broker.produce("t", b"x")
+            assert await consumer.getmany(timeout_ms=100) == {}
+        await asyncio.wait_for(consumer.getone(), 5)
+        await until(lambda: len(consumer.assignment()) == 2)
+    assert [name for name, tps in listener.calls if tps] == ["assigned", "assigned"]
+
+
+async def test_what_is_kept_is_lost_before_the_pause_after_a_join_that_was_refused(
+    broker: Broker,
+) -> None:
+    settings = {**COOPERATIVE, "retry_backoff_ms": 3000}
+    async with member(broker, settings) as (consumer, listener):
+        broker.on("JoinGroup").fail(UnknownMemberIdError)
+        joins = len(broker.requests.of("JoinGroup"))
+        consumer.subscribe(["t", "u"], listener=listener)
+        await until(lambda: ("lost", {TP}) in listener.calls)
+        assert len(broker.requests.of("JoinGroup")) == joins + 1
+        assert consumer.assignment() == set()
