@@ -136,6 +136,7 @@ class Course:
                 cluster.sent,
                 cluster.acknowledged,
                 lambda: self._is_calm,
+                not {"consumer", "auto"}.isdisjoint(self._plan.protocols),
                 self._plan.without,
             )
         if isinstance(cluster, RealCluster):

@@ -98,6 +98,16 @@ class Habits:
             RebalanceProtocol.COOPERATIVE not in each.rebalance_protocols for each in self.assignors
         )
 
+    @property
+    def hears_within_s(self) -> float:
+        """How long a group with members of both protocols may keep things from this one.
+
+        When the last member of KIP-848 leaves, the coordinator writes down the target as what
+        classic members have, and when the next one comes it believes that: so it gives a partition
+        away that a classic member still has, until that one's next heartbeat.
+        """
+        return self.heartbeat_s + ANSWERED_S if self.protocol == "classic" else 0.0
+
     def settings(self) -> dict[str, object]:
         """Return the consumer's arguments."""
         return {
@@ -145,6 +155,8 @@ def draw_assignors(
     return rng.choice((known, cooperative, cooperative + known, known[:1] + cooperative))
 
 
+# How long a heartbeat and its answer take.
+ANSWERED_S: Final = 0.1
 SMALL_MEMORY: Final = "small memory"
 """What can be left out besides the actions."""
 

@@ -64,10 +64,16 @@ def _plain(value: object) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Joined(Entry):
-    """A member begins, with these settings."""
+    """A member begins, with these settings.
+
+    Attributes:
+        is_eager: Each rebalance takes all partitions away.
+        hears_within_s: How long its group may give its partitions to others without its knowing.
+    """
 
     settings: str
     is_eager: bool
+    hears_within_s: float
 
 
 @dataclass(slots=True, kw_only=True)

@@ -85,6 +85,8 @@ class Surroundings:
     ends: Mapping[TopicPartition, int]
     acknowledged: Mapping[TopicPartition, int]
     is_calm: Callable[[], bool]
+    # Whether its groups may have members of both protocols.
+    is_mixed: bool
     # Actions that nobody does.
     without: frozenset[str]
 
@@ -294,7 +296,13 @@ class Member:
             **habits.settings(),  # type: ignore[arg-type]
         )
         self._subscription = self.consumer.events(max_buffered=100_000)
-        self._write(Joined(settings=habits.text(), is_eager=habits.is_eager))
+        self._write(
+            Joined(
+                settings=habits.text(),
+                is_eager=habits.is_eager,
+                hears_within_s=habits.hears_within_s if around.is_mixed else 0.0,
+            )
+        )
         self.subscribe(habits.topics)
         beside = [asyncio.ensure_future(self._watch()), asyncio.ensure_future(self._tell())]
         try:

@@ -53,6 +53,10 @@ NOT_BEGUN: Final[Generation] = (0, -1)
 # Records one by one between two looks at a clock in virtual time, and how long they may take there.
 UNLOOKED: Final = 64
 UNLOOKED_S: Final = 0.001
+# How long after its start a member may get its first assignment.
+COMES_WITHIN_S: Final = 3.0
+# How long a commit may be on its way that was made before a seek.
+IN_FLIGHT_S: Final = 0.01
 # The shortest request timeout of a member (habits.py).
 LEAST_REQUEST_S: Final = 2.0
 
@@ -67,6 +71,10 @@ class _Member:
     tracks: dict[TopicPartition, Track] = field(default_factory=dict)
     before: dict[TopicPartition, Track] = field(default_factory=dict)
     is_open: bool = False
+    # When it was first handed out by another, it may not have heard of that for so long.
+    hears_within_s: float = 0.0
+    # Until when its first assignment is of the newest generation.
+    comes_until: float = 0.0
     # A rebalance takes all away and gives it back: a seek or a pause between the two holds.
     is_eager: bool = True
     # What was taken away since the latest assignment, and what had stayed then.
@@ -145,11 +153,18 @@ class Verdict:
 
     @_read.register
     def _(self, entry: Joined) -> None:
-        self._members[entry.who] = _Member(entry.group, is_eager=entry.is_eager)
+        self._members[entry.who] = _Member(
+            entry.group,
+            is_eager=entry.is_eager,
+            hears_within_s=entry.hears_within_s,
+            comes_until=entry.at + COMES_WITHIN_S,
+        )
 
     @_read.register
     def _(self, entry: Blocked) -> None:
-        self._members[entry.who].unlooked = entry.at + entry.seconds, UNLOOKED
+        member = self._members[entry.who]
+        member.unlooked = entry.at + entry.seconds, UNLOOKED
+        member.comes_until = entry.at
 
     @_read.register
     def _(self, entry: Fault) -> None:
@@ -198,15 +213,17 @@ class Verdict:
     def _in_course(self, entry: Assigned) -> Generation:
         """Return a generation so that later ones of a group are greater.
 
-        A group that all have left may be made anew by the next member, with another protocol: it
-        counts from the beginning again.
+        A group that has no member left is made anew by the next one, with another protocol: it
+        counts from the beginning again. Members that it has lost may not know of that.
         """
         course, newest = self._generations.get(entry.group, (0, -1))
-        others = [m for who, m in self._members.items() if who != entry.who]
-        if entry.generation < newest and not any(
-            each.is_open for each in others if each.group == entry.group
-        ):
-            course, newest = course + 1, -1
+        if entry.generation < newest:
+            others = [m for who, m in self._members.items() if who != entry.who]
+            is_alone = not any(each.is_open for each in others if each.group == entry.group)
+            # One that comes is told the newest generation, unless its loop was blocked since.
+            if is_alone or entry.at < self._members[entry.who].comes_until:
+                course, newest = course + 1, -1
+        self._members[entry.who].comes_until = entry.at
         self._generations[entry.group] = course, max(newest, entry.generation)
         return course, entry.generation
 
@@ -271,7 +288,7 @@ class Verdict:
         elif (
             who != entry.who
             and entry.at > self._troubled_until
-            and entry.at > at + 10 * self._slack_s
+            and entry.at > at + 10 * self._slack_s + member.hears_within_s
             and not self._is_unlooked(entry, member)
         ):
             words = (
@@ -408,7 +425,7 @@ class Verdict:
                 if carried is not None and carried.target is None and track.next is None:
                     low = self._low(entry.group, entry.tp, None)
                     self.finished[entry.group, entry.tp].add(low, entry.offset)
-                if track.is_at_end or entry.at <= track.end_left_at + self._slack_s:
+                if track.is_at_end or entry.at <= track.end_left_at + self._slack_s + IN_FLIGHT_S:
                     self.finished[entry.group, entry.tp].add(track.end_from, entry.offset)
 
     def _suspects(self, entry: Committed) -> list[_Member]:
