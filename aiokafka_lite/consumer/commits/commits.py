@@ -410,6 +410,8 @@ class Commits(CommittedReader):
         except KafkaError as error:
             if self._member.note_refusal(identity, error):
                 self._state.gate.hold(Hold.LOST)  # until the group task has dropped what is lost
+            if self._member.is_fenced:
+                raise self._member.why_lost() from error
             raise
         codes = commit_results(response, ids)
         for tp in entries:

@@ -107,7 +107,7 @@ async def test_a_commit_by_a_fenced_member_says_so_and_every_get_does(kafka: Kaf
         )
 
     async with member() as older, member():
-        with pytest.raises(FencedInstanceIdError):
+        with pytest.raises(FencedInstanceIdError, match="'twin'"):
             await older.commit({TopicPartition(topic, 0): 0})
         for _ in range(2):
             with pytest.raises(FencedInstanceIdError):
