@@ -28,13 +28,14 @@ class _Consumer(Protocol):
 
 
 async def lite(workload: Workload, group: str | None) -> Stop:
-    """Start a consumer of ours, with its defaults."""
+    """Start a consumer of ours, with its defaults, but by the protocol that the others speak."""
     from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 
     consumer = AIOKafkaConsumer(
         *(workload.topics if group else ()),
         bootstrap_servers=workload.bootstrap_servers,
         group_id=group,
+        group_protocol="classic",
         auto_offset_reset="earliest",
     )
     partitions = [TopicPartition(topic, number) for topic, number in workload.partitions()]

@@ -11,7 +11,10 @@ from aiokafka_lite import _compat
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
 from aiokafka_lite.structs import TopicPartition
+from tests.support.protocols import in_both_protocols
 
 PARTITIONS = 6
 SHARE = 40
@@ -59,12 +62,23 @@ class Stream:
 
 
 def joins(broker: Broker) -> int:
-    return sum(seen.api == "JoinGroup" for seen in broker.requests)
+    """How often a member asked to be let in, by either protocol."""
+    return sum(
+        isinstance(seen.request, JoinGroupRequest)
+        or (
+            isinstance(seen.request, ConsumerGroupHeartbeatRequest)
+            and seen.request.member_epoch == 0
+        )
+        for seen in broker.requests
+    )
 
 
 @pytest.mark.every_loop
 @pytest.mark.parametrize("clean", [False, True], ids=["killed", "shut down"])
-async def test_brokers_fail_in_turn_and_the_group_stays_as_it_is(*, clean: bool) -> None:
+@in_both_protocols
+async def test_brokers_fail_in_turn_and_the_group_stays_as_it_is(
+    *, protocol: str, clean: bool
+) -> None:
     """Of three nodes each fails once: leaders, the coordinator and the controller among them."""
     async with Broker(nodes=3, request_log_size=100_000) as broker:
         broker.create_topic("t", PARTITIONS)
@@ -72,6 +86,7 @@ async def test_brokers_fail_in_turn_and_the_group_stays_as_it_is(*, clean: bool)
         consumer = AIOKafkaConsumer(
             bootstrap_servers=broker.bootstrap_servers,
             group_id="g",
+            group_protocol=protocol,
             auto_offset_reset="earliest",
             heartbeat_interval_ms=50,
             session_timeout_ms=6_000,

@@ -174,6 +174,8 @@ def _read_awaiting(
             session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             auto_commit_interval_ms=AUTO_COMMIT_INTERVAL_MS,
+            # The protocol that the others speak; they have no such argument.
+            **({"group_protocol": "classic"} if client == "aiokafka_lite" else {}),
         )
         consumer.subscribe([topic], listener=Listener())
         await consumer.start()
