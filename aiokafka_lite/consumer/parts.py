@@ -135,7 +135,7 @@ class Running:
 
         config, state = engine.config, engine.state
         coordinator = Coordinator(self.cluster, group_id, state.events)
-        member, make_membership = member_of(config, group_id)
+        member, make_membership = member_of(config, group_id, known_as=_known_as(engine.parts))
         commits = Commits(
             config, state, self.cluster, coordinator, member, rng=rng, on_error=engine.gate.post
         )
@@ -226,6 +226,18 @@ class Running:
             await _bounded(scope.close(), deadline, f"end {scope.name} tasks")
         await _bounded(self.cluster.close(), deadline, "close connections")
         await _bounded(self.scopes.connecting.close(), deadline, "end cluster tasks")
+
+
+def _known_as(before: Running | None) -> str:
+    """Return as whom an attempt to start that came to nothing asked to be let in, by KIP-848.
+
+    It may have been: an answer that nobody waited for says so. Then the next attempt takes the
+    member's place, instead of waiting until its session is over.
+    """
+    status = None if before is None else before.membership.status
+    if before is None or status is None or status.protocol != "consumer":
+        return ""
+    return before.membership.member_id
 
 
 async def _bounded(step: Awaitable[T], deadline: float, name: str) -> T | None:

@@ -189,12 +189,12 @@ async def test_a_start_cancelled_at_any_await_leaves_nothing_and_may_be_tried_ag
 
 
 @pytest.mark.every_loop
+@in_both_protocols
 async def test_a_start_right_after_a_cancelled_one_waits_until_that_is_undone(
-    broker: Broker,
+    broker: Broker, protocol: str
 ) -> None:
-    # The first request to join a classic group makes no member of anybody yet.
-    consumer = consumer_of(broker.bootstrap_servers, "t", group_protocol="classic")
-    with broker.on("JoinGroup").hold() as rule:
+    consumer = consumer_of(broker.bootstrap_servers, "t", group_protocol=protocol)
+    with broker.on(JOIN[protocol]).hold() as rule:
         first = asyncio.ensure_future(consumer.start())
         await rule.reached()
         first.cancel()
@@ -202,6 +202,7 @@ async def test_a_start_right_after_a_cancelled_one_waits_until_that_is_undone(
         await asyncio.wait([first])
         assert first.cancelled()
     await second
+    assert consumer.assignment() == {TP}
     assert (await consumer.getone()).offset == 0
     await consumer.stop()
 

@@ -197,8 +197,16 @@ class EitherMembership:
 MakeMembership = Callable[[Surroundings], Membership]
 
 
-def member_of(config: ConsumerConfig, group_id: str) -> tuple[GroupMember, MakeMembership]:
-    """Return a member for the protocol that was asked for, and what makes its membership."""
+def member_of(
+    config: ConsumerConfig, group_id: str, *, known_as: str = ""
+) -> tuple[GroupMember, MakeMembership]:
+    """Return a member for the protocol that was asked for, and what makes its membership.
+
+    Args:
+        config: Says by which protocol.
+        group_id: The group.
+        known_as: By which id the coordinator of a group of KIP-848 may know it already.
+    """
     if config.joins_as == "classic":
         return _classic(config, group_id)
     _tell_of_unused_settings(config)
@@ -206,7 +214,7 @@ def member_of(config: ConsumerConfig, group_id: str) -> tuple[GroupMember, MakeM
     from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember
     from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
 
-    first = ConsumerMember(group_id, config.group_instance_id)
+    first = ConsumerMember(group_id, config.group_instance_id, member_id=known_as)
 
     def make_first(around: Surroundings, fall_back: FallBack | None) -> ConsumerMembership:
         return ConsumerMembership(around, first, fall_back=fall_back)

@@ -139,6 +139,7 @@ class ConsumerMember:
     Args:
         group_id: The group.
         group_instance_id: The name of a static member.
+        member_id: Its id; empty: a new one.
         new_id: Makes member ids.
     """
 
@@ -147,13 +148,14 @@ class ConsumerMember:
         group_id: str,
         group_instance_id: str | None = None,
         *,
+        member_id: str = "",
         new_id: Callable[[], str] = new_member_id,
     ) -> None:
         self.group_id: Final = group_id
         self.group_instance_id: Final = group_instance_id
         self.state = MemberState.UNJOINED
         self._new_id = new_id
-        self.identity = Identity(new_id())
+        self.identity = Identity(member_id or new_id())
         # What it was given last, also while that is not known by name; None: nothing was said.
         self.target: Target | None = None
         # The epoch in which it was let in: what was held before that may have been another's since.
