@@ -15,11 +15,12 @@ from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client import ClientConfig, Cluster
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import watch_topics
-from aiokafka_lite.consumer.assignors import RoundRobinPartitionAssignor
+from aiokafka_lite.consumer.assignors import RebalanceProtocol, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.classic.member import Member
 from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
+from aiokafka_lite.consumer.membership.classic.rebalance import common_protocol
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember
@@ -174,7 +175,9 @@ class Worker(GroupWorker[Member, ClassicMembership]):
     """A member of a classic group."""
 
     def _make_member(self, group_id: str) -> Member:
-        return Member(group_id, self.config.group_instance_id)
+        protocol = common_protocol(self.config.partition_assignment_strategy)
+        is_cooperative = protocol is RebalanceProtocol.COOPERATIVE
+        return Member(group_id, self.config.group_instance_id, is_cooperative=is_cooperative)
 
     def _make_membership(self, around: Surroundings) -> ClassicMembership:
         return ClassicMembership(around, self.member)
