@@ -75,12 +75,12 @@ def java_command() -> str:
 def kafka_libs(version: str = KAFKA_VERSION) -> Path:
     """Return the folder of Kafka's jars (brokers, tools, clients), fetching them once.
 
-    `KAFKA_LIBS` names a folder to use instead.
+    `KAFKA_LIBS` names a folder to use for the release that tests run on.
 
     Raises:
         KafkaUnavailableError: The jars are not cached, and `mvn` is missing or fails.
     """
-    if given := os.environ.get("KAFKA_LIBS"):
+    if version == KAFKA_VERSION and (given := os.environ.get("KAFKA_LIBS")):
         return Path(given)
     title = f"the jars of Apache Kafka {version} (about 55 MB)"
     try:
@@ -133,6 +133,7 @@ class RealKafka:
             each is both.
         heap_mib: The most memory that a node's objects may take.
         jvm_options: More options of the nodes' JVMs.
+        version: The release of Kafka.
 
     Attributes:
         nodes: The brokers, by their ids from 1.
@@ -148,9 +149,10 @@ class RealKafka:
         controllers: int = 0,
         heap_mib: int = HEAP_MIB,
         jvm_options: Sequence[str] = SHORT_LIVED,
+        version: str = KAFKA_VERSION,
     ) -> None:
         self._java = java_command()
-        self._libs = kafka_libs()
+        self._libs = kafka_libs(version)
         self._properties = properties or {}
         self._heap_mib = heap_mib
         self._jvm_options = (*JVM_OPTIONS, *jvm_options)
@@ -298,7 +300,9 @@ class RealKafka:
         command = [
             self._java, f"-Xmx{self._heap_mib}m", *self._jvm_options,
             f"{level}.defaultLogLevel=warn", f"{level}.log.kafka.server.KafkaRaftServer=info",
-            "-cp", f"{self._libs}/*", "kafka.Kafka", str(node.home / "server.properties"),
+            # First: with older releases comes another that would be the logger.
+            "-cp", f"{self._libs}/slf4j-simple-1.7.36.jar:{self._libs}/*", "kafka.Kafka",
+            str(node.home / "server.properties"),
         ]  # fmt: skip
         node.log_path.unlink(missing_ok=True)  # what a start waits for must be this start's
         with node.log_path.open("wb") as log:
