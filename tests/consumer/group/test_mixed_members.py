@@ -164,7 +164,10 @@ class Librdkafka(Member):
         while not self._is_over.is_set():
             message = consumer.poll(0.05)
             if message is not None and message.error() is None:
-                self.seen.append((message.partition(), message.offset()))
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None
+                assert offset is not None
+                self.seen.append((partition, offset))
         consumer.close()
 
     def _assigned(self, _: Consumer, partitions: list[TheirPartition]) -> None:

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer import AIOKafkaConsumer
@@ -49,10 +50,10 @@ def release(request: pytest.FixtureRequest) -> Iterator[Release]:
 
 def written_topic(release: Release) -> str:
     """Make a topic with records in each partition, by a client that speaks to old brokers."""
-    name, servers = unique("t"), {"bootstrap.servers": release.bootstrap_servers}
-    admin = AdminClient(servers)
+    name = unique("t")
+    admin = AdminClient({"bootstrap.servers": release.bootstrap_servers})
     admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(PATIENCE_S)
-    producer = Producer(servers)
+    producer = Producer({"bootstrap.servers": release.bootstrap_servers})
     for n in range(PARTITIONS * RECORDS):
         producer.produce(name, b"x", partition=n % PARTITIONS)
     producer.flush(PATIENCE_S)
