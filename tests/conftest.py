@@ -52,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "one_loop_each: in the short form each broker is used with one loop only"
     )
+    config.addinivalue_line("markers", "real_if_long: with a real Kafka in the long form only")
     config.addinivalue_line(
         "markers", "virtual_time: run on a loop whose time passes when nothing is left to do"
     )
@@ -92,9 +93,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "java_tools" in names or "java_runner" in names:
             item.add_marker(pytest.mark.java)
         has_one_loop_each = item.get_closest_marker("one_loop_each") is not None
+        is_for_long = item.get_closest_marker("slow") or (
+            params.get("kafka") == "real" and item.get_closest_marker("real_if_long")
+        )
         wanted = LONG or (
-            _can_fail_alone(params, has_one_loop_each=has_one_loop_each)
-            and not item.get_closest_marker("slow")
+            _can_fail_alone(params, has_one_loop_each=has_one_loop_each) and not is_for_long
         )
         (keep if wanted else left_out).append(item)
     if left_out:

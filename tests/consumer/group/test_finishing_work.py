@@ -20,6 +20,8 @@ from tests.support.protocols import in_both_protocols
 from tests.support.rows import rows
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.real_if_long
+
 PARTITIONS = 4
 RECORDS_EACH = 150
 WORK_S = 0.004

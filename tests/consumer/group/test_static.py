@@ -43,7 +43,7 @@ EVERY_ONE: Final[Mapping[str, Settings]] = {
     "consumer": CONSUMER,
 }
 
-pytestmark = pytest.mark.one_loop_each
+pytestmark = [pytest.mark.one_loop_each, pytest.mark.real_if_long]
 
 
 class Member:
