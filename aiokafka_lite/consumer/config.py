@@ -48,9 +48,8 @@ DEFAULT_MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
 
 GROUP_PROTOCOLS: Final = ("auto", "classic", "consumer")
 DEFAULT_GROUP_PROTOCOL: Final = "classic"
-# What members of the consumer protocol do unless they are told otherwise: their heartbeats, and
-# the session of brokers (group.consumer.session.timeout.ms).
-CONSUMER_HEARTBEAT_INTERVAL_S: Final = 1.0
+# The session of members of the consumer protocol, as brokers have it by default
+# (group.consumer.session.timeout.ms).
 CONSUMER_SESSION_S: Final = 45.0
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -195,8 +194,8 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
             session_timeout_ms: After so long without a heartbeat the group goes on without a
                 member. By the consumer protocol the broker decides (45 s by default): what is given
                 here is when this side stops handing out.
-            heartbeat_interval_ms: How often a heartbeat is sent; by the consumer protocol each
-                second unless it is given, and four times a second while partitions move.
+            heartbeat_interval_ms: How often a heartbeat is sent. By the consumer protocol, unless
+                it is given, each 250 to 1,000 ms: the larger the group, the slower its members.
             consumer_timeout_ms: Without effect.
             max_poll_records: How many records a get returns at most; None: each get decides.
             ssl_context: For TLS; `aiokafka_lite.helpers.create_ssl_context` makes one.
@@ -330,11 +329,9 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
         return [name for name in names if self._is_given(name)]
 
     @property
-    def group_heartbeat_interval_s(self) -> float:
-        """How often a settled member of the consumer protocol sends a heartbeat."""
-        if self._is_given("heartbeat_interval_ms"):
-            return self.heartbeat_interval_s
-        return CONSUMER_HEARTBEAT_INTERVAL_S
+    def group_heartbeat_interval_s(self) -> float | None:
+        """Between heartbeats of a settled member of the consumer protocol; None: by group size."""
+        return self.heartbeat_interval_s if self._is_given("heartbeat_interval_ms") else None
 
     @property
     def group_session_s(self) -> float:

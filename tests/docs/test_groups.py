@@ -25,7 +25,12 @@ from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.classic.member import MemberState as ClassicState
 from aiokafka_lite.consumer.membership.classic.rebalance import common_protocol, own_assignors
-from aiokafka_lite.consumer.membership.kip848.beats import UNSETTLED_FOR_S, UNSETTLED_S
+from aiokafka_lite.consumer.membership.kip848.beats import (
+    SETTLED_MAX_S,
+    SETTLED_S_A_MEMBER,
+    UNSETTLED_FOR_S,
+    UNSETTLED_S,
+)
 from aiokafka_lite.consumer.membership.kip848.member import MemberState as ConsumerState
 from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.events import EVENT_CLASSES
@@ -65,7 +70,9 @@ def test_defaults_are_as_stated() -> None:
     assert "(45 s by default) in KIP-848" in text
     assert config.group_session_s == 45
     assert f"each `heartbeat_interval_ms` ({config.heartbeat_interval_s:g} s)" in text
-    assert f"| settled | {config.group_heartbeat_interval_s:g} s," in PAGE
+    assert config.group_heartbeat_interval_s is None  # by the size of the group
+    assert f"| settled | {UNSETTLED_S:g} to {SETTLED_MAX_S:g} s by the size of the group" in PAGE
+    assert (round(1 / SETTLED_S_A_MEMBER), "about ten heartbeats a second" in text) == (10, True)
     assert f"in the last {UNSETTLED_FOR_S:g} s | {UNSETTLED_S:g} s |" in PAGE
 
 

@@ -15,6 +15,8 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.membership.kip848.beats import UNSETTLED_FOR_S
 from aiokafka_lite.errors import CommitFailedError, NotCoordinatorError, UnsupportedAssignorError
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
@@ -545,14 +547,35 @@ async def test_a_loop_that_is_blocked_for_a_session_loses_and_joins_again(
         assert record.offset == 0
 
 
-async def test_what_heartbeats_cost_is_a_request_a_second_once_it_is_settled() -> None:
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("interval_ms", "least", "most"),
+    [(ConsumerConfig().heartbeat_interval_ms, 35, 45), (1000, 8, 12)],
+    ids=["by_the_size_of_the_group", "as_was_asked_for"],
+)
+async def test_what_heartbeats_cost_a_settled_member_that_is_alone(
+    interval_ms: int, least: int, most: int
+) -> None:
     async with Broker() as broker:
         broker.create_topic("t")
-        async with consumer_of(broker):
-            await asyncio.sleep(5.5)
+        async with consumer_of(broker, heartbeat_interval_ms=interval_ms):
+            await asyncio.sleep(UNSETTLED_FOR_S + 1)
             before = len(beats_of(broker))
-            await asyncio.sleep(2.5)
-            assert 2 <= len(beats_of(broker)) - before <= 4
+            await asyncio.sleep(10)
+            assert least <= len(beats_of(broker)) - before <= most
+
+
+@pytest.mark.virtual_time
+async def test_members_whose_topics_an_expression_names_send_one_heartbeat_a_second() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        async with consumer_of(broker) as consumer:
+            consumer.unsubscribe()
+            consumer.subscribe(pattern="^t")
+            await asyncio.sleep(UNSETTLED_FOR_S + 2)
+            before = len(beats_of(broker))
+            await asyncio.sleep(10)
+            assert 8 <= len(beats_of(broker)) - before <= 12
 
 
 async def test_a_member_that_is_throttled_keeps_to_the_brokers_interval() -> None:

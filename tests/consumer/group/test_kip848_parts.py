@@ -169,10 +169,34 @@ def test_the_pace(
     said = beats.next(Wish(frozenset({"t"})), {})
     beats.answered(said, answer(throttle_time_ms=throttled_ms), 0.0)
     beats.note_change(100.0)
-    assert beats.interval_s(101.0, is_unsettled=False) == unsettled_s
+    assert beats.interval_s(101.0, is_unsettled=False, partition_count=0) == unsettled_s
     late = 100.0 + UNSETTLED_FOR_S + 0.1
-    assert beats.interval_s(late, is_unsettled=True) == unsettled_s
-    assert beats.interval_s(late, is_unsettled=False) == settled_s
+    assert beats.interval_s(late, is_unsettled=True, partition_count=0) == unsettled_s
+    assert beats.interval_s(late, is_unsettled=False, partition_count=0) == settled_s
+
+
+@pytest.mark.parametrize(
+    ("own", "of", "settled_s"),
+    [
+        (6, 6, 0.25),
+        (12, 24, 0.25),
+        (6, 24, 0.4),
+        (3, 24, 0.8),
+        (1, 24, 1.0),
+        (0, 4, 0.4),
+        (6, 0, 1),
+    ],
+    ids=["alone", "two", "four", "eight", "many", "more_members_than_partitions", "not_known"],
+)
+def test_members_of_a_group_send_ten_heartbeats_a_second_together_and_none_less_than_one(
+    own: int, of: int, settled_s: float
+) -> None:
+    member = joined()
+    beats = Beats(ConsumerConfig(), member)
+    member.take_answer(member.identity, member.identity, ids(T, *range(own)))
+    assert beats.interval_s(100.0, is_unsettled=False, partition_count=of) == pytest.approx(
+        settled_s
+    )
 
 
 def test_a_full_heartbeat_says_what_the_consumer_is_and_where() -> None:

@@ -558,6 +558,7 @@ async def test_trap_19_an_instance_id_that_is_not_released_in_a_session_is_an_er
         rng=random.Random(0),
         wish=Wish,
         held=dict,
+        partition_count=int,
         on_error=lambda error: met.append((loop.time(), error)),
         on_refused_regex=lambda: None,
         fall_back=None,

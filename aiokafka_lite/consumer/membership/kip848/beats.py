@@ -16,8 +16,11 @@ owner must not begin before the last commit. Nothing owned is said as an empty l
 
 The pace. The coordinator names an interval (5 s by default), which is a wish. A change of the
 assignment goes through the group in steps, each with a heartbeat of somebody: so a member is quick
-while it is unsettled, for some seconds after it has joined, taken or given back something, and
-slow when it is settled. Where the broker throttles it keeps to the coordinator's interval.
+while it is unsettled, for some seconds after it has joined, taken or given back something. When it
+is settled it hears of a change with its next heartbeat, so the first step takes up to that long.
+Members of a small group can be quick all the time: a group's members send some ten heartbeats a
+second together, each at least one. Where the broker throttles, a member keeps to the coordinator's
+interval.
 """
 
 from __future__ import annotations
@@ -44,6 +47,9 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
 
 # Between two heartbeats of an unsettled member.
 UNSETTLED_S: Final = 0.25
+# Between two of a settled one: so much for each member of the group, and at most that.
+SETTLED_S_A_MEMBER: Final = 0.1
+SETTLED_MAX_S: Final = 1.0
 # How long a member counts as unsettled after it has joined, taken or given back something.
 UNSETTLED_FOR_S: Final = 5.0
 # The coordinator's interval until it has named one that makes sense.
@@ -202,13 +208,29 @@ class Beats:
         return Identity(answer.member_id or said.sent_as.member_id, epoch)
 
     # --- The pace -------------------------------------------------------------------------
-    def interval_s(self, now: float, *, is_unsettled: bool) -> float:
-        """Return how long after the last heartbeat the next one is due, if there is no news."""
+    def interval_s(self, now: float, *, is_unsettled: bool, partition_count: int) -> float:
+        """Return how long after the last heartbeat the next one is due, if there is no news.
+
+        Args:
+            now: Loop time.
+            is_unsettled: Whether the member gives back or takes something at the moment.
+            partition_count: Of all that is subscribed; 0: not known.
+        """
         if self._is_throttled:
             return self._brokers_s
+        settled_s = self._settled_s
+        if settled_s is None:
+            settled_s = self._share_s(partition_count)
         if is_unsettled or now < self._unsettled_until:
-            return min(UNSETTLED_S, self._settled_s, self._brokers_s)
-        return min(self._settled_s, self._brokers_s)
+            return min(UNSETTLED_S, settled_s, self._brokers_s)
+        return min(settled_s, self._brokers_s)
+
+    def _share_s(self, partition_count: int) -> float:
+        """Return the interval of a group's size: as many members as if all had alike."""
+        if not partition_count:
+            return SETTLED_MAX_S
+        member_count = partition_count / max(1, len(self._member.target or ()))
+        return min(max(UNSETTLED_S, SETTLED_S_A_MEMBER * member_count), SETTLED_MAX_S)
 
 
 def by_topic(held: Held) -> list[TopicPartitions]:

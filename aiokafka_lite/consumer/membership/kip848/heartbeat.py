@@ -59,6 +59,7 @@ class Heartbeat:
     Args:
         wish: Returns what is subscribed now.
         held: Returns what the member owns now.
+        partition_count: Returns how many partitions the subscribed topics have; 0: not known.
         on_error: Told of what will not pass by itself.
         on_refused_regex: Told that the coordinator does not take the wish's expression.
         fall_back: Told that the coordinator does not speak this protocol, or not with this group,
@@ -77,6 +78,7 @@ class Heartbeat:
         rng: random.Random,
         wish: Callable[[], Wish],
         held: Callable[[], Held],
+        partition_count: Callable[[], int],
         on_error: Callable[[KafkaError], None],
         on_refused_regex: Callable[[], None],
         fall_back: Callable[[KafkaError], None] | None,
@@ -89,6 +91,7 @@ class Heartbeat:
         self._gate = gate
         self._wish = wish
         self._held = held
+        self._partition_count = partition_count
         self._on_error = on_error
         self._on_refused_regex = on_refused_regex
         self._fall_back = fall_back
@@ -134,7 +137,11 @@ class Heartbeat:
         if not member.has_epoch or member.is_epoch_stale or beats.has_news(self._wish()):
             return self._not_before
         is_unsettled = member.state is MemberState.RECONCILING
-        interval_s = beats.interval_s(self._loop.time(), is_unsettled=is_unsettled)
+        interval_s = beats.interval_s(
+            self._loop.time(),
+            is_unsettled=is_unsettled,
+            partition_count=self._partition_count(),
+        )
         return max(self._sent_at + interval_s, self._not_before)
 
     async def _beat(self) -> None:

@@ -103,6 +103,7 @@ class ConsumerMembership:
             rng=rng,
             wish=self._wish,
             held=lambda: self._held,
+            partition_count=self._partition_count,
             on_error=self._task.surface,
             on_refused_regex=self._match_here,
             fall_back=fall_back,
@@ -531,6 +532,15 @@ class ConsumerMembership:
             if self._regex is not None:
                 return Wish(regex=self._regex)
         return Wish(state.subscription or frozenset())
+
+    def _partition_count(self) -> int:
+        """Return how many partitions the subscribed topics have; 0: not known."""
+        topics = self._cluster.view.topics
+        # What an expression covers only the coordinator knows.
+        names = self._wish().names
+        if not names <= topics.keys():
+            return 0
+        return sum(len(topics[name].partitions) for name in names)
 
     def _match_here(self) -> None:
         """Match the pattern's topics at this side: the coordinator does not."""
