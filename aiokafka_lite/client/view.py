@@ -125,6 +125,18 @@ class ClusterView(NamedTuple):
             index for index, partition in view.partitions.items() if partition.leader in self.nodes
         }
 
+    def replica_racks(self, topic: str) -> dict[int, frozenset[str]]:
+        """Return in which racks each partition of a topic has replicas, on nodes that are known."""
+        view = self.topics.get(topic)
+        if view is None:
+            return {}
+        racks = {node.id: node.rack for node in self.nodes.values() if node.rack}
+        known: dict[tuple[int, ...], frozenset[str]] = {}
+        for partition in view.partitions.values():
+            if (replicas := partition.replicas) not in known:
+                known[replicas] = frozenset(racks[node] for node in replicas if node in racks)
+        return {number: known[partition.replicas] for number, partition in view.partitions.items()}
+
     def incomplete_topics(self) -> list[str]:
         """Return the topics for which asking again may help: unknown yet, or without leader."""
         return [topic.name for topic in self.topics.values() if not topic.is_complete]

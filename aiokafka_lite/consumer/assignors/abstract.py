@@ -20,6 +20,7 @@ __all__ = [
     "ClusterTopics",
     "ConsumerProtocolMemberAssignment",
     "ConsumerProtocolMemberMetadata",
+    "KnowsRacks",
     "LearnsGeneration",
     "RebalanceProtocol",
     "members_in_order",
@@ -38,6 +39,14 @@ class ClusterTopics(Protocol):
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
         """Return the partition numbers of a topic; None when the topic is not known."""
+
+
+@runtime_checkable
+class KnowsRacks(Protocol):
+    """What a cluster that knows where its replicas are answers on top."""
+
+    def replica_racks(self, topic: str) -> Mapping[int, frozenset[str]]:
+        """Return for each partition of a topic the racks of its replicas, as far as known."""
 
 
 class ConsumerProtocolMemberMetadata(NamedTuple):
@@ -211,3 +220,7 @@ class TopicsOfCluster:
     def partitions_for_topic(self, topic: str) -> set[int] | None:
         """Return the partition numbers of a topic; None when it is not in the metadata."""
         return self._view.partitions_for_topic(topic)
+
+    def replica_racks(self, topic: str) -> Mapping[int, frozenset[str]]:
+        """Return the racks of each partition's replicas, as far as they are known."""
+        return self._view.replica_racks(topic)

@@ -87,7 +87,7 @@ def decode_subscriptions(
                 for number in owned.partitions
             ),
             subscription.generation_id,
-            subscription.rack_id,
+            subscription.rack_id or None,  # some say "" for none
         )
     return decoded
 

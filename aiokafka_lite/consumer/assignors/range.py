@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 from aiokafka_lite.consumer.assignors.abstract import (
     AbstractPartitionAssignor,
@@ -11,6 +12,12 @@ from aiokafka_lite.consumer.assignors.abstract import (
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
     members_in_order,
+)
+from aiokafka_lite.consumer.assignors.racks import (
+    Racks,
+    do_racks_matter,
+    racks_of_members,
+    racks_of_partitions,
 )
 
 log = logging.getLogger(__name__)
@@ -24,6 +31,11 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
     subscribers are cut alike, so that one member holds the same partition numbers of all of
     them. Two members, topics ``a`` and ``b`` with 3 partitions each: the first member gets
     a0 a1 b0 b1, the second a2 b2.
+
+    Where members have a rack (`client_rack`), and replicas are not in all racks, each first gets
+    partitions that have a replica in its own, as many as its share is large (KIP-881, as Kafka's
+    ``RangeAssignor``). Then a share need not be a run. Topics that are cut alike still are, where
+    the same partition numbers are near a member in all of them.
     """
 
     name = "range"
@@ -40,19 +52,21 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
         for member in members_in_order(members):
             for topic in set(members[member].subscription):
                 subscribers.setdefault(topic, []).append(member)
+        at = racks_of_members(members)
+        are_named = any(at.values())
+        cuts: list[_Cut] = []
         for topic in sorted(subscribers):
-            partitions = cluster.partitions_for_topic(topic)
-            if not partitions:
+            numbers = sorted(cluster.partitions_for_topic(topic) or ())
+            if not numbers:
                 log.warning("topic %s has no known partitions: nothing of it is assigned", topic)
                 continue
-            numbers = sorted(partitions)
-            size, longer_runs = divmod(len(numbers), len(subscribers[topic]))
-            start = 0
-            for turn, member in enumerate(subscribers[topic]):
-                end = start + size + (turn < longer_runs)
-                if end > start:
-                    shares[member].append((topic, numbers[start:end]))
-                start = end
+            replicas = racks_of_partitions(cluster, topic, numbers) if are_named else {}
+            cuts.append(_Cut(topic, numbers, subscribers[topic], at, replicas))
+        if any(cut.do_racks_matter for cut in cuts):
+            _give_what_is_near(cuts)
+        for cut in cuts:
+            for member, numbers in cut.finish():
+                shares[member].append((cut.topic, numbers))
         return {
             member: ConsumerProtocolMemberAssignment(cls.version, share, b"")
             for member, share in shares.items()
@@ -66,3 +80,93 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
     @classmethod
     def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None:
         """Keep nothing: the rule has no memory."""
+
+
+class _Cut:
+    """One topic while it is cut."""
+
+    def __init__(
+        self,
+        topic: str,
+        numbers: list[int],
+        members: Sequence[str],
+        at: Mapping[str, str | None],
+        replicas: Mapping[int, Racks],
+    ) -> None:
+        self.topic = topic
+        self.members = tuple(members)
+        self.numbers = numbers
+        self._at, self._replicas = at, replicas
+        self.do_racks_matter = do_racks_matter((at[each] for each in members), replicas.values())
+        self._size, self._longer = divmod(len(numbers), len(members))
+        self._left = numbers
+        self._given: dict[str, list[int]] = {}
+
+    def room(self, member: str) -> int:
+        """How many more a member may get: of the longer shares there are only so many."""
+        most = self._size + (self._longer > 0)
+        return max(0, most - len(self._given.get(member, ())))
+
+    def is_near(self, member: str, number: int) -> bool:
+        """Whether a member is in a rack of a partition; one that names none is near everything."""
+        rack = self._at[member]
+        return rack is None or rack in self._replicas[number]
+
+    def give(self, member: str, numbers: Iterable[int]) -> None:
+        """Give a member more, for which it has room."""
+        given = self._given.setdefault(member, [])
+        given += numbers
+        if len(given) > self._size:
+            self._longer -= 1
+
+    def drop_given(self) -> None:
+        """Drop from what is left what was given."""
+        gone = {number for numbers in self._given.values() for number in numbers}
+        self._left = [number for number in self.numbers if number not in gone]
+
+    def give_what_is_near(self) -> None:
+        """Give each member what is near, in order, as far as it has room."""
+        for member in self.members:
+            near = (number for number in self._left if self.is_near(member, number))
+            if given := list(islice(near, self.room(member))):
+                self.give(member, given)
+                self.drop_given()
+
+    def finish(self) -> Iterable[tuple[str, list[int]]]:
+        """Give the rest in runs; return what each member has that has something."""
+        start = 0
+        for member in self.members:
+            if end := self.room(member):
+                run = self._left[start : start + end]
+                start += len(run)
+                if run:
+                    self.give(member, run)
+            if given := self._given.get(member):
+                yield member, sorted(given)
+
+
+def _give_what_is_near(cuts: Iterable[_Cut]) -> None:
+    """Give members what is near them, as far as their shares go, of each topic or of several."""
+    alike: dict[tuple[tuple[str, ...], int], list[_Cut]] = {}
+    for cut in cuts:
+        alike.setdefault((cut.members, len(cut.numbers)), []).append(cut)
+    for together in alike.values():
+        if len(together) > 1:
+            _give_together(together)
+        elif together[0].do_racks_matter:
+            together[0].give_what_is_near()
+
+
+def _give_together(cuts: Sequence[_Cut]) -> None:
+    """Give the same places of topics that are cut alike to the first member near all of them."""
+    members = dict.fromkeys(cuts[0].members)
+    for turn in range(len(cuts[0].numbers)):
+        for member in members:
+            if all(cut.is_near(member, cut.numbers[turn]) and cut.room(member) for cut in cuts):
+                for cut in cuts:
+                    cut.give(member, [cut.numbers[turn]])
+                if not any(cut.room(member) for cut in cuts):
+                    del members[member]
+                break
+    for cut in cuts:
+        cut.drop_given()

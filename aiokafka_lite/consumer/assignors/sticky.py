@@ -15,6 +15,13 @@ from aiokafka_lite.consumer.assignors.abstract import (
     ConsumerProtocolMemberMetadata,
     members_in_order,
 )
+from aiokafka_lite.consumer.assignors.racks import (
+    NOWHERE,
+    Racks,
+    do_racks_matter,
+    racks_of_members,
+    racks_of_partitions,
+)
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol.codec import decode, encode
 from aiokafka_lite.protocol.messages.sticky_user_data import PreviousShare, StickyUserData
@@ -40,6 +47,11 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
     Members tell the leader what they had and of which generation (KIP-341). Of two that claim a
     partition the one of the later generation keeps it, so that a member which slept through a
     rebalance takes nothing away from its successors.
+
+    Where members have a rack (`client_rack`), and replicas are not in all racks, of shares that are
+    equally balanced one is chosen in which many partitions have a replica in their owner's rack
+    (KIP-881). A partition moves for that if somebody near has fewer, or has one in exchange that is
+    no nearer there. Kafka's own assignors rank balance, racks and staying in the same order.
 
     The user data is that of Kafka's ``StickyAssignor``: both may be in one group. An instance
     remembers the share of one member; the consumer makes its own.
@@ -93,11 +105,13 @@ def share_out(
     members: Mapping[str, ConsumerProtocolMemberMetadata],
     claims: Mapping[str, Claim],
 ) -> dict[str, list[TopicPartition]]:
-    """Share all partitions out, in balance, and leave with members what they claim if possible."""
+    """Share all partitions out: in balance first, then near their owners, then where they were."""
     sharing = _Sharing(cluster, members)
     sharing.keep(claims)
     sharing.give_the_rest()
     sharing.even_out()
+    while sharing.bring_home():
+        sharing.even_out()
     return sharing.shares()
 
 
@@ -130,21 +144,21 @@ def read_claim(user_data: bytes | None) -> Claim:
     return Claim()
 
 
-class _Audience:
-    """The members that subscribe to a set of topics alike, and who of them has least."""
+class _Line:
+    """Members by how many partitions they have."""
 
     def __init__(
         self,
-        members: tuple[str, ...],
+        members: Iterable[str],
         rank: Mapping[str, int],
-        untold: Mapping[str, dict[_Audience, None]],
+        untold: Mapping[str, dict[_Line, None]],
     ) -> None:
-        self.members = frozenset(members)
+        self.members = dict.fromkeys(members)
         self._rank = rank
         self._untold = untold
         # Each member has an entry that is at most its load. One that is too low is mended when met;
         # then it has to be told of the member's next loss.
-        self._heap = [(0, rank[member], member) for member in members]
+        self._heap = [(0, rank[member], member) for member in self.members]
         heapq.heapify(self._heap)
 
     def expect(self, member: str, load: int) -> None:
@@ -163,6 +177,24 @@ class _Audience:
                 heapq.heappop(self._heap)
 
 
+class _Audience:
+    """The members that subscribe to a set of topics alike, and who of them has least.
+
+    Where racks matter it is that of the partitions with replicas in the same racks, too. Audiences
+    of the same members have one line: a loss is told to each line, and these are fewer.
+    """
+
+    def __init__(self, line: _Line, near_line: _Line | None, racks: Racks) -> None:
+        self.members = line.members
+        self.racks = racks
+        # In order: who is in a rack of these partitions. Nobody where racks do not matter.
+        self.near = near_line.members if near_line else {}
+        self.line, self._near_line = line, near_line
+
+    def least_loaded_near(self, loads: Mapping[str, int]) -> str | None:
+        return self._near_line.least_loaded(loads) if self._near_line else None
+
+
 class _Held:
     """A member's partitions of one audience: those it had, and those that are new to it."""
 
@@ -174,6 +206,10 @@ class _Held:
 
     def __bool__(self) -> bool:
         return bool(self.kept or self._fresh or self._moved)
+
+    @property
+    def has_new(self) -> bool:
+        return bool(self._fresh or self._moved)
 
     def __iter__(self) -> Iterator[TopicPartition]:
         return chain(self.kept, self._fresh, *self._moved.values())
@@ -201,7 +237,10 @@ class _Held:
 
 
 Choices = dict[str, list[tuple[int, int, _Audience]]]
-"""For each donor a heap of its audiences, by what their least loaded members have at least."""
+"""For each donor a heap of its audiences, by what a move to one of their members costs at least."""
+
+Offers = dict[str, dict[str | None, list[_Audience]]]
+"""What each member may give in exchange: what is in a rack, and under None what is far from it."""
 
 
 class _Sharing:
@@ -217,58 +256,119 @@ class _Sharing:
             for topic in set(members[member].subscription):
                 subscribers.setdefault(topic, []).append(member)
         self._loads = dict.fromkeys(self._order, 0)
-        # All audiences expect each member to have so little or less, but for these.
+        # All lines expect each member to have so little or less, but for these.
         self._told = dict.fromkeys(self._order, 0)
-        self._untold: dict[str, dict[_Audience, None]] = {member: {} for member in self._order}
-        self._audiences: dict[str, _Audience] = {}
+        self._untold: dict[str, dict[_Line, None]] = {member: {} for member in self._order}
+        self._lines: dict[tuple[str, ...], _Line] = {}
+        self._lines_of: dict[str, list[_Line]] = {member: [] for member in self._order}
         self._audiences_of: dict[str, list[_Audience]] = {member: [] for member in self._order}
-        # Of each topic the partitions that nobody has yet. Dicts keep the order.
-        self._left: dict[str, dict[int, None]] = {}
-        known: dict[tuple[str, ...], _Audience] = {}
-        for topic in sorted(subscribers):
-            partitions = cluster.partitions_for_topic(topic)
-            if not partitions:
-                log.warning("topic %s has no known partitions: nothing of it is assigned", topic)
-                continue
-            alike = tuple(subscribers[topic])
-            if (audience := known.get(alike)) is None:
-                audience = known[alike] = _Audience(alike, rank, self._untold)
-                for member in alike:
-                    self._audiences_of[member].append(audience)
-            self._audiences[topic] = audience
-            self._left[topic] = dict.fromkeys(sorted(partitions))
-        self._held: dict[tuple[str, _Audience], _Held] = {}
+        # Of each topic the partitions that nobody has yet, and who may. Dicts keep the order.
+        self._left: dict[str, dict[int, _Audience]] = {}
+        # By member: what it has of each audience.
+        self._held: dict[str, dict[_Audience, _Held]] = {member: {} for member in self._order}
         self._owner_before: dict[TopicPartition, str] = {}
+        self._at = racks_of_members(members)
+        numbers = _numbers(cluster, subscribers)
+        replicas: dict[str, dict[int, Racks]] = {}
+        if any(self._at.values()):
+            replicas = {
+                topic: racks_of_partitions(cluster, topic, numbers[topic]) for topic in numbers
+            }
+        self._do_racks_matter = do_racks_matter(
+            self._at.values(),
+            chain.from_iterable(set(each.values()) for each in replicas.values()),
+        )
+        known: dict[tuple[tuple[str, ...], Racks], _Audience] = {}
+        for topic in numbers:
+            alike = tuple(subscribers[topic])
+            racks_of = replicas[topic] if self._do_racks_matter else {}
+            of_topic: dict[Racks, _Audience] = {}
+            for racks in dict.fromkeys(racks_of.values()) or (NOWHERE,):
+                if (audience := known.get((alike, racks))) is None:
+                    audience = known[alike, racks] = self._audience(alike, rank, racks)
+                of_topic[racks] = audience
+            if racks_of:
+                self._left[topic] = {number: of_topic[racks] for number, racks in racks_of.items()}
+            else:
+                self._left[topic] = dict.fromkeys(numbers[topic], of_topic[NOWHERE])
+
+    def _audience(self, alike: tuple[str, ...], rank: Mapping[str, int], racks: Racks) -> _Audience:
+        near = tuple(member for member in alike if self._at[member] in racks)
+        audience = _Audience(
+            self._line(alike, rank), self._line(near, rank) if near else None, racks
+        )
+        for member in alike:
+            self._audiences_of[member].append(audience)
+        return audience
+
+    def _line(self, members: tuple[str, ...], rank: Mapping[str, int]) -> _Line:
+        if (line := self._lines.get(members)) is None:
+            line = self._lines[members] = _Line(members, rank, self._untold)
+            for member in members:
+                self._lines_of[member].append(line)
+        return line
 
     def shares(self) -> dict[str, list[TopicPartition]]:
-        shares: dict[str, list[TopicPartition]] = {member: [] for member in self._order}
-        for (member, _), held in self._held.items():
-            shares[member] += held
-        return shares
+        return {
+            member: list(chain.from_iterable(held_of.values()))
+            for member, held_of in self._held.items()
+        }
 
     def keep(self, claims: Mapping[str, Claim]) -> None:
         """Leave with each member what it had and still subscribes to; later generations win."""
         for member in sorted(self._order, key=lambda member: -claims[member].generation):
             for tp in claims[member].partitions:
                 left = self._left.get(tp.topic, {})
-                if tp.partition in left and member in self._audiences[tp.topic].members:
+                audience = left.get(tp.partition)
+                if audience is not None and member in audience.members:
                     del left[tp.partition]
                     self._owner_before[tp] = member
-                    self._give(tp, member)
+                    self._give(tp, member, audience)
 
     def give_the_rest(self) -> None:
-        """Give what nobody has to those with least, first what few subscribe to."""
+        """Give what nobody has to those with least, first what few may have.
 
-        def rank(topic: str) -> tuple[int, str]:
-            return (len(self._audiences[topic].members), topic)
-
-        # Topics are sorted, not partitions: no other thread runs while very many are compared.
-        for topic in sorted(self._left, key=rank):
-            audience = self._audiences[topic]
-            for number in self._left[topic]:
-                self._give(TopicPartition(topic, number), audience.least_loaded(self._loads))
+        Where racks matter those that are near go first, as far as their fair share goes.
+        """
+        if self._do_racks_matter:
+            self._give_what_is_near()
+        for topic, numbers in self._in_order():
+            for number, audience in numbers:
+                taker = audience.line.least_loaded(self._loads)
+                self._give(TopicPartition(topic, number), taker, audience)
         self._left.clear()
 
+    def _give_what_is_near(self) -> None:
+        count = sum(self._loads.values()) + sum(map(len, self._left.values()))
+        fair = -(-count // len(self._order))
+        for topic, numbers in self._in_order():
+            for number, audience in numbers:
+                near = audience.least_loaded_near(self._loads)
+                if near is not None and self._loads[near] < fair:
+                    self._give(TopicPartition(topic, number), near, audience)
+                    del self._left[topic][number]
+
+    def _in_order(self) -> Iterator[tuple[str, Iterable[tuple[int, _Audience]]]]:
+        """Return by topic what nobody has, first what few may have, of these what few are near to.
+
+        Topics are sorted, not partitions: no other thread runs while very many are compared.
+        """
+        ranked: dict[tuple[int, int, str], Iterable[tuple[int, _Audience]]] = {}
+        for topic, left in self._left.items():
+            if not self._do_racks_matter:
+                for audience in left.values():
+                    ranked[len(audience.members), 0, topic] = left.items()
+                    break
+                continue
+            alike: dict[int, list[tuple[int, _Audience]]] = {}
+            for number, audience in left.items():
+                alike.setdefault(len(audience.near), []).append((number, audience))
+            for near, numbers in alike.items():
+                ranked[len(numbers[0][1].members), near, topic] = numbers
+        for rank in sorted(ranked):
+            yield rank[-1], ranked[rank]
+
+    # --- Balance --------------------------------------------------------------------------
     def even_out(self) -> None:
         """Move partitions from those with most, as long as that makes counts more equal.
 
@@ -299,24 +399,108 @@ class _Sharing:
         audiences = choices[donor]
         while audiences:
             expected, turn, audience = audiences[0]
-            held = self._held.get((donor, audience))
+            held = self._held[donor].get(audience)
             if not held:
                 heapq.heappop(audiences)
                 continue
-            taker = audience.least_loaded(self._loads)
-            if self._loads[taker] > expected:
-                heapq.heapreplace(audiences, (self._loads[taker], turn, audience))
+            taker = audience.line.least_loaded(self._loads)
+            cost = self._loads[taker]
+            if self._do_racks_matter:
+                near = audience.least_loaded_near(self._loads)
+                if near is not None and self._loads[near] == cost:
+                    taker = near
+                # Of what is equally balanced first what brings more near, then what has moved.
+                gain = (taker in audience.near) - (donor in audience.near)
+                cost = 6 * cost + 2 * (1 - gain) + (not held.has_new)
+            if cost > expected:
+                heapq.heapreplace(audiences, (cost, turn, audience))
                 continue
             if self._loads[donor] - self._loads[taker] < 2:
                 return False
-            tp = held.take_for(taker)
-            self._give(tp, taker)
-            self._lose_one(donor, least=self._loads[taker])
+            self._move(held, donor, taker, audience)
             return True
         return False
 
+    # --- Racks ----------------------------------------------------------------------------
+    def bring_home(self) -> bool:
+        """Let partitions that are far from their owners change places, if more are near then.
+
+        Balance stays: counts change places at most. Ends: each step brings one more near.
+
+        Returns:
+            Whether something has moved; then counts may be evened out again.
+        """
+        has_moved = False
+        offers: Offers = {}
+        for member in self._order if self._do_racks_matter else ():
+            for audience in tuple(self._held[member]):
+                if audience.near and member not in audience.near:
+                    has_moved |= self._bring(audience, member, offers)
+        return has_moved
+
+    def _bring(self, audience: _Audience, owner: str, offers: Offers) -> bool:
+        """Give of what is far from a member as much as possible to those that are near."""
+        held = self._held[owner][audience]
+        has_moved = False
+        near = audience.least_loaded_near(self._loads)
+        while held and near is not None and self._loads[near] < self._loads[owner]:
+            self._move(held, owner, near, audience)
+            has_moved = True
+            near = audience.least_loaded_near(self._loads)
+        # In exchange first what is near the owner, then what is near neither of the two.
+        for rack in dict.fromkeys((self._at[owner], None)):
+            for taker in audience.near:
+                if not held:
+                    return has_moved
+                offered = self._offers(taker, offers).get(rack, [])
+                for turn in range(len(offered) - 1, -1, -1):
+                    other = offered[turn]
+                    if owner not in other.members:
+                        continue
+                    theirs = self._held[taker][other]
+                    while held and theirs:
+                        self._exchange(held, owner, audience, theirs, taker, other)
+                        has_moved = True
+                    if theirs:
+                        break
+                    del offered[turn]
+        return has_moved
+
+    def _offers(self, taker: str, offers: Offers) -> dict[str | None, list[_Audience]]:
+        """Return what a member had to offer when it was first asked."""
+        if (of_taker := offers.get(taker)) is None:
+            of_taker = offers[taker] = {}
+            for audience, held in self._held[taker].items():
+                if held:
+                    for rack in audience.racks:
+                        of_taker.setdefault(rack, []).append(audience)
+                    if taker not in audience.near:
+                        of_taker.setdefault(None, []).append(audience)
+        return of_taker
+
+    # --- Steps ----------------------------------------------------------------------------
+    def _move(self, held: _Held, donor: str, taker: str, audience: _Audience) -> None:
+        self._give(held.take_for(taker), taker, audience)
+        self._lose_one(donor, least=self._loads[taker])
+
+    def _exchange(
+        self,
+        held: _Held,
+        owner: str,
+        audience: _Audience,
+        theirs: _Held,
+        taker: str,
+        other: _Audience,
+    ) -> None:
+        """Let two members give each other one partition: their counts stay."""
+        tp, theirs_tp = held.take_for(taker), theirs.take_for(owner)
+        self._loads[owner] -= 1
+        self._loads[taker] -= 1
+        self._give(tp, taker, audience)
+        self._give(theirs_tp, owner, other)
+
     def _lose_one(self, donor: str, *, least: int) -> None:
-        """Count one partition less, and tell the audiences that do not expect that.
+        """Count one partition less, and tell the lines that do not expect that.
 
         They are told to expect less than that, not to be told each time.
         """
@@ -324,21 +508,32 @@ class _Sharing:
         load, untold = self._loads[donor], self._untold[donor]
         expected = (load + least) // 2
         if load < self._told[donor]:
-            untold.update(dict.fromkeys(self._audiences_of[donor]))
+            untold.update(dict.fromkeys(self._lines_of[donor]))
             self._told[donor] = expected
         else:
             self._told[donor] = max(self._told[donor], expected)
-        for audience in untold:
-            audience.expect(donor, expected)
+        for line in untold:
+            line.expect(donor, expected)
         untold.clear()
 
-    def _give(self, tp: TopicPartition, member: str) -> None:
-        key = (member, self._audiences[tp.topic])
-        if (held := self._held.get(key)) is None:
-            held = self._held[key] = _Held()
+    def _give(self, tp: TopicPartition, member: str, audience: _Audience) -> None:
+        held_of = self._held[member]
+        if (held := held_of.get(audience)) is None:
+            held = held_of[audience] = _Held()
         owner_before = self._owner_before.get(tp)
         if owner_before == member:
             held.kept.append(tp)
         else:
             held.add(tp, owner_before)
         self._loads[member] += 1
+
+
+def _numbers(cluster: ClusterTopics, topics: Iterable[str]) -> dict[str, list[int]]:
+    """Return the partitions of topics, of those that have some, in order."""
+    numbers: dict[str, list[int]] = {}
+    for topic in sorted(topics):
+        if of_topic := cluster.partitions_for_topic(topic):
+            numbers[topic] = sorted(of_topic)
+        else:
+            log.warning("topic %s has no known partitions: nothing of it is assigned", topic)
+    return numbers

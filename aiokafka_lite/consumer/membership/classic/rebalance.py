@@ -206,7 +206,7 @@ class Rebalance:
         # answered with what it has, and nobody else has to join.
         held_as = member.assigned_as if member.is_cooperative else None
         generation = NO_GENERATION if held_as is None else held_as.generation
-        belongings = Belongings(owned, generation, config.client_rack)
+        belongings = Belongings(owned, generation, config.client_rack or None)
         return JoinGroupRequest(
             group_id=member.group_id,
             session_timeout_ms=round(config.session_timeout_s * 1000),
