@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
@@ -37,22 +38,48 @@ def is_subscribed(state: SubscriptionState) -> bool:
     return state.mode in (SubscriptionMode.TOPICS, SubscriptionMode.PATTERN)
 
 
-def partition_counts(view: ClusterView, topics: Iterable[str]) -> Mapping[str, int]:
-    """Return the number of partitions of each topic, 0 for those that are not known."""
-    return {topic: len(view.partitions_for_topic(topic) or ()) for topic in sorted(topics)}
+class SharedOut(NamedTuple):
+    """What a group's leader knew of the topics when it shared their partitions out."""
+
+    # How many partitions each topic had, 0 for those that were not known.
+    counts: Mapping[str, int] = MappingProxyType({})
+    # In which racks each partition had replicas; nothing where no member is in a rack.
+    racks: Mapping[str, Mapping[int, frozenset[str]]] = MappingProxyType({})
 
 
-def have_changed(shared_out: Mapping[str, int], view: ClusterView) -> bool:
-    """Whether partitions have come or gone since these counts were shared out.
+def known_of(view: ClusterView, topics: Iterable[str], *, with_racks: bool) -> SharedOut:
+    """Return what is known of topics now."""
+    names = sorted(topics)
+    return SharedOut(
+        {name: len(view.partitions_for_topic(name) or ()) for name in names},
+        {name: view.replica_racks(name) for name in names} if with_racks else {},
+    )
+
+
+def have_changed(shared_out: SharedOut, view: ClusterView) -> bool:
+    """Whether partitions have come or gone, or moved to other racks, since they were shared out.
 
     A topic whose metadata is not available just now counts as unchanged: a leader election is no
-    reason to rebalance. A topic that brokers call unknown was deleted.
+    reason to rebalance. A topic that brokers call unknown was deleted. Nor is a broker that is away
+    for a while: where it stands is not known meanwhile.
     """
-    for topic, count in shared_out.items():
+    for topic, count in shared_out.counts.items():
         now = len(view.partitions_for_topic(topic) or ())
         if now == count:
             continue
         known = view.topics.get(topic)
         if now or (known is not None and known.error is UnknownTopicOrPartitionError):
             return True
-    return False
+    return any(_have_moved(topic, racks, view) for topic, racks in shared_out.racks.items())
+
+
+def _have_moved(topic: str, before: Mapping[int, frozenset[str]], view: ClusterView) -> bool:
+    known = view.topics.get(topic)
+    if known is None:
+        return False
+    now = view.replica_racks(topic)
+    return any(
+        now[number] != racks and view.nodes.keys() >= set(known.partitions[number].replicas)
+        for number, racks in before.items()
+        if number in known.partitions
+    )

@@ -90,13 +90,16 @@ def leads_a_crowd(broker: ScriptedBroker) -> None:
     broker.script(JoinGroupRequest, broker.usual, answer)
 
 
-def member_of(broker: ScriptedBroker, assignor: type[Noting]) -> AIOKafkaConsumer:
+def member_of(
+    broker: ScriptedBroker, assignor: type[Noting], rack: str | None = None
+) -> AIOKafkaConsumer:
     return AIOKafkaConsumer(
         "t",
         bootstrap_servers=f"{ADDRESS}:{broker.port}",
         group_id="g",
         group_protocol="classic",
         partition_assignment_strategy=(assignor,),
+        client_rack=rack,
         heartbeat_interval_ms=20,
         enable_auto_commit=False,
     )
@@ -135,20 +138,21 @@ async def test_a_leader_may_stop_while_it_shares_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("partitions", "may_assign_in_thread", "is_on_loop"),
+    ("partitions", "rack", "may_assign_in_thread", "is_on_loop"),
     [
-        pytest.param(2_000, True, False, id="a large group's in a thread"),
-        pytest.param(2_000, False, True, id="an assignor that knows no threads on the loop"),
-        pytest.param(100, True, True, id="a small group's on the loop"),
+        pytest.param(2_000, None, True, False, id="a large group's in a thread"),
+        pytest.param(2_000, None, False, True, id="an assignor that knows no threads on the loop"),
+        pytest.param(300, None, True, True, id="a small group's on the loop"),
+        pytest.param(300, "r", True, False, id="if members are in racks in a thread"),
     ],
 )
 async def test_where_a_leader_shares_out(
-    partitions: int, may_assign_in_thread: bool, is_on_loop: bool
+    partitions: int, rack: str | None, may_assign_in_thread: bool, is_on_loop: bool
 ) -> None:
     assignor = noting(may_assign_in_thread=may_assign_in_thread)
     async with ScriptedBroker({"t": partitions}) as broker:
         leads_a_crowd(broker)
-        async with member_of(broker, assignor) as consumer:
+        async with member_of(broker, assignor, rack) as consumer:
             await until(lambda: bool(consumer.assignment()))
     (thread,) = assignor.threads
     assert (thread is threading.current_thread()) is is_on_loop

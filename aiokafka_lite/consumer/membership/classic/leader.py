@@ -17,8 +17,10 @@ from aiokafka_lite.consumer.assignors.abstract import TopicsOfCluster
 from aiokafka_lite.consumer.assignors.blobs import decode_subscriptions, encode_assignments
 from aiokafka_lite.protocol.messages.join_group import JoinGroupResponseMember
 
-# About what it takes for each partition that is shared out, and for each byte that members said.
+# About what it takes for each partition that is shared out, more where members are in racks, and
+# for each byte that members said.
 PARTITION_S: Final = 5e-6
+PARTITION_IN_RACKS_S: Final = 20e-6
 BYTE_S: Final = 0.5e-6
 # What the loop may be held for: less than a thread that computes holds it for, if it has to.
 ON_LOOP_S: Final = 5e-3
@@ -59,7 +61,9 @@ async def share_out(
 
     if not getattr(assignor, "may_assign_in_thread", False):
         return work()
-    return await _done(work, _reading_s(said) + partition_count * PARTITION_S)
+    are_in_racks = any(member.rack_id is not None for member in members.values())
+    each_s = PARTITION_IN_RACKS_S if are_in_racks else PARTITION_S
+    return await _done(work, _reading_s(said) + partition_count * each_s)
 
 
 def _reading_s(members: Sequence[JoinGroupResponseMember]) -> float:

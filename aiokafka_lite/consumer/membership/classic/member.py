@@ -117,7 +117,7 @@ class Interruption(enum.IntEnum):
     """
 
     SUBSCRIPTION_CHANGED = 0, "the subscription has changed"
-    PARTITIONS_CHANGED = 1, "partitions of the group's topics have come or gone"
+    PARTITIONS_CHANGED = 1, "partitions of the group's topics have come or gone, or have moved"
     PARTITIONS_REVOKED = 2, "partitions were given back, for others to take"
     GROUP_REBALANCES = 3, "the group rebalances"
     POLL_INTERVAL_EXCEEDED = 4, "no record was asked for within max_poll_interval_ms"

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
-from aiokafka_lite.consumer.assignment.topics import have_changed, is_subscribed, match_pattern
+from aiokafka_lite.consumer.assignment.topics import (
+    SharedOut,
+    have_changed,
+    is_subscribed,
+    match_pattern,
+)
 from aiokafka_lite.consumer.events.kinds import Assigned
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
@@ -75,8 +79,9 @@ class ClassicMembership:
         # What was subscribed when it joined last, and at which version.
         self._joined_topics: frozenset[str] | None = None
         self._joined_last = -1
-        # What the leader shared out: topics and their numbers of partitions then.
-        self._shared_out: Mapping[str, int] = {}
+        # What the leader shared out, and the metadata that say the same of it.
+        self._shared_out = SharedOut()
+        self._unchanged_in: ClusterView | None = None
         self._noticed_version = -1
 
     # --- For the consumer -----------------------------------------------------------------
@@ -333,7 +338,7 @@ class ClassicMembership:
             if version == state.subscription_version:
                 self._joined_version = self._joined_last = version
                 self._joined_topics = topics
-                self._shared_out = assigned.shared_out
+                self._shared_out, self._unchanged_in = assigned.shared_out, None
                 self._task.forget_error()
                 return assigned
             log.info("group %s: the subscription changed meanwhile", member.group_id)
@@ -460,8 +465,10 @@ class ClassicMembership:
             return member.interruption
         if self._joined_version != self._state.subscription_version:
             return Interruption.SUBSCRIPTION_CHANGED
-        if member.is_leader and have_changed(self._shared_out, self._cluster.view):
-            return Interruption.PARTITIONS_CHANGED
+        if member.is_leader and (view := self._cluster.view) is not self._unchanged_in:
+            if have_changed(self._shared_out, view):
+                return Interruption.PARTITIONS_CHANGED
+            self._unchanged_in = view
         return None
 
     async def _withdraw(self, reason: str) -> None:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, cast
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.client import Cluster, ClusterView, Lane
-from aiokafka_lite.consumer.assignment.topics import partition_counts
+from aiokafka_lite.consumer.assignment.topics import SharedOut, known_of
 from aiokafka_lite.consumer.assignors import (
     AbstractPartitionAssignor,
     Assignor,
@@ -54,8 +54,8 @@ class AssignedPartitions(NamedTuple):
     """Holds what a rebalance assigned to this member."""
 
     partitions: frozenset[TopicPartition]
-    # For the leader: the group's topics with the numbers of partitions that were shared out.
-    shared_out: Mapping[str, int]
+    # For the leader: what it knew of the group's topics.
+    shared_out: SharedOut
 
 
 class Rebalance:
@@ -124,7 +124,7 @@ class Rebalance:
             self.watch_for_the_group(())
         async with self._heartbeat.kept_alive():
             assignments: Mapping[str, bytes] = {}
-            shared_out: Mapping[str, int] = {}
+            shared_out = SharedOut()
             if member.is_leader:
                 assignments, shared_out = await self._share_out(assignor, joined)
             # No contact: of a member that asks after the leader has, it begins no new session.
@@ -235,16 +235,17 @@ class Rebalance:
 
     async def _share_out(
         self, assignor: Assignor, joined: JoinGroupResponse
-    ) -> tuple[Mapping[str, bytes], Mapping[str, int]]:
+    ) -> tuple[Mapping[str, bytes], SharedOut]:
         """As the leader, give every member its partitions."""
         members = await read_members(joined.members)
         topics = {topic for metadata in members.values() for topic in metadata.subscription}
         view = await self._view_of(topics)
-        shared_out = partition_counts(view, topics)
+        with_racks = any(said.rack_id is not None for said in members.values())
+        shared_out = known_of(view, topics, with_racks=with_racks)
         if joined.skip_assignment:
             # A static leader came back: the members keep what they have (KIP-814).
             return {}, shared_out
-        count = sum(shared_out.values())
+        count = sum(shared_out.counts.values())
         blobs = await share_out(assignor, view, members, said=joined.members, partition_count=count)
         return blobs, shared_out
 

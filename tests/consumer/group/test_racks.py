@@ -1,0 +1,225 @@
+"""Members in racks (KIP-881), through rebalances of groups of every protocol and assignor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pytest
+
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.client import ClusterView
+from aiokafka_lite.client.view import Node, PartitionView, TopicView
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.assignment.topics import have_changed, known_of
+from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, RangePartitionAssignor
+from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
+from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
+from aiokafka_lite.protocol.codec import decode_versioned
+from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from aiokafka_lite.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
+from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
+from tests.support import inside
+from tests.support.cluster import KafkaHandle, unique
+from tests.support.epoch_groups import requests_of
+from tests.support.real_kafka import KafkaUnavailableError, RealKafka
+from tests.support.required import unavailable
+from tests.support.waiting import PATIENCE_S, until
+
+RACKS: Final = ("rack1", "rack2", "rack3")
+COUNT: Final = 12
+ASSIGNORS: Final = (
+    RangePartitionAssignor,
+    StickyPartitionAssignor,
+    CooperativeStickyPartitionAssignor,
+)
+
+
+@pytest.fixture(scope="module")
+def three_racks() -> Iterator[str]:
+    """A real Kafka of three nodes in three racks."""
+    try:
+        cluster = RealKafka(nodes=3)
+    except KafkaUnavailableError as error:
+        unavailable(error)
+    with cluster:
+        yield cluster.bootstrap_servers
+
+
+@pytest.fixture(
+    params=["embedded", pytest.param("real", marks=[pytest.mark.slow, pytest.mark.real_kafka])]
+)
+async def racks(request: pytest.FixtureRequest) -> AsyncIterator[KafkaHandle]:
+    """Three nodes in three racks."""
+    if request.param == "real":
+        yield KafkaHandle("real", request.getfixturevalue("three_racks"))
+    else:
+        async with Broker(nodes=3, racks=RACKS) as broker:
+            yield KafkaHandle("embedded", broker.bootstrap_servers)
+
+
+async def spread_topic(kafka: KafkaHandle) -> str:
+    """A topic whose partition n is on the node n % 3 + 1 alone."""
+    name = unique("topic")
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=n, broker_ids=[n % 3 + 1])
+            for n in range(COUNT)
+        ],
+    )
+    async with kafka.raw() as client:
+        (result,) = (
+            await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
+        ).topics
+    assert result.error_code == 0, result.error_message
+    return name
+
+
+@asynccontextmanager
+async def members(
+    kafka: KafkaHandle, assignor: type[AbstractPartitionAssignor]
+) -> AsyncIterator[dict[str, AIOKafkaConsumer]]:
+    """One member for each rack; none is started."""
+    topic, group = await spread_topic(kafka), unique("g")
+    made = {
+        rack: AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=kafka.bootstrap_servers,
+            group_id=group,
+            group_protocol="classic",
+            partition_assignment_strategy=(assignor,),
+            client_rack=rack,
+            heartbeat_interval_ms=100,
+            retry_backoff_ms=20,
+        )
+        for rack in RACKS
+    }
+    try:
+        yield made
+    finally:
+        await asyncio.gather(*(each.stop() for each in made.values()))
+
+
+def place(group: dict[str, AIOKafkaConsumer], racks: dict[int, str]) -> None:
+    """Let all members believe that nodes are in these racks."""
+    for member in group.values():
+        view = inside.cluster(member).view
+        nodes = {
+            id: node._replace(rack=racks[id]) for id, node in view.nodes.items() if id in racks
+        }
+        inside.show_metadata(member, view._replace(nodes=nodes))
+
+
+def near(members: dict[str, AIOKafkaConsumer]) -> int:
+    """How many partitions are on the node in their owner's rack."""
+    return sum(
+        RACKS[tp.partition % 3] == rack
+        for rack, member in members.items()
+        for tp in member.assignment()
+    )
+
+
+def sizes(members: dict[str, AIOKafkaConsumer]) -> list[int]:
+    return [len(member.assignment()) for member in members.values()]
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+async def test_each_rebalance_leaves_members_with_what_is_near_them(
+    racks: KafkaHandle, assignor: type[AbstractPartitionAssignor]
+) -> None:
+    async with members(racks, assignor) as group:
+        one, two, three = RACKS
+        for started, wanted in (([one], [12]), ([one, two], [6, 6]), ([one, two, three], [4] * 3)):
+            await asyncio.wait_for(group[started[-1]].start(), PATIENCE_S)
+            present = {rack: group[rack] for rack in started}
+            await until(lambda: sizes(present) == wanted and near(present) == 4 * len(present))  # noqa: B023
+        # And back: what it gives up is far from everybody, and is shared evenly.
+        await group.pop(two).stop()
+        await until(lambda: sizes(group) == [6, 6])
+        assert near(group) == 8
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+async def test_the_leader_shares_out_anew_when_replicas_are_elsewhere(
+    assignor: type[AbstractPartitionAssignor],
+) -> None:
+    async with (
+        Broker(nodes=3, racks=RACKS) as broker,
+        members(KafkaHandle("embedded", broker.bootstrap_servers), assignor) as group,
+    ):
+        for member in group.values():
+            await member.start()
+        await until(lambda: sizes(group) == [4, 4, 4] and near(group) == COUNT)
+        held = {rack: member.assignment() for rack, member in group.items()}
+        one, two, three = RACKS
+        place(group, {1: two, 2: one, 3: three})
+        await until(lambda: group[one].assignment() == held[two])
+        await until(lambda: group[two].assignment() == held[one])
+        assert group[three].assignment() == held[three]
+
+
+def seen(racks: dict[int, str | None], *replicas: tuple[int, ...]) -> ClusterView:
+    """Metadata of nodes in these racks, and of a topic with these replicas."""
+    partitions = {n: PartitionView(0, replicas=each) for n, each in enumerate(replicas)}
+    return ClusterView(
+        nodes={id: Node(id, "host", 9092, rack) for id, rack in racks.items()},
+        topics={"t": TopicView("t", partitions=partitions)},
+    )
+
+
+AT: Final[dict[int, str | None]] = {1: "a", 2: "b", 3: None}
+
+
+@pytest.mark.parametrize(
+    ("now", "is_news"),
+    [
+        pytest.param(seen(AT, (1, 2), (2, 3)), False, id="as before"),
+        pytest.param(seen(AT, (2, 1), (3, 2)), False, id="in another order"),
+        pytest.param(seen(AT, (1, 2), (1, 3)), True, id="one has moved"),
+        pytest.param(seen({1: "a", 2: "c", 3: None}, (1, 2), (2, 3)), True, id="a node has moved"),
+        pytest.param(seen({1: "a", 3: None}, (1, 2), (2, 3)), False, id="a node is away"),
+        pytest.param(seen(AT, (1, 2)), True, id="one is gone"),
+        pytest.param(ClusterView(), False, id="nothing is known"),
+    ],
+)
+@pytest.mark.parametrize("with_racks", [True, False])
+def test_what_makes_a_leader_share_out_anew(
+    now: ClusterView, *, is_news: bool, with_racks: bool
+) -> None:
+    before = known_of(seen(AT, (1, 2), (2, 3)), ["t"], with_racks=with_racks)
+    expected = is_news and (with_racks or len(now.topics["t"].partitions) == 1)
+    assert have_changed(before, now) == expected
+
+
+def test_what_was_shared_out_without_a_node_is_shared_out_anew_with_it() -> None:
+    before = known_of(seen({1: "a", 3: None}, (1, 2), (2, 3)), ["t"], with_racks=True)
+    assert have_changed(before, seen(AT, (1, 2), (2, 3)))
+
+
+async def test_members_say_where_they_are_and_no_rack_is_no_name() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        for rack in ("rack7", "", None):
+            consumer = AIOKafkaConsumer(
+                "t",
+                bootstrap_servers=broker.bootstrap_servers,
+                group_id=unique("g"),
+                group_protocol="classic",
+                client_rack=rack,
+            )
+            async with consumer:
+                pass
+            join = requests_of(broker, JoinGroupRequest)[-1]
+            for protocol in join.protocols:
+                assert protocol.metadata[:2] == b"\x00\x03"
+                said = decode_versioned(ConsumerProtocolSubscription, protocol.metadata)
+                assert said.rack_id == (rack or None)
