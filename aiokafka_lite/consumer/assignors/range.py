@@ -22,6 +22,9 @@ from aiokafka_lite.consumer.assignors.racks import (
 
 log = logging.getLogger(__name__)
 
+Shares = dict[str, list[tuple[str, list[int]]]]
+"""By member what it has of each topic."""
+
 
 class RangePartitionAssignor(AbstractPartitionAssignor):
     """Gives each subscriber of a topic a run of neighbouring partitions of it.
@@ -41,13 +44,14 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
     name = "range"
     version = 0
     may_assign_in_thread = True
+    is_rack_aware = True
 
     @classmethod
     def assign(
         cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
         """Cut each topic into as many runs as it has subscribers."""
-        shares: dict[str, list[tuple[str, list[int]]]] = {member: [] for member in members}
+        shares: Shares = {member: [] for member in members}
         subscribers: dict[str, list[str]] = {}
         for member in members_in_order(members):
             for topic in set(members[member].subscription):
@@ -60,13 +64,15 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
             if not numbers:
                 log.warning("topic %s has no known partitions: nothing of it is assigned", topic)
                 continue
-            replicas = racks_of_partitions(cluster, topic, numbers) if are_named else {}
-            cuts.append(_Cut(topic, numbers, subscribers[topic], at, replicas))
+            if are_named:
+                replicas = racks_of_partitions(cluster, topic, numbers)
+                cuts.append(_Cut(topic, numbers, subscribers[topic], at, replicas))
+            else:
+                _give_in_runs(topic, numbers, subscribers[topic], shares)
         if any(cut.do_racks_matter for cut in cuts):
             _give_what_is_near(cuts)
         for cut in cuts:
-            for member, numbers in cut.finish():
-                shares[member].append((cut.topic, numbers))
+            cut.finish(shares)
         return {
             member: ConsumerProtocolMemberAssignment(cls.version, share, b"")
             for member, share in shares.items()
@@ -132,8 +138,11 @@ class _Cut:
                 self.give(member, given)
                 self.drop_given()
 
-    def finish(self) -> Iterable[tuple[str, list[int]]]:
-        """Give the rest in runs; return what each member has that has something."""
+    def finish(self, shares: Shares) -> None:
+        """Give the rest in runs, and add what each member has to its share."""
+        if not self._given:
+            _give_in_runs(self.topic, self.numbers, self.members, shares)
+            return
         start = 0
         for member in self.members:
             if end := self.room(member):
@@ -142,7 +151,18 @@ class _Cut:
                 if run:
                     self.give(member, run)
             if given := self._given.get(member):
-                yield member, sorted(given)
+                shares[member].append((self.topic, sorted(given)))
+
+
+def _give_in_runs(topic: str, numbers: list[int], members: Sequence[str], shares: Shares) -> None:
+    """Cut a topic into runs, and add each to a member's share."""
+    size, longer_runs = divmod(len(numbers), len(members))
+    start = 0
+    for turn, member in enumerate(members):
+        end = start + size + (turn < longer_runs)
+        if end > start:
+            shares[member].append((topic, numbers[start:end]))
+        start = end
 
 
 def _give_what_is_near(cuts: Iterable[_Cut]) -> None:
