@@ -156,10 +156,13 @@ class AbstractPartitionAssignor(abc.ABC):
             one that all of its assignors are good for.
         may_assign_in_thread: Whether `assign` uses nothing but its arguments, so that a large
             group's runs in a thread and does not hold the event loop. Ours may.
+        is_rack_aware: Whether it makes a difference to `assign` in which racks members and
+            replicas are. If so, the group shares out anew when replicas move to other racks.
     """
 
     rebalance_protocols: frozenset[RebalanceProtocol] = frozenset({RebalanceProtocol.EAGER})
     may_assign_in_thread: bool = False
+    is_rack_aware: bool = False
 
     @property
     @abc.abstractmethod
@@ -174,7 +177,8 @@ class AbstractPartitionAssignor(abc.ABC):
         """Share out the partitions of all subscribed topics; only the leader is asked.
 
         Args:
-            cluster: Answers ``partitions_for_topic(topic) -> set[int] | None``.
+            cluster: Answers ``partitions_for_topic(topic) -> set[int] | None``, and
+                ``replica_racks(topic)`` with the racks of each partition's replicas.
             members: Metadata by member id, one entry for each member of the group.
 
         Returns:

@@ -40,6 +40,7 @@ class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
     name = "cooperative-sticky"
     version = 3
     may_assign_in_thread = True
+    is_rack_aware = True
     rebalance_protocols = frozenset({RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER})
 
     def __init__(self) -> None:

@@ -60,6 +60,7 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
     name = "sticky"
     version = 0
     may_assign_in_thread = True
+    is_rack_aware = True
 
     def __init__(self) -> None:
         self._claim = Claim()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import subprocess
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -21,6 +19,7 @@ from aiokafka_lite.consumer.assignors.blobs import Belongings, encode_subscripti
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.java import JavaTools
+from tests.support.java_member import JavaMember
 from tests.support.rows import rows
 from tests.support.waiting import until
 
@@ -186,7 +185,7 @@ class Librdkafka(Member):
 
 
 class Java(Member):
-    """Java's VerifiableConsumer, which prints what it has and what it is handed."""
+    """A member of Java's client."""
 
     tools: JavaTools
 
@@ -197,46 +196,16 @@ class Java(Member):
             if self.is_consumer_protocol
             else ["--assignment-strategy", strategy, "--session-timeout", "6000"]
         )
-        self._owned: set[int] = set()
-        self._process = await asyncio.create_subprocess_exec(
-            *self.tools.command(
-                "org.apache.kafka.tools.VerifiableConsumer",
-                "--bootstrap-server", self.servers, "--topic", self.topic,
-                "--group-id", self.group, "--reset-policy", "earliest",
-                "--enable-autocommit", "--verbose", *settings,
-            ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        self._task = asyncio.ensure_future(self._listen())
-
-    async def _listen(self) -> None:
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
-            with contextlib.suppress(ValueError):
-                self._note(json.loads(line))
-
-    def _note(self, said: dict[str, object]) -> None:
-        name, partitions = said.get("name"), said.get("partitions")
-        if name == "record_data":
-            place = said["partition"], said["offset"]
-            self.seen.append(place)  # type: ignore[arg-type]
-        elif isinstance(partitions, list):
-            numbers = {each["partition"] for each in partitions}
-            if name == "partitions_assigned":
-                self._owned |= numbers
-            elif name == "partitions_revoked":
-                self._owned -= numbers
+        self._member = JavaMember(self.tools, self.servers, self.topic, self.group, *settings)
+        self.seen = self._member.seen
+        await self._member.start()
 
     @property
     def owned(self) -> set[int]:
-        return self._owned
+        return self._member.owned
 
     async def stop(self) -> None:
-        if self._process.returncode is None:
-            self._process.terminate()
-        await self._process.wait()
-        await self._task
+        await self._member.stop()
 
 
 CLIENTS: Final[dict[str, type[Member]]] = {"ours": Ours, "java": Java, "librdkafka": Librdkafka}

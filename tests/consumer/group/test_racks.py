@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -14,9 +15,15 @@ from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.view import Node, PartitionView, TopicView
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.topics import have_changed, known_of
-from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, RangePartitionAssignor
+from aiokafka_lite.consumer.assignors import (
+    AbstractPartitionAssignor,
+    ConsumerProtocolMemberMetadata,
+    RangePartitionAssignor,
+    RoundRobinPartitionAssignor,
+)
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
+from aiokafka_lite.consumer.membership.classic.leader import do_racks_count
 from aiokafka_lite.protocol.codec import decode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from aiokafka_lite.protocol.messages.create_topics import (
@@ -28,6 +35,8 @@ from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.epoch_groups import requests_of
+from tests.support.java import JavaTools
+from tests.support.java_member import JavaMember
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 from tests.support.required import unavailable
 from tests.support.waiting import PATIENCE_S, until
@@ -84,25 +93,28 @@ async def spread_topic(kafka: KafkaHandle) -> str:
     return name
 
 
+def member(
+    kafka: KafkaHandle, topic: str, group: str, assignor: type[AbstractPartitionAssignor], rack: str
+) -> AIOKafkaConsumer:
+    return AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=kafka.bootstrap_servers,
+        group_id=group,
+        group_protocol="classic",
+        partition_assignment_strategy=(assignor,),
+        client_rack=rack,
+        heartbeat_interval_ms=100,
+        retry_backoff_ms=20,
+    )
+
+
 @asynccontextmanager
 async def members(
     kafka: KafkaHandle, assignor: type[AbstractPartitionAssignor]
 ) -> AsyncIterator[dict[str, AIOKafkaConsumer]]:
     """One member for each rack; none is started."""
     topic, group = await spread_topic(kafka), unique("g")
-    made = {
-        rack: AIOKafkaConsumer(
-            topic,
-            bootstrap_servers=kafka.bootstrap_servers,
-            group_id=group,
-            group_protocol="classic",
-            partition_assignment_strategy=(assignor,),
-            client_rack=rack,
-            heartbeat_interval_ms=100,
-            retry_backoff_ms=20,
-        )
-        for rack in RACKS
-    }
+    made = {rack: member(kafka, topic, group, assignor, rack) for rack in RACKS}
     try:
         yield made
     finally:
@@ -128,6 +140,11 @@ def near(members: dict[str, AIOKafkaConsumer]) -> int:
     )
 
 
+def near_to(rack: str) -> set[int]:
+    """The partitions that are on the node in a rack."""
+    return {number for number in range(COUNT) if RACKS[number % 3] == rack}
+
+
 def sizes(members: dict[str, AIOKafkaConsumer]) -> list[int]:
     return [len(member.assignment()) for member in members.values()]
 
@@ -148,6 +165,59 @@ async def test_each_rebalance_leaves_members_with_what_is_near_them(
         assert near(group) == 8
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("leader", ["rack1", "rack2"])
+@pytest.mark.parametrize(
+    ("assignor", "javas"),
+    [
+        (RangePartitionAssignor, "RangeAssignor"),
+        (StickyPartitionAssignor, "StickyAssignor"),
+        (CooperativeStickyPartitionAssignor, "CooperativeStickyAssignor"),
+    ],
+)
+async def test_a_member_of_javas_client_has_what_is_near_it_too(
+    racks: KafkaHandle,
+    java_tools: JavaTools,
+    tmp_path: Path,
+    assignor: type[AbstractPartitionAssignor],
+    javas: str,
+    leader: str,
+) -> None:
+    """It is in the second rack, and two of ours in the others; whoever starts first leads."""
+    config = tmp_path / "consumer.properties"
+    config.write_text("client.rack=rack2\nheartbeat.interval.ms=200\n")
+    topic, name = await spread_topic(racks), unique("g")
+    group: dict[str, AIOKafkaConsumer | JavaMember] = {
+        rack: member(racks, topic, name, assignor, rack) for rack in ("rack1", "rack3")
+    }
+    group["rack2"] = JavaMember(
+        java_tools, racks.bootstrap_servers, topic, name,
+        "--assignment-strategy", f"org.apache.kafka.clients.consumer.{javas}",
+        "--session-timeout", "6000", "--command-config", str(config),
+    )  # fmt: skip
+
+    def has(rack: str) -> set[int]:
+        each = group[rack]
+        return (
+            each.owned
+            if isinstance(each, JavaMember)
+            else {tp.partition for tp in each.assignment()}
+        )
+
+    order = [leader, *(rack for rack in RACKS if rack != leader)]
+    async with AsyncExitStack() as stack:
+        for count, rack in enumerate(order, start=1):
+            stack.push_async_callback(group[rack].stop)
+            await asyncio.wait_for(group[rack].start(), PATIENCE_S)
+            present = order[:count]
+            await until(
+                lambda present=present: all(  # type: ignore[misc]
+                    len(has(each)) == COUNT // len(present) and near_to(each) <= has(each)
+                    for each in present
+                )
+            )
+
+
 @pytest.mark.parametrize("assignor", ASSIGNORS)
 async def test_the_leader_shares_out_anew_when_replicas_are_elsewhere(
     assignor: type[AbstractPartitionAssignor],
@@ -165,6 +235,22 @@ async def test_the_leader_shares_out_anew_when_replicas_are_elsewhere(
         await until(lambda: group[one].assignment() == held[two])
         await until(lambda: group[two].assignment() == held[one])
         assert group[three].assignment() == held[three]
+
+
+@pytest.mark.parametrize(
+    ("assignor", "rack", "expected"),
+    [
+        *((each, "r", True) for each in ASSIGNORS),
+        (RangePartitionAssignor, None, False),
+        (RoundRobinPartitionAssignor, "r", False),
+    ],
+)
+def test_a_leader_watches_racks_where_a_member_is_in_one_and_the_assignor_looks(
+    assignor: type[AbstractPartitionAssignor], rack: str | None, *, expected: bool
+) -> None:
+    said = ConsumerProtocolMemberMetadata(3, ["t"], b"")
+    group = {"one": said, "two": said._replace(rack_id=rack)}
+    assert do_racks_count(assignor(), group) is expected
 
 
 def seen(racks: dict[int, str | None], *replicas: tuple[int, ...]) -> ClusterView:
@@ -187,6 +273,8 @@ AT: Final[dict[int, str | None]] = {1: "a", 2: "b", 3: None}
         pytest.param(seen(AT, (1, 2), (1, 3)), True, id="one has moved"),
         pytest.param(seen({1: "a", 2: "c", 3: None}, (1, 2), (2, 3)), True, id="a node has moved"),
         pytest.param(seen({1: "a", 3: None}, (1, 2), (2, 3)), False, id="a node is away"),
+        pytest.param(seen({**AT, 4: "c"}, (1, 2), (2, 3)), False, id="a node is new"),
+        pytest.param(seen({**AT, 4: "b"}, (1, 4), (2, 3)), False, id="moved inside its rack"),
         pytest.param(seen(AT, (1, 2)), True, id="one is gone"),
         pytest.param(ClusterView(), False, id="nothing is known"),
     ],

@@ -61,9 +61,16 @@ async def share_out(
 
     if not getattr(assignor, "may_assign_in_thread", False):
         return work()
-    are_in_racks = any(member.rack_id is not None for member in members.values())
-    each_s = PARTITION_IN_RACKS_S if are_in_racks else PARTITION_S
+    each_s = PARTITION_IN_RACKS_S if do_racks_count(assignor, members) else PARTITION_S
     return await _done(work, _reading_s(said) + partition_count * each_s)
+
+
+def do_racks_count(
+    assignor: Assignor, members: Mapping[str, ConsumerProtocolMemberMetadata]
+) -> bool:
+    """Whether it may make a difference to the shares where replicas are."""
+    is_rack_aware = getattr(assignor, "is_rack_aware", False)
+    return is_rack_aware and any(member.rack_id is not None for member in members.values())
 
 
 def _reading_s(members: Sequence[JoinGroupResponseMember]) -> float:

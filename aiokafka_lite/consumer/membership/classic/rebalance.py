@@ -25,7 +25,11 @@ from aiokafka_lite.consumer.assignors.blobs import (
 )
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
-from aiokafka_lite.consumer.membership.classic.leader import read_members, share_out
+from aiokafka_lite.consumer.membership.classic.leader import (
+    do_racks_count,
+    read_members,
+    share_out,
+)
 from aiokafka_lite.consumer.membership.classic.member import Member, MemberState
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
@@ -240,7 +244,7 @@ class Rebalance:
         members = await read_members(joined.members)
         topics = {topic for metadata in members.values() for topic in metadata.subscription}
         view = await self._view_of(topics)
-        with_racks = any(said.rack_id is not None for said in members.values())
+        with_racks = do_racks_count(assignor, members)
         shared_out = known_of(view, topics, with_racks=with_racks)
         if joined.skip_assignment:
             # A static leader came back: the members keep what they have (KIP-814).
