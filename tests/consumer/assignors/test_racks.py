@@ -55,6 +55,7 @@ class Said(NamedTuple):
 
     rack: str | None
     topics: tuple[str, ...]
+    instance_id: str | None = None
 
 
 class Case(NamedTuple):
@@ -83,12 +84,22 @@ class Case(NamedTuple):
             for other in shares
         )
 
-    def share_out(self, assignor: type[AbstractPartitionAssignor]) -> Shares:
-        members = {
-            member: ConsumerProtocolMemberMetadata(3, said.topics, b"", rack_id=said.rack)
+    @property
+    def metadata(self) -> dict[str, ConsumerProtocolMemberMetadata]:
+        return {
+            member: ConsumerProtocolMemberMetadata(
+                3, said.topics, b"", group_instance_id=said.instance_id, rack_id=said.rack
+            )
             for member, said in self.members.items()
         }
-        answer = assignor.assign(self.cluster, members)
+
+    def keep(self, held: Mapping[str, Claim]) -> Shares:
+        """Share out by the sticky ones' rule where members have something."""
+        answer = share_out(self.cluster, self.metadata, held)
+        return {member: set(tps) for member, tps in answer.items()}
+
+    def share_out(self, assignor: type[AbstractPartitionAssignor]) -> Shares:
+        answer = assignor.assign(self.cluster, self.metadata)
         return {
             member: {TopicPartition(*tp) for tp in assignment.partitions()}
             for member, assignment in answer.items()
@@ -308,12 +319,20 @@ def test_a_hundred_thousand_partitions_come_near_a_hundred_members_within_two_se
 
 # --- Java's ------------------------------------------------------------------------------------
 PROBE = """
-import java.nio.ByteBuffer;
 import java.util.*;
 import org.apache.kafka.clients.consumer.*;
-import org.apache.kafka.clients.consumer.internals.AbstractPartitionAssignor;
+import org.apache.kafka.clients.consumer.ConsumerPartitionAssignor.Subscription;
+import org.apache.kafka.clients.consumer.internals.*;
 import org.apache.kafka.common.*;
 public class Probe {
+    // The target, before a cooperative assignor withholds what others have to give back first.
+    static class Sticky extends AbstractStickyAssignor {
+        public String name() { return "sticky"; }
+        protected MemberData memberData(Subscription said) {
+            return new MemberData(
+                said.ownedPartitions(), Optional.of(said.generationId().orElse(-1)));
+        }
+    }
     public static void main(String[] arguments) {
         Scanner in = new Scanner(System.in);
         while (in.hasNextLine()) {
@@ -334,17 +353,23 @@ public class Probe {
                 }
                 topics.put(named[0], infos);
             }
-            Map<String, ConsumerPartitionAssignor.Subscription> members = new HashMap<>();
+            Map<String, Subscription> members = new HashMap<>();
             for (String member : parts[1].split(";")) {
                 String[] said = member.split(":", -1);
                 List<String> names = said[2].isEmpty() ? List.of() : List.of(said[2].split(","));
-                members.put(said[0], new ConsumerPartitionAssignor.Subscription(
-                    names, null, List.of(), -1,
-                    said[1].isEmpty() ? Optional.empty() : Optional.of(said[1])));
+                List<TopicPartition> owned = new ArrayList<>();
+                for (String each : said[3].split(",")) if (!each.isEmpty())
+                    owned.add(new TopicPartition(
+                        each.substring(0, 1), Integer.parseInt(each.substring(1))));
+                Subscription subscription = new Subscription(
+                    names, null, owned, owned.isEmpty() ? -1 : 1,
+                    said[1].isEmpty() ? Optional.empty() : Optional.of(said[1]));
+                if (!said[4].isEmpty())
+                    subscription.setGroupInstanceId(Optional.of(said[4]));
+                members.put(said[0], subscription);
             }
-            List<String> lines = new ArrayList<>();
             for (AbstractPartitionAssignor assignor : List.of(
-                    new RangeAssignor(), new CooperativeStickyAssignor())) {
+                    new RangeAssignor(), new Sticky())) {
                 // Those that nobody subscribes to are not asked for.
                 Set<String> wanted = new HashSet<>();
                 members.values().forEach(said -> wanted.addAll(said.topics()));
@@ -364,35 +389,51 @@ public class Probe {
 
 
 def drawn(rng: random.Random) -> Case:
-    """A group as they are: few racks, replicas on some of them."""
+    """A group as they are: few racks, replicas on some of them; some members are elsewhere."""
     racks = RACKS[: rng.randint(2, 3)]
     copies = rng.randint(1, 2)
+    has_gaps = rng.random() < 0.2
 
     def spread() -> tuple[frozenset[str], ...]:
         return tuple(
-            frozenset(rng.sample(racks, min(copies, len(racks))))
-            for _ in range(rng.choice((3, 4, 6, 6, 9, 12)))
+            frozenset(() if has_gaps and rng.random() < 0.3 else rng.sample(racks, copies))
+            for _ in range(rng.choice((1, 3, 4, 6, 6, 9, 12)))
         )
 
     topics = "abc"[: rng.randint(1, 3)]
-    is_alike = rng.random() < 0.7
+    is_alike, are_static = rng.random() < 0.7, rng.random() < 0.2
     members = {
         f"m{n}": Said(
-            rng.choice((*racks, *racks, None)),
-            tuple(topics) if is_alike else tuple(t for t in topics if rng.random() < 0.6),
+            rng.choice((*racks, *racks, *racks, "elsewhere", None)),
+            # Those that subscribe to nothing may get something by Kafka's sticky assignor.
+            tuple(topics) if is_alike else tuple(rng.sample(topics, rng.randint(1, len(topics)))),
+            f"i{rng.randint(0, 9)}{n}" if are_static else None,
         )
         for n in range(rng.randint(1, 7))
     }
     return Case({topic: spread() for topic in topics}, members)
 
 
-def line_of(case: Case) -> str:
+def held_in(case: Case, rng: random.Random) -> dict[str, Claim]:
+    """What members have: nothing, or what they got without a thought for racks, one being new."""
+    if rng.random() < 0.3:
+        return dict.fromkeys(case.members, Claim())
+    new = rng.choice((None, *case.members))
+    before = {m: s._replace(rack=None) for m, s in case.members.items() if m != new}
+    shares = case._replace(members=before).keep(dict.fromkeys(before, Claim()))
+    return {member: Claim(1, tuple(sorted(shares.get(member, ())))) for member in case.members}
+
+
+def line_of(case: Case, held: Mapping[str, Claim]) -> str:
     topics = ";".join(
         f"{topic}=" + ",".join(".".join(sorted(racks)) for racks in each)
         for topic, each in case.replicas.items()
     )
     members = ";".join(
-        f"{name}:{said.rack or ''}:{','.join(said.topics)}" for name, said in case.members.items()
+        f"{name}:{said.rack or ''}:{','.join(said.topics)}"
+        f":{','.join(f'{tp.topic}{tp.partition}' for tp in held[name].partitions)}"
+        f":{said.instance_id or ''}"
+        for name, said in case.members.items()
     )
     return f"{topics}#{members}"
 
@@ -406,21 +447,25 @@ def read(line: str, case: Case) -> Shares:
 
 
 @pytest.mark.java
-async def test_range_is_javas_and_sticky_is_as_near_as_javas(
+async def test_range_is_javas_and_by_sticky_more_is_near_and_stays(
     java_tools: JavaTools, tmp_path: Path
 ) -> None:
     rng = random.Random(881)
-    all_cases = [drawn(rng) for _ in range(400)]
+    all_cases = [(case, held_in(case, rng)) for case in (drawn(rng) for _ in range(400))]
     source = tmp_path / "Probe.java"
     source.write_text(PROBE)
-    stdin = "".join(line_of(case) + "\n" for case in all_cases).encode()
+    stdin = "".join(line_of(*each) + "\n" for each in all_cases).encode()
     done = await java_tools.run(str(source), stdin=stdin)
     lines = done.stdout.splitlines()
     assert len(lines) == 2 * len(all_cases), done.stderr
-    ours, javas = 0, 0
-    for case, by_range, by_sticky in zip(all_cases, lines[::2], lines[1::2], strict=True):
-        assert case.share_out(RangePartitionAssignor) == read(by_range, case), line_of(case)
-        shares, theirs = case.share_out(StickyPartitionAssignor), read(by_sticky, case)
+    near: Counter[str] = Counter()
+    stay: Counter[str] = Counter()
+    for (case, held), by_range, by_sticky in zip(all_cases, lines[::2], lines[1::2], strict=True):
+        assert case.share_out(RangePartitionAssignor) == read(by_range, case), line_of(case, held)
+        shares = case.keep(held)
         assert case.is_balanced(shares)
-        ours, javas = ours + case.near(shares), javas + case.near(theirs)
-    assert ours >= javas > 0
+        for whose, each in (("ours", shares), ("javas", read(by_sticky, case))):
+            near[whose] += case.near(each)
+            stay[whose] += sum(len(each[member] & set(held[member].partitions)) for member in held)
+    assert near["ours"] >= near["javas"] > 0
+    assert stay["ours"] >= stay["javas"] > 0
