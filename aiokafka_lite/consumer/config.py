@@ -213,7 +213,8 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
             sasl_kerberos_domain_name: Without effect.
             sasl_oauth_token_provider: For OAUTHBEARER: an `AbstractTokenProvider`.
             client_rack: Where this client is; records come from the replica there (KIP-392). Groups
-                prefer to give it partitions that have one there (KIP-881).
+                prefer to give it partitions that have one there (KIP-881), if their assignor is
+                range, sticky or cooperative-sticky.
             allow_plaintext_credentials: Send credentials without TLS to other machines.
             max_buffered_bytes: What all partitions together hold in memory ahead of the
                 application.

@@ -21,7 +21,12 @@ from aiokafka_lite import (
 )
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.config import MIGRATION_POLICIES
-from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor
+from aiokafka_lite.consumer.assignors import (
+    AbstractPartitionAssignor,
+    ConsumerProtocolMemberMetadata,
+    RangePartitionAssignor,
+)
+from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.classic.member import MemberState as ClassicState
 from aiokafka_lite.consumer.membership.classic.rebalance import common_protocol, own_assignors
@@ -35,6 +40,7 @@ from aiokafka_lite.consumer.membership.kip848.member import MemberState as Consu
 from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.events import EVENT_CLASSES
 from tests.docs.shown_commands import commands_in, understood
+from tests.support import inside
 from tests.support.rows import tps
 from tests.support.waiting import until
 
@@ -222,6 +228,74 @@ async def test_event_and_explain_say_for_what_a_rebalance_waits_in_the_words_of_
         await one.getmany(timeout_ms=0)
         await joining
         telling.cancel()
+
+
+ZONES = ("zone-a", "zone-b")
+RACK_AWARE = [RangePartitionAssignor, StickyPartitionAssignor, CooperativeStickyPartitionAssignor]
+
+
+class InZones:
+    """Partitions of which each has a replica where the page says."""
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        return set(range(6))
+
+    def replica_racks(self, topic: str) -> dict[int, frozenset[str]]:
+        return {number: frozenset({zone}) for number, zone in enumerate(row_of_racks("is in")[:6])}
+
+
+def row_of_racks(head: str) -> list[str]:
+    """What a row of the page's example says of partitions 0 to 5, and how many are near."""
+    (row,) = re.findall(rf"^\| {re.escape(head)}[^|]*\|(.*)\|$", section("Racks"), re.M)
+    return [cell.strip() for cell in row.split("|")]
+
+
+@pytest.mark.parametrize(
+    ("head", "zones", "assignors"),
+    [
+        pytest.param("`range`, no", {}, [RangePartitionAssignor], id="without racks"),
+        pytest.param("any of", dict(zip("AB", ZONES, strict=True)), RACK_AWARE, id="in racks"),
+    ],
+)
+def test_members_in_zones_get_what_the_example_shows(
+    head: str, zones: dict[str, str], assignors: list[type[AbstractPartitionAssignor]]
+) -> None:
+    *owners, near = row_of_racks(head)
+    group = {
+        name: ConsumerProtocolMemberMetadata(3, ["orders"], b"", rack_id=zones.get(name))
+        for name in "AB"
+    }
+    for assignor in assignors:
+        shares = assignor.assign(InZones(), group)
+        told = {tp.partition: name for name in "AB" for tp in shares[name].partitions()}
+        assert [told[number] for number in range(6)] == owners
+    is_near = [dict(zip("AB", ZONES, strict=True))[owner] for owner in owners]
+    assert near == f"{sum(map(str.__eq__, is_near, row_of_racks('is in')))} of 6"
+
+
+def test_table_says_which_assignors_look_at_racks() -> None:
+    rows = dict(re.findall(r"^\| (.*?) \| (yes|no|if|not)\b", section("Racks"), re.M))
+    looking = {name for head, says in rows.items() if says == "yes" for name in head.split(", ")}
+    assert looking == {f"`{each.name}`" for each in RACK_AWARE}
+    assert [each for each in RACK_AWARE if not each.is_rack_aware] == []
+    (default,) = ConsumerConfig().partition_assignment_strategy
+    assert rows[f"`{default.name}`, the default"] == "no"
+    assert not default.is_rack_aware
+
+
+async def test_members_near_by_have_what_is_in_their_zone() -> None:
+    near_by = cast("Callable[[str, str], AIOKafkaConsumer]", from_page("near_by"))
+    async with Broker(nodes=2, racks=ZONES) as broker, AsyncExitStack() as stack:
+        broker.create_topic("orders", 6, replication_factor=1)
+        one, two = (near_by(broker.bootstrap_servers, zone) for zone in ZONES)
+        for each in (one, two):
+            stack.push_async_callback(each.stop)
+            await each.start()
+        await until(lambda: len(one.assignment()) == len(two.assignment()) == 3)
+        for number, each in enumerate((one, two), start=1):
+            view = inside.cluster(each).view
+            places = [view.partition(tp) for tp in each.assignment()]
+            assert {place.replicas for place in places if place is not None} == {(number,)}
 
 
 def as_pattern(quote: str) -> str:
