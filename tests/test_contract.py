@@ -38,6 +38,7 @@ OUR_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
                 "allow_plaintext_credentials",
                 "group_protocol",
                 "group_remote_assignor",
+                "heartbeat_thread",
                 "max_buffered_bytes",
                 "max_records_per_partition",
                 "on_bad_record",

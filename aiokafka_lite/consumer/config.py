@@ -151,6 +151,7 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
         max_records_per_partition: int | None = None,
         on_bad_record: OnBadRecord = "raise",
         rebalance_hold_ms: int | None = None,
+        heartbeat_thread: bool = False,
     ) -> None:
         """Take arguments and connect to nothing yet.
 
@@ -225,6 +226,10 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
             rebalance_hold_ms: How long partitions that a rebalance takes away wait for the
                 application to finish what it was handed of them; 0: they go at once, and the next
                 owner reads that again. None: most of the rebalance timeout.
+            heartbeat_thread: While the event loop is blocked a thread sends the heartbeats, until
+                the application has asked for no records for max_poll_interval_ms. For code that
+                blocks the loop for longer than a session and cannot be moved into a thread now. It
+                costs a thread, and a connection from the first block on.
         """
         self.topics = topics
         self.loop = loop
@@ -273,6 +278,7 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
         self.max_records_per_partition = max_records_per_partition
         self.on_bad_record = on_bad_record
         self.rebalance_hold_ms = rebalance_hold_ms
+        self.heartbeat_thread = heartbeat_thread
         self._is_made = True
         self._check()
 

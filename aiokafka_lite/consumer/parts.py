@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -41,9 +42,14 @@ from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
+    from aiokafka_lite.abc import AbstractTokenProvider
+    from aiokafka_lite.client.blocking_cluster import BlockingCluster
+    from aiokafka_lite.client.latest_token import RememberedTokens
+    from aiokafka_lite.client.sasl import Mechanism
     from aiokafka_lite.consumer.commits.commits import Commits
     from aiokafka_lite.consumer.life import Engine
     from aiokafka_lite.consumer.membership.protocol import Membership
+    from aiokafka_lite.consumer.membership.stand_in import OpenCluster
 
 log = logging.getLogger(__name__)
 
@@ -89,11 +95,13 @@ class Running:
             *(TaskScope(name, on_failure=on_failure, on_restart=on_restart) for name in SCOPE_NAMES)
         )
         client = client_config(config)
+        self._credentials = Credentials(config)
+        mechanism = self._credentials.of_loop
         self.cluster = Cluster(
             client,
             scope=self.scopes.connecting,
             rng=rng,
-            authenticate=authenticator(config, client),
+            authenticate=authenticator(mechanism, client),
         )
         self.cluster.pool.on_reachability = engine.on_reachability
         self.lookup = OffsetLookup(config, self.cluster, self.scopes.connecting, rng)
@@ -149,8 +157,27 @@ class Running:
             rng=rng,
             on_error=engine.gate.post,
             on_listener_error=engine.gate.post_to_poll,
+            open_cluster=self._opener(config),
         )
         return commits, make_membership(around)
+
+    def _opener(self, config: ConsumerConfig) -> OpenCluster | None:
+        """Return what makes the connections of a thread that heartbeats; None: there is none."""
+        if not config.heartbeat_thread:
+            return None
+        # Imported now: a loop that is blocked in an import would keep the thread waiting.
+        from aiokafka_lite.client.blocking_cluster import BlockingCluster
+
+        # So that there is time for another attempt, perhaps at another broker, in a session.
+        client = client_config(config, at_most_s=config.session_timeout_s / 4)
+        mechanism = self._credentials.of_thread()
+        if mechanism is not None:
+            import aiokafka_lite.client.blocking_sasl  # noqa: F401
+
+        def open_cluster(sleep: Callable[[float], None]) -> BlockingCluster:
+            return BlockingCluster(client, mechanism=mechanism, sleep=sleep)
+
+        return open_cluster
 
     def watch_topics(self) -> None:
         """Make metadata cover what is subscribed and assigned."""
@@ -253,13 +280,19 @@ async def _bounded(step: Awaitable[T], deadline: float, name: str) -> T | None:
     return None
 
 
-def client_config(config: ConsumerConfig) -> ClientConfig:
-    """Return what the connections need to know."""
+def client_config(config: ConsumerConfig, *, at_most_s: float = math.inf) -> ClientConfig:
+    """Return what the connections need to know.
+
+    Args:
+        config: Of the consumer.
+        at_most_s: How long requests and connecting may take, if they may not take as long as is
+            configured.
+    """
     return ClientConfig(
         bootstrap_servers=config.bootstrap_servers,
         client_id=config.client_id,
-        request_timeout_s=config.request_timeout_s,
-        connect_timeout_s=min(MAX_CONNECT_S, config.request_timeout_s),
+        request_timeout_s=min(config.request_timeout_s, at_most_s),
+        connect_timeout_s=min(MAX_CONNECT_S, config.request_timeout_s, at_most_s),
         retry_backoff_s=config.retry_backoff_s,
         metadata_max_age_s=config.metadata_max_age_s,
         connections_max_idle_s=config.connections_max_idle_s,
@@ -274,17 +307,50 @@ def client_config(config: ConsumerConfig) -> ClientConfig:
     )
 
 
-def authenticator(config: ConsumerConfig, client: ClientConfig) -> Authenticate | None:
-    """Return what proves to brokers who we are, None where nobody asks."""
-    if not config.security_protocol.startswith("SASL_"):
-        return None
-    # Imported where it is used: hashing and its modules take milliseconds to import.
-    from aiokafka_lite.client import sasl
+class Credentials:
+    """What proves to brokers who we are; nothing where nobody asks.
 
-    mechanism = sasl.mechanism_of(
-        config.sasl_mechanism,
-        username=config.sasl_plain_username,
-        password=config.sasl_plain_password,
-        token_provider=config.sasl_oauth_token_provider,
-    )
-    return sasl.Authenticator(mechanism, timeout_s=client.connect_timeout_s)
+    A provider of tokens belongs to the event loop. A thread gets the token that the loop's
+    connections had last.
+    """
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self._config = config
+        self._tokens: RememberedTokens | None = None
+        provider = config.sasl_oauth_token_provider
+        if provider is not None and config.heartbeat_thread:
+            from aiokafka_lite.client.latest_token import RememberedTokens
+
+            provider = self._tokens = RememberedTokens(provider)
+        self.of_loop = self._mechanism(provider)
+
+    def of_thread(self) -> Mechanism | None:
+        """Return the same for a thread."""
+        if self._tokens is None:
+            return self.of_loop
+        from aiokafka_lite.client.latest_token import LatestToken
+
+        return self._mechanism(LatestToken(self._tokens))
+
+    def _mechanism(self, provider: AbstractTokenProvider | None) -> Mechanism | None:
+        config = self._config
+        if not config.security_protocol.startswith("SASL_"):
+            return None
+        # Imported where it is used: hashing and its modules take milliseconds to import.
+        from aiokafka_lite.client.sasl import mechanism_of
+
+        return mechanism_of(
+            config.sasl_mechanism,
+            username=config.sasl_plain_username,
+            password=config.sasl_plain_password,
+            token_provider=provider,
+        )
+
+
+def authenticator(mechanism: Mechanism | None, client: ClientConfig) -> Authenticate | None:
+    """Return what authenticates the loop's connections, None where nobody asks."""
+    if mechanism is None:
+        return None
+    from aiokafka_lite.client.sasl import Authenticator
+
+    return Authenticator(mechanism, timeout_s=client.connect_timeout_s)

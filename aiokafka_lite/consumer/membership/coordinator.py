@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.client import Cluster, Lane
+from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.events.kinds import CoordinatorChanged
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
@@ -46,6 +47,11 @@ class Coordinator:
     def node_id(self) -> int | None:
         """The node that is the coordinator as far as known; None while that has to be found."""
         return self._node_id
+
+    @property
+    def node(self) -> Node | None:
+        """Where it listens, as far as known."""
+        return None if self._node_id is None else self._cluster.view.nodes.get(self._node_id)
 
     def forget(self, node_id: int, reason: object) -> None:
         """Find the coordinator anew at the next request, unless that has been done already."""

@@ -20,6 +20,7 @@ from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import GroupMember, LastCommits
+from aiokafka_lite.consumer.membership.stand_in import OpenCluster
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaError
 
 # Of the time to stop: the part kept for saying so to the group, and the part in which to return.
@@ -38,6 +39,7 @@ class Surroundings(NamedTuple):
         scope: Supervises its tasks.
         on_error: Told what keeps the member from joining and will not pass by itself.
         on_listener_error: Told what the rebalance listener has raised.
+        open_cluster: Makes the connections of a thread that heartbeats; None: there is none.
     """
 
     config: ConsumerConfig
@@ -49,6 +51,7 @@ class Surroundings(NamedTuple):
     rng: random.Random
     on_error: Callable[[KafkaError], None]
     on_listener_error: Callable[[Exception], None]
+    open_cluster: OpenCluster | None = None
 
 
 class Ending(NamedTuple):

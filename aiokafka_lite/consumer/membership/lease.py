@@ -4,6 +4,9 @@ A session after the last heartbeat the coordinator gives the partitions to other
 coordinator that sees the session end: who is cut off, or whose loop was blocked, is told nothing.
 So this side looks at the clock as well: after a session without an answer gets hand out nothing
 until a heartbeat is answered, or the partitions are given up.
+
+A thread may be answered while the loop is blocked. The lease asks it whenever it looks, so that a
+get right after the block goes by that, before the loop has been told anything.
 """
 
 from __future__ import annotations
@@ -11,13 +14,22 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiokafka_lite.consumer.gate import Gate, Hold
 
 # How much of a session may pass before it counts as over: two clocks do not agree to the last
 # millisecond, and those of brokers (and of uvloop) have no smaller unit.
 LEASE_SHARE: Final = 0.99
+
+
+class Elsewhere(NamedTuple):
+    """What was heard of the member elsewhere than on the loop."""
+
+    # Loop time at which a heartbeat was sent that was answered.
+    asked_at: float = -math.inf
+    # Whether the group does not count the member in any more.
+    is_lost: bool = False
 
 
 class Lease:
@@ -27,13 +39,23 @@ class Lease:
         session_s: After so long without a word the coordinator gives them away.
         gate: Of the gets.
         hands_out: Whether the member hands out anything in its present state.
+        elsewhere: Returns what was heard elsewhere than on the loop.
     """
 
-    def __init__(self, session_s: float, gate: Gate, *, hands_out: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        session_s: float,
+        gate: Gate,
+        *,
+        hands_out: Callable[[], bool],
+        elsewhere: Callable[[], Elsewhere] = Elsewhere,
+    ) -> None:
         self._session_s = session_s
         self._gate = gate
         self._hands_out = hands_out
+        self._elsewhere = elsewhere
         self._loop = asyncio.get_running_loop()
+        # While there is none: for ever.
         self._ends_at = math.inf
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -50,7 +72,7 @@ class Lease:
     def look(self) -> None:
         """Hold gets if the lease is over, and let them go on if it is not; set the alarm."""
         hands_out = self._hands_out()
-        is_over = hands_out and self._loop.time() >= self._ends_at
+        is_over = hands_out and self._ends_at < math.inf and self._is_over()
         if hands_out and not is_over and self._alarm is None and self._ends_at < math.inf:
             # It runs ahead of every task that a blocked loop has kept waiting.
             self._alarm = self._loop.call_at(self._ends_at, self._ended)
@@ -59,6 +81,11 @@ class Lease:
                 self._gate.hold(Hold.CUT_OFF)
             else:
                 self._gate.release(Hold.CUT_OFF)
+
+    def _is_over(self) -> bool:
+        asked_at, is_lost = self._elsewhere()
+        self._ends_at = max(self._ends_at, asked_at + self._session_s * LEASE_SHARE)
+        return is_lost or self._loop.time() >= self._ends_at
 
     def _ended(self) -> None:
         self._alarm = None

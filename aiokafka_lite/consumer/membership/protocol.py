@@ -64,6 +64,8 @@ class GroupStatus(NamedTuple):
     last_contact_at: float | None
     heartbeat_count: int
     heartbeat_failure_count: int
+    # How many of the heartbeats a thread has sent, while the loop was blocked.
+    stood_in_count: int = 0
     # Of the group: "classic", or "consumer" (KIP-848).
     protocol: str = "classic"
     # A rebalance stops all partitions, not only those that move.

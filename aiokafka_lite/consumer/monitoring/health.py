@@ -133,9 +133,17 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
         )
     if (blocked_s := engine.probe.blocked_lately_s(now)) > LONG_BLOCK_S:
         yield (
-            f"the event loop was blocked for {seconds(blocked_s)}, and heartbeats with it: "
+            f"the event loop was blocked for {seconds(blocked_s)}, {_heartbeats_then(running)}: "
             "move what takes so long into a thread (asyncio.to_thread)"
         )
+
+
+def _heartbeats_then(running: Running) -> str:
+    """Say what became of heartbeats while the loop was blocked."""
+    status = running.membership.status
+    if status is None or not status.stood_in_count:
+        return "and heartbeats with it"
+    return f"and a thread sent its heartbeats ({status.stood_in_count} so far)"
 
 
 def _lost(running: Running) -> dict[int, float]:

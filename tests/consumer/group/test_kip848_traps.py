@@ -18,6 +18,7 @@ from typing import cast
 import pytest
 
 from aiokafka_lite import errors
+from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli.groups.requests import describe_one
@@ -35,6 +36,7 @@ from aiokafka_lite.consumer.membership.kip848.beats import Beats, Wish
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember, MemberState
 from aiokafka_lite.consumer.membership.lease import Lease
+from aiokafka_lite.consumer.membership.stand_in import StandIn
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CommitFailedError,
@@ -562,6 +564,8 @@ async def test_trap_19_an_instance_id_that_is_not_released_in_a_session_is_an_er
         on_error=lambda error: met.append((loop.time(), error)),
         on_refused_regex=lambda: None,
         fall_back=None,
+        idle_s=lambda: 0.0,
+        stand_in=StandIn("g", None, scope=TaskScope("test"), hear=lambda *_: None),
     )
     task = asyncio.ensure_future(heartbeat.run())
     await asyncio.sleep(120)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
@@ -17,19 +17,49 @@ from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.member import (
     Interruption,
     Member,
+    MemberState,
     interruption_by,
 )
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.lease import Lease
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
-from aiokafka_lite.errors import KafkaError
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
+from aiokafka_lite.consumer.membership.stand_in import OpenCluster, Outcome, Send, StandIn
+from aiokafka_lite.errors import KafkaError, for_code
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 log = logging.getLogger(__name__)
 
 # How late an answer's timer may be, as a part of the session, without the loop having been blocked.
 BLOCKED_SHARE: Final = 0.1
+# Of the thread that stands in for the loop: so often in a session at least.
+STAND_IN_BEATS: Final = 4
+
+
+class HeartbeatVoice(NamedTuple):
+    """Says that a member lives, from a thread; see Voice."""
+
+    group_id: str
+    group_instance_id: str | None
+
+    def beat(self, send: Send, sent_as: Identity) -> tuple[Identity, HeartbeatResponse]:
+        """Send a heartbeat; the member stays who it is."""
+        response = send(heartbeat_request(self.group_id, self.group_instance_id, sent_as))
+        if response.error_code:
+            raise for_code(response.error_code)(f"heartbeat of group {self.group_id}")
+        return sent_as, response
+
+
+def heartbeat_request(
+    group_id: str, group_instance_id: str | None, sent_as: Identity
+) -> HeartbeatRequest:
+    """Make the request that says that a member lives."""
+    return HeartbeatRequest(
+        group_id=group_id,
+        generation_id=sent_as.generation,
+        member_id=sent_as.member_id,
+        group_instance_id=group_instance_id,
+    )
 
 
 class Heartbeat:
@@ -39,7 +69,8 @@ class Heartbeat:
     `kept_alive` around whatever else has to be done. It changes nothing of the member but
     returns why the membership has to be looked after.
 
-    Each answer renews the lease (lease.py). It is looked at by each get, and by a timer.
+    Each answer renews the lease (lease.py). It is looked at by each get, and by a timer. While the
+    loop is blocked a thread may stand in (stand_in.py).
     """
 
     def __init__(
@@ -52,6 +83,7 @@ class Heartbeat:
         *,
         scope: TaskScope,
         on_error: Callable[[KafkaError], None],
+        open_cluster: OpenCluster | None,
     ) -> None:
         self._config = config
         self._member = member
@@ -62,7 +94,15 @@ class Heartbeat:
         self._on_error = on_error
         # Also asked when the application changes its subscription while the loop stands still.
         self._loop = asyncio.get_running_loop()
-        self.lease = Lease(config.session_timeout_s, state.gate, hands_out=lambda: member.hands_out)
+        self.stand_in = StandIn(
+            member.group_id, open_cluster, scope=scope, hear=self._hear_of_stand_in
+        )
+        self.lease = Lease(
+            config.session_timeout_s,
+            state.gate,
+            hands_out=lambda: member.hands_out,
+            elsewhere=lambda: self.stand_in.heard(member.identity),
+        )
         # Loop times. The coordinator heard of this member last, and will hear next.
         self._last_contact = 0.0
         self._next_beat = 0.0
@@ -77,6 +117,11 @@ class Heartbeat:
         """Why the coordinator did not hear of the member in time, as far as that is known."""
         if not self._blocked_s:
             return ""
+        if self.stand_in.is_there:
+            return (
+                f"the event loop was blocked for {self._blocked_s:.1f} s, and the coordinator did "
+                "not hear the thread that stands in for it until max_poll_interval_ms either"
+            )
         return (
             f"the event loop was blocked for {self._blocked_s:.1f} s, and heartbeats are sent from "
             f"it: after session_timeout_ms={self._config.session_timeout_ms} without one, the "
@@ -99,6 +144,42 @@ class Heartbeat:
     def note_counted_in(self) -> None:
         """Hand out again: a join was answered, whatever a heartbeat was told meanwhile."""
         self._state.gate.release(Hold.LOST)
+
+    # --- The thread that stands in --------------------------------------------------------
+    def _note_next(self, next_s: float) -> None:
+        """Tell it when the loop will be heard next."""
+        member, config = self._member, self._config
+        if not member.is_member:
+            return
+        self.stand_in.note_next(
+            HeartbeatVoice(member.group_id, member.group_instance_id),
+            member.identity,
+            self._coordinator.node,
+            next_s=next_s,
+            interval_s=min(config.heartbeat_interval_s, config.session_timeout_s / STAND_IN_BEATS),
+            left_s=self._poll_time_left_s() if self._is_stable else config.max_poll_interval_s,
+        )
+
+    @property
+    def _is_stable(self) -> bool:
+        return self._member.state is MemberState.STABLE
+
+    def _hear_of_stand_in(self, outcome: Outcome, sent_at: float) -> None:
+        """Take what became of a heartbeat that the thread has sent."""
+        member, error = self._member, outcome.error
+        interruption = None if error is None else interruption_by(error)
+        if error is None:
+            self.beat_count += 1
+        else:
+            self.failure_count += 1
+        if interruption is not None and interruption.is_loss:
+            if member.hands_out and outcome.sent_as == member.identity:
+                self._state.gate.hold(Hold.LOST)
+            member.interrupt(outcome.sent_as, interruption)
+        elif error is None or interruption is not None:
+            self.note_contact(sent_at)
+            if interruption is not None and self._is_stable:  # it is busy with one otherwise
+                member.interrupt(outcome.sent_as, interruption)
 
     def start(self) -> asyncio.Task[Interruption]:
         """Send heartbeats for a stable member, until the task returned is cancelled or done."""
@@ -183,6 +264,7 @@ class Heartbeat:
         if not is_rebalancing:
             wake_at = min(wake_at, loop.time() + self._poll_time_left_s())
         wake_at = max(wake_at, loop.time())
+        self._note_next(wake_at - loop.time())
         await asyncio.sleep(wake_at - loop.time())
         late_s = loop.time() - wake_at
         if late_s > self._config.session_timeout_s / 2:
@@ -191,17 +273,14 @@ class Heartbeat:
 
     async def _send(self, identity: Identity) -> None:
         """Send one beat, and wait for its answer."""
-        request = HeartbeatRequest(
-            group_id=self._member.group_id,
-            generation_id=identity.generation,
-            member_id=identity.member_id,
-            group_instance_id=self._member.group_instance_id,
-        )
+        member = self._member
+        request = heartbeat_request(member.group_id, member.group_instance_id, identity)
         # Half the session: a silent coordinator has to be left while there is time to find out
         # that it has moved.
         answer_s = min(self._config.request_timeout_s, self._config.session_timeout_s / 2)
         loop = self._loop
         sent_at = loop.time()
+        self._note_next(self._config.heartbeat_interval_s)
         try:
             await self._coordinator.request(
                 request,

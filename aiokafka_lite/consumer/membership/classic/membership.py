@@ -51,7 +51,7 @@ class ClassicMembership:
     """
 
     def __init__(self, around: Surroundings, member: Member) -> None:
-        config, state, cluster, coordinator, commits, scope, rng, _, _ = around
+        config, state, cluster, coordinator, commits, scope, rng, _, _, open_cluster = around
         self._config = config
         self._state = state
         self._cluster = cluster
@@ -67,6 +67,7 @@ class ClassicMembership:
             Backoff(config.retry_backoff_s, RETRY_BACKOFF_MAX_S, rng),
             scope=scope,
             on_error=lambda error: self._task.surface(error),
+            open_cluster=open_cluster,
         )
         self._rebalance = Rebalance(config, cluster, coordinator, member, self._heartbeat)
         self._is_cooperative = member.is_cooperative
@@ -114,6 +115,7 @@ class ClassicMembership:
             last_contact_at=heartbeat.last_contact_at,
             heartbeat_count=heartbeat.beat_count,
             heartbeat_failure_count=heartbeat.failure_count,
+            stood_in_count=heartbeat.stand_in.count,
             is_eager=not self._is_cooperative,
             withheld=self._handover.withheld,
             awaited_work=self._handover.awaited_work,
@@ -140,6 +142,7 @@ class ClassicMembership:
         self._cluster.add_listener(self._metadata_changed)
         # Also where all tasks are cancelled at once: its alarm must not stay behind.
         self._task.start(self._run, then=self._heartbeat.lease.end)
+        self._heartbeat.stand_in.start()
 
     def halt(self) -> None:
         """Take part in no further rebalance: from here on the assignment stays as it is."""
@@ -194,6 +197,7 @@ class ClassicMembership:
                 await self._rebalance.leave("the consumer stops", deadline=leave_by)
         member.lose_membership()
         member.enter(MemberState.LEFT)
+        await self._heartbeat.stand_in.end()
         return uncommitted
 
     def leave_nowait(self, reason: str) -> None:
@@ -474,6 +478,7 @@ class ClassicMembership:
     async def _withdraw(self, reason: str) -> None:
         """Leave the group without stopping."""
         member = self._member
+        self._heartbeat.stand_in.rest()
         if member.identity.member_id and not member.is_static:
             now = asyncio.get_running_loop().time()
             await self._rebalance.leave(reason, deadline=now + self._config.request_timeout_s)

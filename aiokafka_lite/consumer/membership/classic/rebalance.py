@@ -101,6 +101,7 @@ class Rebalance:
         """
         member = self._member
         member.enter(MemberState.JOINING)
+        self._heartbeat.stand_in.rest()
         try:
             if member.hands_out:
                 # A join may take longer than a session: others are waited for.

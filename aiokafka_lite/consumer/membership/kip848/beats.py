@@ -25,6 +25,7 @@ interval.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -38,7 +39,8 @@ from aiokafka_lite.consumer.membership.kip848.member import (
 )
 from aiokafka_lite.consumer.membership.kip848.target import Held
 from aiokafka_lite.consumer.membership.protocol import Identity
-from aiokafka_lite.errors import KafkaProtocolError
+from aiokafka_lite.consumer.membership.stand_in import Send
+from aiokafka_lite.errors import FencedMemberEpochError, KafkaProtocolError, for_code
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -75,6 +77,43 @@ class Said(NamedTuple):
     wish: Wish
     # How often what is owned had changed by then; None: it does not say what is owned.
     change_count: int | None
+
+
+class BriefVoice(NamedTuple):
+    """Says that a member lives, from a thread, and nothing new; see Voice.
+
+    The answer to a heartbeat of the loop may wait there, unread, and have brought another epoch.
+    Then a brief heartbeat is refused, and one that says what is owned counts as its repetition.
+    """
+
+    group_id: str
+    instance_id: str | None
+    owned: tuple[PartitionId, ...]
+
+    def beat(
+        self, send: Send, sent_as: Identity
+    ) -> tuple[Identity, ConsumerGroupHeartbeatResponse]:
+        """Send a brief heartbeat; return as whom the coordinator knows the member, and its answer.
+
+        Raises:
+            KafkaError: It refuses, or makes no sense.
+        """
+        request = self._request(sent_as)
+        answer = send(request)
+        if answer.error_code == FencedMemberEpochError.errno:
+            request.topic_partitions = by_topic(self.owned)
+            answer = send(request)
+        if answer.error_code:
+            raise for_code(answer.error_code)(f"heartbeat of group {self.group_id}")
+        return identity_in(answer, sent_as, sent_as.generation), answer
+
+    def _request(self, sent_as: Identity) -> ConsumerGroupHeartbeatRequest:
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self.group_id,
+            member_id=sent_as.member_id,
+            member_epoch=sent_as.generation,
+            instance_id=self.instance_id,
+        )
 
 
 class Beats:
@@ -179,7 +218,7 @@ class Beats:
         Raises:
             KafkaProtocolError: It makes no sense: the next heartbeat says all again.
         """
-        identity = self._identity(said, answer)
+        identity = identity_in(answer, said.sent_as, said.request.member_epoch)
         if answer.heartbeat_interval_ms > 0:
             self._brokers_s = answer.heartbeat_interval_ms / 1000
         self._is_throttled = answer.throttle_time_ms > 0
@@ -188,24 +227,7 @@ class Beats:
             self.told_wish = said.wish
             self._told_change_count = said.change_count
             self._has_told_regex = said.wish.regex is not None
-        if answer.assignment is None:
-            return identity, None
-        target = frozenset(
-            PartitionId(topic.topic_id, number)
-            for topic in answer.assignment.topic_partitions
-            for number in topic.partitions
-        )
-        return identity, target
-
-    @staticmethod
-    def _identity(said: Said, answer: ConsumerGroupHeartbeatResponse) -> Identity:
-        epoch, before = answer.member_epoch, said.request.member_epoch
-        if epoch < max(before, 1):
-            # With an epoch below 1 the next heartbeat would be another request.
-            raise KafkaProtocolError(
-                f"the coordinator answered epoch {epoch} to a heartbeat of epoch {before}"
-            )
-        return Identity(answer.member_id or said.sent_as.member_id, epoch)
+        return identity, target_in(answer)
 
     # --- The pace -------------------------------------------------------------------------
     def interval_s(self, now: float, *, is_unsettled: bool, partition_count: int) -> float:
@@ -216,24 +238,57 @@ class Beats:
             is_unsettled: Whether the member gives back or takes something at the moment.
             partition_count: Of all that is subscribed; 0: not known.
         """
+        settled_s = self.settled_s(partition_count)
+        if not self._is_throttled and (is_unsettled or now < self._unsettled_until):
+            return min(UNSETTLED_S, settled_s)
+        return settled_s
+
+    def settled_s(self, partition_count: int) -> float:
+        """Return the interval of a settled member; see `interval_s`."""
         if self._is_throttled:
             return self._brokers_s
         settled_s = self._settled_s
         if settled_s is None:
             settled_s = self._share_s(partition_count)
-        if is_unsettled or now < self._unsettled_until:
-            return min(UNSETTLED_S, settled_s, self._brokers_s)
         return min(settled_s, self._brokers_s)
 
     def _share_s(self, partition_count: int) -> float:
-        """Return the interval of a group's size: as many members as if all had alike."""
+        """Return the interval by the group's size: as many members as if all had alike."""
         if not partition_count:
             return SETTLED_MAX_S
         member_count = partition_count / max(1, len(self._member.target or ()))
         return min(max(UNSETTLED_S, SETTLED_S_A_MEMBER * member_count), SETTLED_MAX_S)
 
 
-def by_topic(held: Held) -> list[TopicPartitions]:
+def identity_in(
+    answer: ConsumerGroupHeartbeatResponse, sent_as: Identity, epoch_sent: int
+) -> Identity:
+    """Return as whom the coordinator knows a member.
+
+    Raises:
+        KafkaProtocolError: It says what makes no sense.
+    """
+    epoch = answer.member_epoch
+    if epoch < max(epoch_sent, 1):
+        # With an epoch below 1 the next heartbeat would be another request.
+        raise KafkaProtocolError(
+            f"the coordinator answered epoch {epoch} to a heartbeat of epoch {epoch_sent}"
+        )
+    return Identity(answer.member_id or sent_as.member_id, epoch)
+
+
+def target_in(answer: ConsumerGroupHeartbeatResponse) -> Target | None:
+    """Return what an answer assigns; None: nothing was said."""
+    if answer.assignment is None:
+        return None
+    return frozenset(
+        PartitionId(topic.topic_id, number)
+        for topic in answer.assignment.topic_partitions
+        for number in topic.partitions
+    )
+
+
+def by_topic(held: Iterable[PartitionId]) -> list[TopicPartitions]:
     """Group partitions by topic, in order."""
     numbers: dict[bytes, list[int]] = {}
     for each in sorted(held):

@@ -14,7 +14,13 @@ from aiokafka_lite.consumer.config import CONSUMER_SESSION_S, ConsumerConfig
 from aiokafka_lite.consumer.events.stream import LogLimit
 from aiokafka_lite.consumer.gate import Gate, Hold
 from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
-from aiokafka_lite.consumer.membership.kip848.beats import Beats, Said, Wish
+from aiokafka_lite.consumer.membership.kip848.beats import (
+    Beats,
+    BriefVoice,
+    Said,
+    Wish,
+    target_in,
+)
 from aiokafka_lite.consumer.membership.kip848.member import (
     LOSS_BY_RECOVERY,
     ConsumerMember,
@@ -23,6 +29,7 @@ from aiokafka_lite.consumer.membership.kip848.member import (
 from aiokafka_lite.consumer.membership.kip848.target import Held
 from aiokafka_lite.consumer.membership.lease import Lease
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
+from aiokafka_lite.consumer.membership.stand_in import Outcome, StandIn
 from aiokafka_lite.errors import (
     GroupIdNotFound,
     IncompatibleBrokerVersion,
@@ -64,6 +71,8 @@ class Heartbeat:
         on_refused_regex: Told that the coordinator does not take the wish's expression.
         fall_back: Told that the coordinator does not speak this protocol, or not with this group,
             when the member wanted to join; None: the application hears of it.
+        idle_s: Returns how long the application has asked for no records.
+        stand_in: Speaks while the loop is blocked.
     """
 
     def __init__(
@@ -82,7 +91,13 @@ class Heartbeat:
         on_error: Callable[[KafkaError], None],
         on_refused_regex: Callable[[], None],
         fall_back: Callable[[KafkaError], None] | None,
+        idle_s: Callable[[], float],
+        stand_in: StandIn,
     ) -> None:
+        self._idle_s = idle_s
+        self._stand_in = stand_in
+        # How many outcomes of the thread it has heard of.
+        self._heard_count = 0
         self._config = config
         self._member = member
         self._beats = beats
@@ -115,8 +130,10 @@ class Heartbeat:
         """Send heartbeats while the member is to be heard of, until cancelled."""
         while True:
             if not self._member.is_heard:
+                self._stand_in.rest()
                 await self._member.wait_for_change()
             elif (due_at := self._due_at()) > self._loop.time():
+                self._note_next(due_at - self._loop.time())
                 try:
                     async with timeout_at(due_at):
                         await self._member.wait_for_change()
@@ -136,17 +153,64 @@ class Heartbeat:
         member, beats = self._member, self._beats
         if not member.has_epoch or member.is_epoch_stale or beats.has_news(self._wish()):
             return self._not_before
-        is_unsettled = member.state is MemberState.RECONCILING
-        interval_s = beats.interval_s(
+        return max(self._sent_at + self._interval_s(), self._not_before)
+
+    def _interval_s(self) -> float:
+        return self._beats.interval_s(
             self._loop.time(),
-            is_unsettled=is_unsettled,
+            is_unsettled=self._member.state is MemberState.RECONCILING,
             partition_count=self._partition_count(),
         )
-        return max(self._sent_at + interval_s, self._not_before)
+
+    # --- The thread that stands in --------------------------------------------------------
+    def _note_next(self, next_s: float) -> bool:
+        """Tell it when the loop will be heard next; return whether the loop may speak now."""
+        member = self._member
+        if not member.has_epoch:
+            self._stand_in.rest()  # it joins: no thread does
+            return True
+        return self._stand_in.note_next(
+            BriefVoice(member.group_id, member.group_instance_id, tuple(self._held())),
+            member.identity,
+            self._coordinator.node,
+            next_s=next_s,
+            interval_s=self._beats.settled_s(self._partition_count()),
+            left_s=self._config.max_poll_interval_s - self._idle_s(),
+        )
+
+    def hear_of_stand_in(self, outcome: Outcome, sent_at: float) -> None:
+        """Take what became of a heartbeat of the thread; the next one of the loop says all.
+
+        So an assignment that the thread was answered is asked for again, whatever is made of this.
+        """
+        member, error = self._member, outcome.error
+        self._heard_count += 1
+        self._beats.note_failure()
+        if error is None:
+            self.beat_count += 1
+            answer = outcome.answer
+            target = None
+            if isinstance(answer, ConsumerGroupHeartbeatResponse):
+                target = target_in(answer)
+            if member.take_late_answer(outcome.identity, target):
+                self.last_contact_at = max(sent_at, self.last_contact_at or 0.0)
+                self._lease.renew(self.last_contact_at)
+        else:
+            self.failure_count += 1
+            loss = LOSS_BY_RECOVERY.get(recovery_for(error))
+            if loss is not None and member.drop(outcome.sent_as, loss, str(error)):
+                self._gate.hold(Hold.LOST)  # until the group task has dropped what is lost
+        member.notify()
 
     async def _beat(self) -> None:
+        await self._stand_in.wait_for_turn(
+            lambda: self._note_next(self._interval_s()), self._member.wait_for_change
+        )
+        if not self._member.is_heard:
+            return
         said = self._beats.next(self._wish(), self._held())
         self._sent_at = sent_at = self._loop.time()
+        heard_count = self._heard_count
         try:
             answer = await self._send(said.request)
             identity, target = self._beats.answered(said, answer, self._loop.time())
@@ -161,9 +225,13 @@ class Heartbeat:
         self._blocked_s = 0.0
         if said.sent_as.generation != identity.generation:
             self._beats.note_unsettled(self._loop.time())
+        if heard_count != self._heard_count:
+            # The thread's answers may be newer than this one, which has waited to be read.
+            self._beats.note_failure()
+            target = None
         if self._member.take_answer(said.sent_as, identity, target):
-            self.last_contact_at = sent_at
-            self._lease.renew(sent_at)
+            self.last_contact_at = max(sent_at, self.last_contact_at or 0.0)
+            self._lease.renew(self.last_contact_at)
 
     async def _send(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
         # Half the session: a silent coordinator has to be left while there is time to find out
@@ -214,6 +282,11 @@ class Heartbeat:
         """Say why the coordinator did not hear of the member in time, as far as that is known."""
         if not self._blocked_s:
             return ""
+        if self._stand_in.is_there:
+            return (
+                f"the event loop was blocked for {self._blocked_s:.1f} s, and the coordinator did "
+                "not hear the thread that stands in for it until max_poll_interval_ms either"
+            )
         return (
             f"the event loop was blocked for {self._blocked_s:.1f} s, and heartbeats are sent from "
             "it: after a session without one the group drops a member; move what takes so long "

@@ -303,6 +303,12 @@ class ConsumerMember:
             self.notify()
         return True
 
+    def take_late_answer(self, identity: Identity, target: Target | None) -> bool:
+        """Take what was heard in this member's name meanwhile, unless there is newer news."""
+        now = self.identity
+        is_newer = identity.member_id == now.member_id and identity.generation >= now.generation
+        return self.has_epoch and is_newer and self.take_answer(now, identity, target)
+
     def drop(self, sent_as: Identity, loss: Loss, because: str = "") -> bool:
         """Note that the group does not count the member in any more.
 

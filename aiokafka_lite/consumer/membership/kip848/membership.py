@@ -40,6 +40,7 @@ from aiokafka_lite.consumer.membership.kip848.regex import as_re2
 from aiokafka_lite.consumer.membership.kip848.target import Held, Reconciliation, difference
 from aiokafka_lite.consumer.membership.lease import Lease
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
+from aiokafka_lite.consumer.membership.stand_in import StandIn
 from aiokafka_lite.errors import (
     KafkaError,
     UnknownMemberIdError,
@@ -80,7 +81,7 @@ class ConsumerMembership:
         *,
         fall_back: Callable[[KafkaError], None] | None = None,
     ) -> None:
-        config, state, cluster, coordinator, commits, scope, rng, _, _ = around
+        config, state, cluster, coordinator, commits, scope, rng, _, _, open_cluster = around
         self._config = config
         self._state = state
         self._cluster = cluster
@@ -91,7 +92,18 @@ class ConsumerMembership:
         self._rng = rng
         self._loop = asyncio.get_running_loop()
         self._beats = Beats(config, member)
-        self._lease = Lease(config.group_session_s, state.gate, hands_out=lambda: member.has_epoch)
+        self._stand_in = StandIn(
+            member.group_id,
+            open_cluster,
+            scope=scope,
+            hear=lambda outcome, sent_at: self._heartbeat.hear_of_stand_in(outcome, sent_at),
+        )
+        self._lease = Lease(
+            config.group_session_s,
+            state.gate,
+            hands_out=lambda: member.has_epoch,
+            elsewhere=lambda: self._stand_in.heard(member.identity),
+        )
         self._task = GroupTask(around, member, is_settled=lambda: self.is_settled)
         self._heartbeat = Heartbeat(
             config,
@@ -107,6 +119,8 @@ class ConsumerMembership:
             on_error=self._task.surface,
             on_refused_regex=self._match_here,
             fall_back=fall_back,
+            idle_s=lambda: state.idle_s(self._loop.time()) if self._was_settled else 0.0,
+            stand_in=self._stand_in,
         )
         self._handover = Handover(around, member, why_lost=self._why_lost)
         self._beating: asyncio.Task[Never] | None = None
@@ -159,6 +173,7 @@ class ConsumerMembership:
             last_contact_at=heartbeat.last_contact_at,
             heartbeat_count=heartbeat.beat_count,
             heartbeat_failure_count=heartbeat.failure_count,
+            stood_in_count=self._stand_in.count,
             protocol="consumer",
             is_eager=False,
             session_s=self._config.group_session_s,
@@ -203,6 +218,7 @@ class ConsumerMembership:
         # Also where all tasks are cancelled at once: its alarm must not stay behind.
         lease = self._lease
         self._beating.add_done_callback(lambda _: lease.end())
+        self._stand_in.start()
 
     def halt(self) -> None:
         """Change nothing of what is assigned from here on; idempotent."""
@@ -214,6 +230,7 @@ class ConsumerMembership:
         self.halt()
         if self._beating is not None:
             self._scope.cancel(self._beating)
+        self._stand_in.abandon()
         self._lease.end()
 
     async def wait_assigned(self) -> None:
@@ -260,6 +277,7 @@ class ConsumerMembership:
             await self._handover.settle_departed(UNSUBSCRIBED, commit_by)
         if self._beating is not None:
             await self._scope.stop(self._beating)
+        await self._stand_in.end()
         self._lease.end()
         if may_be_known and (member.is_static or leaves is not False):
             goodbye = self._beats.leave(for_good=leaves is True)
@@ -485,6 +503,7 @@ class ConsumerMembership:
         log.info("group %s: leaving: %s", member.group_id, reason)
         may_be_known = self._may_be_known
         self._held.clear()
+        self._stand_in.rest()
         self._lease.end()
         goodbye = self._beats.leave()
         self._last_word = self._beats.leave(for_good=True) if member.is_static else None

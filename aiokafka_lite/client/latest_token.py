@@ -1,0 +1,46 @@
+"""Tokens for whoever cannot await the application's provider, which belongs to another loop."""
+
+from __future__ import annotations
+
+from aiokafka_lite._compat import override
+from aiokafka_lite.abc import AbstractTokenProvider
+from aiokafka_lite.errors import IllegalStateError
+
+
+class RememberedTokens(AbstractTokenProvider):
+    """Asks a provider, and remembers what it gave last."""
+
+    def __init__(self, provider: AbstractTokenProvider) -> None:
+        self._provider = provider
+        # Written by the provider's loop, and replaced, never changed: other threads may read it.
+        self.latest: tuple[str, dict[str, str]] | None = None
+
+    @override
+    async def token(self) -> str:
+        token = await self._provider.token()
+        self.latest = token, self._provider.extensions()
+        return token
+
+    @override
+    def extensions(self) -> dict[str, str]:
+        return self._provider.extensions()
+
+
+class LatestToken(AbstractTokenProvider):
+    """Gives what was remembered, from any thread."""
+
+    def __init__(self, remembered: RememberedTokens) -> None:
+        self._remembered = remembered
+
+    def _latest(self) -> tuple[str, dict[str, str]]:
+        if (latest := self._remembered.latest) is None:
+            raise IllegalStateError("no connection of the event loop has got a token yet")
+        return latest
+
+    @override
+    async def token(self) -> str:
+        return self._latest()[0]
+
+    @override
+    def extensions(self) -> dict[str, str]:
+        return self._latest()[1]

@@ -1,0 +1,300 @@
+"""When the thread that stands in for a blocked loop speaks, and as whom: without a thread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.latest_token import LatestToken, RememberedTokens
+from aiokafka_lite.client.view import Node
+from aiokafka_lite.consumer.membership.kip848.beats import BriefVoice
+from aiokafka_lite.consumer.membership.kip848.member import PartitionId
+from aiokafka_lite.consumer.membership.protocol import Identity
+from aiokafka_lite.consumer.membership.stand_in import (
+    LoopClosedError,
+    Outcome,
+    Pulse,
+    Send,
+    Speaker,
+)
+from aiokafka_lite.errors import (
+    FencedMemberEpochError,
+    IllegalStateError,
+    KafkaConnectionError,
+    KafkaError,
+    NotCoordinatorError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatResponse
+from aiokafka_lite.protocol.schema import Request, Response
+from tests.support.sasl_consumer import Tokens
+
+ME = Identity("me", 5)
+NODE = Node(1, "host", 9092)
+
+
+class Clock:
+    """Time that passes when somebody says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Cluster:
+    """Connects to nodes, and finds coordinators."""
+
+    def __init__(self) -> None:
+        self.view = self
+        self.nodes = {2: Node(2, "other", 9092)}
+        self.connected = list[Node]()
+
+    def connection(self, node: Node) -> Cluster:
+        self.connected.append(node)
+        return self
+
+    def coordinator(self, group_id: str) -> int:
+        return 2
+
+    def close(self) -> None:
+        pass
+
+
+class Voice:
+    """Is answered what the test says; otherwise the member stays who it is."""
+
+    def __init__(self) -> None:
+        self.sent_as = list[Identity]()
+        self.answers = list[KafkaError | Identity]()
+
+    def beat(self, send: Send, sent_as: Identity) -> tuple[Identity, Response]:
+        self.sent_as.append(sent_as)
+        answer = self.answers.pop(0) if self.answers else sent_as
+        if isinstance(answer, KafkaError):
+            raise answer
+        return answer, HeartbeatResponse()
+
+
+class Stage:
+    """A speaker, and a loop that is blocked until it is let go."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.voice = Voice()
+        self.cluster = Cluster()
+        self.posted = list[Callable[[], None]]()
+        self.outcomes = list[Outcome]()
+        self.is_blocked = True
+        self.speaker = Speaker(
+            "g",
+            lambda _: cast("BlockingCluster", self.cluster),
+            self.post,
+            self.outcomes.append,
+            self.clock,
+        )
+
+    def post(self, news: Callable[[], None]) -> None:
+        if self.is_blocked:
+            self.posted.append(news)
+        else:
+            news()
+
+    def let_go(self) -> None:
+        """Have the loop do what was posted."""
+        self.is_blocked = False
+        while self.posted:
+            self.posted.pop(0)()
+
+    def pulse(self, sent_as: Identity = ME, over_s: float = math.inf) -> Pulse:
+        """Who the member is; the loop is to be heard in a tenth of a second."""
+        now = self.clock.now
+        return Pulse(self.voice, sent_as, NODE, now + 0.1, 0.1, now + over_s)
+
+    def turns(self, duration_s: float) -> None:
+        """Let time pass, and the thread do what is due."""
+        end = self.clock.now + duration_s
+        while self.clock.now < end:
+            self.clock.now += max(0.001, min(self.speaker.turn(), end - self.clock.now))
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_it_is_silent_without_a_pulse_and_while_the_loop_runs(stage: Stage) -> None:
+    stage.turns(5)
+    stage.is_blocked = False
+    assert stage.speaker.claim(stage.pulse())
+    stage.turns(5)
+    assert stage.voice.sent_as == []
+    assert stage.cluster.connected == []
+
+
+def test_it_speaks_once_an_interval_while_the_loop_is_blocked(stage: Stage) -> None:
+    stage.speaker.claim(stage.pulse())
+    stage.turns(0.14)
+    assert stage.voice.sent_as == []
+    stage.turns(2.0)
+    assert 10 <= len(stage.voice.sent_as) <= 21
+    assert set(stage.voice.sent_as) == {ME}
+    assert set(stage.cluster.connected) == {NODE}
+    assert stage.speaker.heard.at > stage.clock.now - 0.3
+    stage.let_go()
+    assert len(stage.outcomes) == len(stage.voice.sent_as)
+
+
+def test_it_stops_when_the_application_has_been_away_for_too_long(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.speaker.claim(stage.pulse(over_s=1.0))
+    stage.turns(1.1)
+    count = len(stage.voice.sent_as)
+    assert count
+    stage.turns(5)
+    assert len(stage.voice.sent_as) == count
+    assert caplog.text.count("no more heartbeats") == 1
+
+
+def test_the_loop_speaks_again_only_when_it_has_taken_what_the_thread_heard(stage: Stage) -> None:
+    stage.speaker.claim(stage.pulse())
+    stage.turns(0.5)
+    assert not stage.speaker.claim(stage.pulse())
+    stage.let_go()
+    assert not stage.speaker.claim(stage.pulse())
+    for _ in stage.outcomes:
+        stage.speaker.note_taken()
+    assert stage.speaker.claim(stage.pulse())
+    assert stage.speaker.claim(None)
+
+
+def test_it_goes_on_as_whom_the_coordinator_says(stage: Stage) -> None:
+    newer, newest = ME._replace(generation=6), ME._replace(generation=7)
+    stage.voice.answers = [ME, newer, newest]
+    stage.speaker.claim(stage.pulse())
+    stage.turns(1.0)
+    assert stage.voice.sent_as[:4] == [ME, ME, newer, newest]
+    stage.let_go()
+    assert [(o.sent_as, o.identity) for o in stage.outcomes[:3]] == [
+        (ME, ME), (ME, newer), (newer, newest),
+    ]  # fmt: skip
+    for _ in stage.outcomes:
+        stage.speaker.note_taken()
+    stage.is_blocked = True
+    stage.speaker.claim(stage.pulse(newest))
+    stage.turns(0.5)
+    assert stage.voice.sent_as[-1] == newest
+
+
+def test_it_says_nothing_more_for_a_member_that_is_lost(stage: Stage) -> None:
+    stage.voice.answers = [UnknownMemberIdError("gone")]
+    stage.speaker.claim(stage.pulse())
+    stage.turns(5)
+    assert stage.voice.sent_as == [ME]
+    assert stage.speaker.heard.lost_as == ME
+    stage.let_go()
+    stage.speaker.note_taken()
+    stage.is_blocked = True
+    stage.speaker.claim(stage.pulse(Identity("new", 8)))
+    stage.turns(1)
+    assert stage.voice.sent_as[-1] == ("new", 8)
+
+
+def test_a_rebalance_is_a_contact_and_it_goes_on(stage: Stage) -> None:
+    stage.voice.answers = [RebalanceInProgressError("soon")] * 3
+    stage.speaker.claim(stage.pulse())
+    stage.turns(1)
+    assert len(stage.voice.sent_as) > 3
+    stage.let_go()
+    assert [type(outcome.error) for outcome in stage.outcomes[:3]] == [RebalanceInProgressError] * 3
+
+
+@pytest.mark.parametrize("error", [NotCoordinatorError("moved"), KafkaConnectionError("lost")])
+def test_it_looks_for_the_coordinator_at_once(stage: Stage, error: KafkaError) -> None:
+    stage.voice.answers = [error]
+    stage.speaker.claim(stage.pulse())
+    stage.turns(0.5)
+    assert [node.id for node in stage.cluster.connected[:3]] == [1, 2, 2]
+    stage.let_go()
+    assert all(outcome.error is None for outcome in stage.outcomes)
+
+
+def test_it_ends_with_a_loop_that_is_closed_or_when_it_is_told(stage: Stage) -> None:
+    def refuse(_: Callable[[], None]) -> None:
+        raise LoopClosedError
+
+    Speaker("g", lambda _: cast("BlockingCluster", stage.cluster), refuse, print).run()
+    stage.speaker.end()
+    stage.speaker.run()
+
+
+# --- What a member of KIP-848 says by a thread ---------------------------------------------------
+def brief(*answers: ConsumerGroupHeartbeatResponse) -> list[ConsumerGroupHeartbeatRequest]:
+    """Send a brief heartbeat, answered so; return what was sent."""
+    left, sent = list(answers), list[ConsumerGroupHeartbeatRequest]()
+
+    def send(request: Request[Response]) -> Response:
+        assert isinstance(request, ConsumerGroupHeartbeatRequest)
+        sent.append(
+            ConsumerGroupHeartbeatRequest(
+                member_epoch=request.member_epoch, topic_partitions=request.topic_partitions
+            )
+        )
+        return left.pop(0)
+
+    voice = BriefVoice("g", None, (PartitionId(b"t" * 16, 3),))
+    identity, _ = voice.beat(cast("Send", send), ME)
+    assert identity.generation >= ME.generation
+    return sent
+
+
+def test_a_heartbeat_of_the_thread_is_brief() -> None:
+    (request,) = brief(ConsumerGroupHeartbeatResponse(member_epoch=5))
+    assert request.topic_partitions is None
+    assert request.subscribed_topic_names is None
+    assert request.rebalance_timeout_ms == -1
+
+
+def test_where_the_loop_has_left_a_new_epoch_unread_it_is_repeated_with_what_is_owned() -> None:
+    fenced = ConsumerGroupHeartbeatResponse(error_code=FencedMemberEpochError.errno)
+    _, second = brief(fenced, ConsumerGroupHeartbeatResponse(member_epoch=6))
+    assert second.member_epoch == 5
+    assert second.topic_partitions is not None
+    assert [(each.topic_id, each.partitions) for each in second.topic_partitions] == [
+        (b"t" * 16, [3])
+    ]
+    with pytest.raises(FencedMemberEpochError):
+        brief(fenced, fenced)
+
+
+# --- Tokens ------------------------------------------------------------------------------------
+async def test_the_thread_gives_the_token_that_the_loop_had_last() -> None:
+    class Counting:
+        count = 0
+
+        async def token(self) -> str:
+            self.count += 1
+            return f"token {self.count}"
+
+        def extensions(self) -> dict[str, str]:
+            return {"n": str(self.count)}
+
+    remembered = RememberedTokens(cast("Tokens", Counting()))
+    latest = LatestToken(remembered)
+    with pytest.raises(IllegalStateError):
+        await latest.token()
+    for count in (1, 2):
+        assert await remembered.token() == f"token {count}"
+        assert await latest.token() == f"token {count}"
+        assert latest.extensions() == remembered.extensions() == {"n": str(count)}
