@@ -27,9 +27,9 @@ class Elsewhere(NamedTuple):
     """What was heard of the member elsewhere than on the loop."""
 
     # Loop time at which a heartbeat was sent that was answered.
-    asked_at: float = -math.inf
+    asked_at: float
     # Whether the group does not count the member in any more.
-    is_lost: bool = False
+    is_lost: bool
 
 
 class Lease:
@@ -39,7 +39,7 @@ class Lease:
         session_s: After so long without a word the coordinator gives them away.
         gate: Of the gets.
         hands_out: Whether the member hands out anything in its present state.
-        elsewhere: Returns what was heard elsewhere than on the loop.
+        elsewhere: Returns what was heard elsewhere than on the loop; None: nothing ever is.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Lease:
         gate: Gate,
         *,
         hands_out: Callable[[], bool],
-        elsewhere: Callable[[], Elsewhere] = Elsewhere,
+        elsewhere: Callable[[], Elsewhere] | None = None,
     ) -> None:
         self._session_s = session_s
         self._gate = gate
@@ -83,9 +83,12 @@ class Lease:
                 self._gate.release(Hold.CUT_OFF)
 
     def _is_over(self) -> bool:
-        asked_at, is_lost = self._elsewhere()
-        self._ends_at = max(self._ends_at, asked_at + self._session_s * LEASE_SHARE)
-        return is_lost or self._loop.time() >= self._ends_at
+        if self._elsewhere is not None:
+            asked_at, is_lost = self._elsewhere()
+            self._ends_at = max(self._ends_at, asked_at + self._session_s * LEASE_SHARE)
+            if is_lost:
+                return True
+        return self._loop.time() >= self._ends_at
 
     def _ended(self) -> None:
         self._alarm = None

@@ -169,12 +169,16 @@ class Speaker:
             the outcome of that: it may have to speak as somebody else.
         """
         with self._lock:
-            if pulse is not None and self._begun != self._taken:
-                return False
             was_silent, self._pulse = self._pulse is None, pulse
+            may_speak = pulse is None or not self.has_news
         if was_silent:
             self._wake.set()
-        return True
+        return may_speak
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there are heartbeats of whose outcome the loop has not heard yet."""
+        return self._begun != self._taken
 
     def note_taken(self) -> None:
         """Note that the loop has taken an outcome."""
@@ -216,7 +220,7 @@ class Speaker:
             self._post(_nothing)
             return IDLE_S
         late_s = pulse.interval_s * LATE_SHARE
-        if pulse.sent_as == self.heard.lost_as:
+        if self.has_news and pulse.sent_as == self.heard.lost_as:
             self._post(_nothing)
             return min(IDLE_S, late_s)
         due_at = max(pulse.due_at + late_s, self._not_before)
@@ -479,12 +483,21 @@ class StandIn:
         sent_at = self._as_loop_time(outcome.sent_at)
         self._scope.guard(lambda: self._hear(outcome, sent_at), name=NAME)()
 
-    def heard(self, identity: Identity) -> Elsewhere:
-        """Return what the thread has heard of a member, told to the loop or not yet."""
-        if self._speaker is None:
-            return Elsewhere()
-        heard = self._speaker.heard
-        return Elsewhere(self._as_loop_time(heard.at), heard.lost_as == identity != NOBODY)
+    def ear(self, identity: Callable[[], Identity]) -> Callable[[], Elsewhere] | None:
+        """Return what says what the thread has heard and the loop may not know yet.
+
+        Args:
+            identity: Returns as whom the loop speaks.
+        """
+        if (speaker := self._speaker) is None:
+            return None
+
+        def heard() -> Elsewhere:
+            at, lost_as = speaker.heard
+            is_lost = speaker.has_news and lost_as == identity() != NOBODY
+            return Elsewhere(self._as_loop_time(at), is_lost)
+
+        return heard
 
     def _as_loop_time(self, at: float) -> float:
         return self._loop.time() - (time.monotonic() - at)

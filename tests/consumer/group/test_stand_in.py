@@ -211,6 +211,32 @@ def test_it_says_nothing_more_for_a_member_that_is_lost(stage: Stage) -> None:
     assert stage.voice.sent_as[-1] == ("new", 8)
 
 
+def test_a_loss_is_over_once_the_loop_has_taken_it_even_under_the_same_identity(
+    stage: Stage,
+) -> None:
+    stage.voice.answers = [UnknownMemberIdError("gone")]
+    stage.speaker.claim(stage.pulse())
+    stage.turns(1)
+    assert stage.speaker.has_news
+    stage.let_go()
+    stage.speaker.note_taken()
+    assert not stage.speaker.has_news
+    stage.is_blocked = True
+    # A static member may come back in the same epoch.
+    stage.speaker.claim(stage.pulse(ME))
+    stage.turns(1)
+    assert len(stage.voice.sent_as) > 2
+
+
+def test_a_pulse_counts_also_while_the_loop_may_not_speak(stage: Stage) -> None:
+    stage.speaker.claim(stage.pulse())
+    stage.turns(0.5)
+    newer = ME._replace(generation=6)
+    assert not stage.speaker.claim(stage.pulse(newer))
+    stage.turns(0.5)
+    assert stage.voice.sent_as[-1] == newer
+
+
 def test_a_rebalance_is_a_contact_and_it_goes_on(stage: Stage) -> None:
     stage.voice.answers = [RebalanceInProgressError("soon")] * 3
     stage.speaker.claim(stage.pulse())

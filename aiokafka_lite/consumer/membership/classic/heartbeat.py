@@ -101,7 +101,7 @@ class Heartbeat:
             config.session_timeout_s,
             state.gate,
             hands_out=lambda: member.hands_out,
-            elsewhere=lambda: self.stand_in.heard(member.identity),
+            elsewhere=self.stand_in.ear(lambda: member.identity),
         )
         # Loop times. The coordinator heard of this member last, and will hear next.
         self._last_contact = 0.0
@@ -173,8 +173,10 @@ class Heartbeat:
         else:
             self.failure_count += 1
         if interruption is not None and interruption.is_loss:
-            if member.hands_out and outcome.sent_as == member.identity:
-                self._state.gate.hold(Hold.LOST)
+            if outcome.sent_as == member.identity:
+                self.stand_in.rest()
+                if member.hands_out:
+                    self._state.gate.hold(Hold.LOST)
             member.interrupt(outcome.sent_as, interruption)
         elif error is None or interruption is not None:
             self.note_contact(sent_at)

@@ -102,7 +102,7 @@ class ConsumerMembership:
             config.group_session_s,
             state.gate,
             hands_out=lambda: member.has_epoch,
-            elsewhere=lambda: self._stand_in.heard(member.identity),
+            elsewhere=self._stand_in.ear(lambda: member.identity),
         )
         self._task = GroupTask(around, member, is_settled=lambda: self.is_settled)
         self._heartbeat = Heartbeat(
