@@ -26,7 +26,8 @@ from aiokafka_lite.client.config import (
     check_unused_tls,
     parse_bootstrap_servers,
 )
-from aiokafka_lite.consumer.assignors import RoundRobinPartitionAssignor
+from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
+from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -47,7 +48,14 @@ DEFAULT_CLIENT_ID: Final = f"aiokafka-lite-{__version__}"
 DEFAULT_MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
 
 GROUP_PROTOCOLS: Final = ("auto", "classic", "consumer")
-DEFAULT_GROUP_PROTOCOL: Final = "classic"
+DEFAULT_GROUP_PROTOCOL: Final = "auto"
+# Java's two; and aiokafka's, so that a group that runs on aiokafka can be joined. With an eager one
+# among them a member is eager, as Java's are.
+DEFAULT_ASSIGNORS: Final = (
+    CooperativeStickyPartitionAssignor,
+    RangePartitionAssignor,
+    RoundRobinPartitionAssignor,
+)
 # The session of members of the consumer protocol, as brokers have it by default
 # (group.consumer.session.timeout.ms).
 CONSUMER_SESSION_S: Final = 45.0
@@ -123,9 +131,9 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
         auto_commit_interval_ms: int = 5_000,
         check_crcs: bool = True,
         metadata_max_age_ms: int = 300_000,
-        partition_assignment_strategy: Sequence[type[AbstractPartitionAssignor]] = (
-            RoundRobinPartitionAssignor,
-        ),
+        partition_assignment_strategy: Sequence[
+            type[AbstractPartitionAssignor]
+        ] = DEFAULT_ASSIGNORS,
         max_poll_interval_ms: int = 300_000,
         rebalance_timeout_ms: int | None = None,
         session_timeout_ms: int = 10_000,
@@ -188,7 +196,7 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
             check_crcs: Compare each batch with its checksum.
             metadata_max_age_ms: How old what is known of topics and leaders may get.
             partition_assignment_strategy: Assignor classes: the first that all members have is
-                used.
+                used. By default cooperative-sticky, range and round robin.
             max_poll_interval_ms: How long the application may ask for no records before the
                 consumer leaves the group.
             rebalance_timeout_ms: How long members have to join again; None: `session_timeout_ms`.
