@@ -13,12 +13,16 @@ __all__ = ["AbstractTokenProvider", "ConsumerRebalanceListener"]
 class ConsumerRebalanceListener(abc.ABC):
     """Told when partitions are taken away and given; all methods may be plain or async.
 
-    With the classic protocol each gets the whole assignment, and the first call of all is
-    ``on_partitions_revoked(set())``. Nothing is handed out while a callback runs: it may call
-    ``commit``, ``committed``, ``position``, ``seek`` and ``stop``. A get without a timeout is an
-    IllegalStateError, one with a timeout returns nothing, and neither counts as the next get, for
-    auto-commit or for ``max_poll_interval_ms``. What a callback raises is logged and an event,
-    ``poll()`` raises it once, and the rebalance goes on in any case.
+    By KIP-848, which is the default where brokers offer it, and with cooperative assignors each
+    hears of what moves: what is new, and what goes. In an eager group each gets the whole
+    assignment, and the first call of all is ``on_partitions_revoked(set())``. ``docs/groups.md``
+    compares them.
+
+    Nothing of the partitions in question is handed out while a callback runs; in an eager group
+    those are all. It may call ``commit``, ``committed``, ``position``, ``seek`` and ``stop``. A get
+    without a timeout is an IllegalStateError, one with a timeout returns nothing, and neither
+    counts as the next get, for auto-commit or for ``max_poll_interval_ms``. What a callback raises
+    is logged and an event, ``poll()`` raises it once, and the rebalance goes on in any case.
 
     The rebalance timeout (``rebalance_timeout_ms``, or else ``session_timeout_ms``) bounds a
     callback; then it is cancelled, and the rebalance goes on. That is what happens to one that
@@ -34,7 +38,7 @@ class ConsumerRebalanceListener(abc.ABC):
         """Drop work on partitions that are gone already: others may own them, no commit is taken.
 
         Called in place of `on_partitions_revoked` when the group threw this consumer out: after
-        a silence longer than the session timeout (a blocked event loop, say), or when another
+        a silence longer than the session (a blocked event loop, say), or when another
         took its ``group_instance_id``. By default it does what `on_partitions_revoked` does, as
         in Java's ConsumerRebalanceListener; aiokafka has no such method.
         """

@@ -177,8 +177,9 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
             group_instance_id: A name that makes this a static member (KIP-345): a restart within
                 the session timeout starts no rebalance.
             group_protocol: "consumer" (KIP-848: the broker shares out, and only partitions that
-                move stop), "classic", or "auto": the first where the broker offers it and
-                `partition_assignment_strategy` is not given, otherwise the second.
+                move stop), "classic", or "auto", the default: the first where the broker offers it
+                for this group and `partition_assignment_strategy` is not given, otherwise the
+                second.
             group_remote_assignor: By which the broker shares out: "uniform", "range" or another
                 that it has; None: the broker's default. For the consumer protocol.
             key_deserializer: Makes a record's key of its bytes; plain or async.
@@ -195,8 +196,9 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
             auto_commit_interval_ms: How often.
             check_crcs: Compare each batch with its checksum.
             metadata_max_age_ms: How old what is known of topics and leaders may get.
-            partition_assignment_strategy: Assignor classes: the first that all members have is
-                used. By default cooperative-sticky, range and round robin.
+            partition_assignment_strategy: Assignor classes, for the classic protocol, which they
+                choose: the first that all members have is used. By default cooperative-sticky,
+                range and round robin.
             max_poll_interval_ms: How long the application may ask for no records before the
                 consumer leaves the group.
             rebalance_timeout_ms: How long members have to join again; None: `session_timeout_ms`.
@@ -233,7 +235,8 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
                 a function that decides; see `aiokafka_lite.bad_records`.
             rebalance_hold_ms: How long partitions that a rebalance takes away wait for the
                 application to finish what it was handed of them; 0: they go at once, and the next
-                owner reads that again. None: most of the rebalance timeout.
+                owner reads that again. None: four fifths of the rebalance timeout less
+                `heartbeat_interval_ms`, whatever the protocol.
             heartbeat_thread: While the event loop is blocked a thread sends the heartbeats, until
                 the application has asked for no records for max_poll_interval_ms. For code that
                 blocks the loop for longer than a session and cannot be moved into a thread now. It
@@ -351,7 +354,10 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
 
     @property
     def group_session_s(self) -> float:
-        """After how long without an answer a member of that hands out nothing."""
+        """After how long without an answer a member of that hands out nothing.
+
+        It is a guess: the session is the broker's, and no answer tells of it.
+        """
         return (
             self.session_timeout_s if self._is_given("session_timeout_ms") else CONSUMER_SESSION_S
         )
@@ -509,8 +515,9 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
     def rebalance_hold_s(self) -> float:
         """How long partitions to be given back wait for the application, at most.
 
-        By default as long as the rebalance does, less the time until it is noticed, by a heartbeat,
-        and less what is needed afterwards.
+        By default as long as the rebalance does, less the time until it is noticed, by a heartbeat
+        of the classic protocol, and less what is needed afterwards. By the consumer protocol the
+        broker counts from the answer that tells of it: what is subtracted is to spare.
         """
         if self.rebalance_hold_ms is not None:
             return self.rebalance_hold_ms / 1000

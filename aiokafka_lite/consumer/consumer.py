@@ -185,6 +185,12 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             TopicAuthorizationFailedError: A topic may not be read.
             InvalidTopicError: A topic's name is not allowed.
             GroupAuthorizationFailedError: The group may not be joined.
+            UnsupportedVersionError, GroupIdNotFound: group_protocol is "consumer", and the broker
+                does not offer it, or not for this group.
+            InconsistentGroupProtocolError: No assignor is one that all members of a classic group
+                have.
+            UnreleasedInstanceIdError: By the consumer protocol, group_instance_id has been
+                another's for longer than a session.
             ConsumerStoppedError: It was stopped meanwhile.
             ValueError: isolation_level is unknown.
             AssertionError: It was started before, or on another loop (WrongLoopError).

@@ -47,7 +47,7 @@ HELP: Final[Mapping[str, str]] = {
     "lag": "Offsets from the positions to the ends of the logs, over all assigned partitions.",
     "last_fetch_age_seconds": "Time since a broker last answered a fetch, with or without records.",
     "last_heartbeat_age_seconds": "Time since the group's coordinator last answered; longer than "
-    "session_timeout_ms: the partitions may be others'.",
+    "a session: the partitions may be others'.",
     "loop_blocked_total": "How often the event loop was held for more than 0.1 s.",
     "loop_lag_max_seconds": "How late the event loop has been at most.",
     "loop_lag_seconds": "How late the event loop is: heartbeats and fetches wait so long.",
