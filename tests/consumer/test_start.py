@@ -13,9 +13,7 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import UnsupportedVersionError
-from aiokafka_lite.protocol import registry
-from aiokafka_lite.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from tests.support.protocols import classic_only
 
 REPEATED: Final = ("Heartbeat", "ConsumerGroupHeartbeat", "OffsetCommit")
 
@@ -99,16 +97,6 @@ async def test_start_in_a_group_asks_nothing_twice(broker: Broker) -> None:
     assert set(fetch) == {"Fetch"}
     # To join, and to say what was taken.
     assert len(broker.requests.of("ConsumerGroupHeartbeat")) <= 3
-
-
-def classic_only(context: object, request: object) -> ApiVersionsResponse:
-    """Offer what brokers before Kafka 4 offer of groups."""
-    offered = [
-        ApiVersion(api_key=key, min_version=kind.min_version, max_version=kind.max_version)
-        for key, kind in registry.REQUESTS.items()
-        if kind is not ConsumerGroupHeartbeatRequest
-    ]
-    return ApiVersionsResponse(api_keys=offered)
 
 
 @pytest.mark.parametrize(("why", "in_vain"), [("not offered", 0), ("switched off", 1)])

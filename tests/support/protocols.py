@@ -10,6 +10,8 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.protocol import registry
+from aiokafka_lite.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest
 from aiokafka_lite.protocol.schema import Message
@@ -36,3 +38,13 @@ def goodbyes(broker: Broker | BrokerThread) -> list[Message]:
         if isinstance(request, LeaveGroupRequest)
         or (isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch < 0)
     ]
+
+
+def classic_only(context: object, request: object) -> ApiVersionsResponse:
+    """Offer what brokers before Kafka 4 offer of groups."""
+    offered = [
+        ApiVersion(api_key=key, min_version=kind.min_version, max_version=kind.max_version)
+        for key, kind in registry.REQUESTS.items()
+        if kind is not ConsumerGroupHeartbeatRequest
+    ]
+    return ApiVersionsResponse(api_keys=offered)

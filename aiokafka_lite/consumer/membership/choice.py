@@ -28,6 +28,7 @@ from aiokafka_lite.consumer.membership.protocol import (
     Membership,
     Offsets,
 )
+from aiokafka_lite.consumer.membership.recovery import KEPT_CLASSIC
 from aiokafka_lite.errors import (
     CommitFailedError,
     ConsumerStoppedError,
@@ -111,6 +112,7 @@ class EitherMembership:
         first: Makes the membership to begin with; it is given what it calls when the protocol is
             not offered.
         second: Makes the one that takes over.
+        group_id: The group.
         scope: Whose task starts that.
         state: Its observers are told when it does.
     """
@@ -120,20 +122,25 @@ class EitherMembership:
         first: Callable[[FallBack], FirstMembership],
         second: Callable[[], Membership],
         *,
+        group_id: str,
         scope: TaskScope,
         state: SubscriptionState,
     ) -> None:
         self._first = first(self._fall_back)
         self._second = second
+        self._group_id = group_id
         self._scope = scope
         self._state = state
         self.now: Membership = self._first
+        self._kept_classic_by = ""
         self._starting: asyncio.Task[None] | None = None
 
     def _fall_back(self, error: KafkaError) -> None:
         """Let the classic protocol take over; called by a task of the first, which ends by it."""
         reason = str(error)
-        log.info("the group is joined by the classic protocol: %s", reason)
+        if isinstance(error, KEPT_CLASSIC):
+            self._kept_classic_by = reason
+        log.info("group %s is joined by the classic protocol: %s", self._group_id, reason)
         self._state.events.publish(GroupProtocolChanged("classic", reason))
         self.now = self._second()
         self._first.stop_trying()
@@ -153,7 +160,8 @@ class EitherMembership:
 
     @property
     def status(self) -> GroupStatus | None:
-        return self.now.status
+        status = self.now.status
+        return status and status._replace(kept_classic_by=self._kept_classic_by)
 
     @property
     def is_settled(self) -> bool:
@@ -232,6 +240,7 @@ def member_of(
         return EitherMembership(
             lambda fall_back: make_first(around, fall_back),
             lambda: make_second(around),
+            group_id=group_id,
             scope=around.scope,
             state=around.state,
         )

@@ -74,6 +74,9 @@ class GroupStatus(NamedTuple):
     session_s: float | None = None
     # What keeps it from joining or from taking its partitions, in a sentence; "": nothing.
     trouble: str = ""
+    # What the broker said to a member that wanted the consumer protocol, where the group has to
+    # stay a classic one; "": it said no such thing.
+    kept_classic_by: str = ""
     # Assigned, and not handed out before the listener has returned.
     withheld: frozenset[TopicPartition] = frozenset()
     # What partitions that are given back wait for; None: none waits.

@@ -45,6 +45,8 @@ RECOVERIES: Final[Mapping[type[KafkaError], Recovery]] = MappingProxyType(
         errors.FencedInstanceIdError: Recovery.FENCED,
     }
 )
+# What keeps a member that asks for the consumer protocol out of a group that stays a classic one.
+KEPT_CLASSIC: Final = (errors.GroupIdNotFound, errors.InconsistentGroupProtocolError)
 
 
 def taken_over(group_id: str, group_instance_id: str | None) -> FencedInstanceIdError:

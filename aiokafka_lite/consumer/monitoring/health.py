@@ -233,8 +233,8 @@ def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[st
         session_s = status.session_s or engine.config.session_timeout_s
         if silence_s > session_s:
             yield (
-                f"no heartbeat was answered for {seconds(silence_s)}, longer than "
-                f"session_timeout_ms: {group} may have given the partitions to others"
+                f"no heartbeat was answered for {seconds(silence_s)}, longer than a session of "
+                f"{session_s:g} s: {group} may have given the partitions to others"
             )
 
 
@@ -274,12 +274,17 @@ def _may_be_in_trouble(engine: Engine, running: Running, partition: Cursor) -> b
 def _remarks(engine: Engine, running: Running) -> Iterator[str]:
     """Say what is as it should be and yet may surprise."""
     state = engine.state
+    status, view = running.membership.status, running.cluster.view
+    if status is not None and status.kept_classic_by:
+        yield (
+            f"group {status.group_id} is joined by the classic protocol, as it has members of that "
+            f"and may not change: {status.kept_classic_by}"
+        )
     if engine.life.stage is Stage.STARTING or state.assignment:
         paused = sum(partition.is_paused for partition in state.assignment.values())
         if paused:
             yield f"{paused} of {len(state.assignment)} partitions are paused"
         return
-    status, view = running.membership.status, running.cluster.view
     if state.mode is SubscriptionMode.NONE:
         yield "nothing is subscribed or assigned: call subscribe() or assign()"
     elif not any(view.partitions_for_topic(topic) for topic in state.subscription or ()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from contextlib import AsyncExitStack
 from itertools import pairwise
 
 import aiokafka
@@ -13,8 +12,7 @@ from aiokafka.coordinator.assignors.roundrobin import (
 )
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.errors import CommitFailedError, UnsupportedVersionError
+from aiokafka_lite.errors import CommitFailedError
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.listeners import Calls
@@ -70,49 +68,6 @@ async def test_a_group_can_be_shared_with_aiokafka(kafka: KafkaHandle, who_is_fi
         await they.stop()
     await until(lambda: we.partitions == everything, we)
     await we.close()
-
-
-@pytest.mark.parametrize("policy", ["bidirectional", "disabled"])
-@pytest.mark.parametrize("who_is_first", ["we", "they"])
-async def test_the_defaults_of_both_packages_share_a_group(policy: str, who_is_first: str) -> None:
-    async with Broker(group_consumer_migration_policy=policy) as broker:
-        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
-        if policy == "disabled" and who_is_first == "we":
-            # A broker that has the consumer protocol, and no way from it for a running group.
-            broker.on("ConsumerGroupHeartbeat").fail(UnsupportedVersionError, times=None)
-        await share_a_group(kafka, who_is_first)
-
-
-@pytest.mark.real_kafka
-@pytest.mark.parametrize("who_is_first", ["we", "they"])
-async def test_the_defaults_of_both_packages_share_a_group_of_kafkas(
-    real_kafka: str, who_is_first: str
-) -> None:
-    await share_a_group(KafkaHandle("real", real_kafka), who_is_first)
-
-
-async def share_a_group(kafka: KafkaHandle, who_is_first: str) -> None:
-    """Have a member of each package, with nothing set, share four partitions, and hand over."""
-    topic = await kafka.create_topic(partitions=4)
-    everything = tps(topic, 0, 1, 2, 3)
-    arguments = {"bootstrap_servers": kafka.bootstrap_servers, "group_id": unique("g")}
-    async with AsyncExitStack() as stack:
-        we = AIOKafkaConsumer(topic, **arguments)  # type: ignore[arg-type]
-        they = aiokafka.AIOKafkaConsumer(topic, **arguments)
-        for consumer in (we, they) if who_is_first == "we" else (they, we):
-            await consumer.start()
-            stack.push_async_callback(consumer.stop)
-
-        def their() -> set[TopicPartition]:
-            return {TopicPartition(*tp) for tp in they.assignment()}
-
-        await until(lambda: len(their()) == 2 and their() | we.assignment() == everything)
-        if who_is_first == "we":
-            await they.stop()
-            await until(lambda: we.assignment() == everything)
-        else:
-            await we.stop()
-            await until(lambda: their() == everything)
 
 
 class Watched(Worker):

@@ -28,12 +28,10 @@ from aiokafka_lite.consumer.membership.kip848.member import (
 )
 from aiokafka_lite.consumer.membership.kip848.target import Held
 from aiokafka_lite.consumer.membership.lease import Lease
-from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
+from aiokafka_lite.consumer.membership.recovery import KEPT_CLASSIC, Recovery, recovery_for
 from aiokafka_lite.consumer.membership.stand_in import Outcome, StandIn
 from aiokafka_lite.errors import (
-    GroupIdNotFound,
     IncompatibleBrokerVersion,
-    InconsistentGroupProtocolError,
     InvalidRegularExpressionError,
     KafkaError,
     UnknownMemberIdError,
@@ -51,13 +49,8 @@ log = logging.getLogger(__name__)
 UNRELEASED_BACKOFF_MAX_S: Final = 5.0
 # Between two attempts at what only the application, or an operator, can mend.
 SURFACED_PAUSE_S: Final = 1.0
-# This protocol is not to be had here; or not for this group, which stays a classic one.
-NOT_OFFERED: Final = (
-    UnsupportedVersionError,
-    IncompatibleBrokerVersion,
-    GroupIdNotFound,
-    InconsistentGroupProtocolError,
-)
+# This protocol is not to be had here, or not for this group.
+NOT_OFFERED: Final = (UnsupportedVersionError, IncompatibleBrokerVersion, *KEPT_CLASSIC)
 
 
 class Heartbeat:
@@ -123,6 +116,8 @@ class Heartbeat:
         # What keeps the member from joining or staying, in a sentence; "": nothing.
         self.trouble = ""
         self.trouble_since = 0.0
+        # The latest request to be let in was refused: the coordinator knows of no such member.
+        self.is_refused = False
         # How long the event loop was blocked since the last answer, if that was long.
         self._blocked_s = 0.0
 
@@ -209,6 +204,7 @@ class Heartbeat:
         if not self._member.is_heard:
             return
         said = self._beats.next(self._wish(), self._held())
+        self.is_refused = False
         self._sent_at = sent_at = self._loop.time()
         heard_count = self._heard_count
         try:
@@ -259,8 +255,9 @@ class Heartbeat:
         if is_joining and isinstance(error, NOT_OFFERED):
             if self._fall_back is not None:
                 self._fall_back(error)
-                return
-            recovery = Recovery.SURFACE
+            else:
+                self._note_refusal(error)
+            return
         if (loss := LOSS_BY_RECOVERY.get(recovery)) is not None and (
             not is_joining or recovery is Recovery.FENCED or isinstance(error, UnknownMemberIdError)
         ):
@@ -271,6 +268,27 @@ class Heartbeat:
             self._pause(SURFACED_PAUSE_S)
             self._on_error(error)
         self._tell(error)
+
+    def _note_refusal(self, error: KafkaError) -> None:
+        """Say what is refused and what to do about it; ask again later, as brokers may change."""
+        self.is_refused = True
+        group_id = self._member.group_id
+        reason = (
+            f"group {group_id} has members of the classic protocol, and may not change"
+            if isinstance(error, KEPT_CLASSIC)
+            else "the broker does not offer it"
+        )
+        detail = error.args[0] if error.args else error
+        text = (
+            f"group {group_id} cannot be joined by the consumer protocol (KIP-848), as {reason}: "
+            f'{detail}. Use group_protocol="auto", which joins by the classic protocol then'
+        )
+        refusal = type(error)(text)
+        self._note_trouble(str(refusal))
+        self._pause(SURFACED_PAUSE_S)
+        self._on_error(refusal)
+        if (ending := self._log_limit.let_in("refused", self._loop.time())) is not None:
+            log.warning("%s%s", refusal, ending)
 
     def _is_refused_regex(self, said: Said, error: KafkaError) -> bool:
         """Whether it is the expression that is not taken, or that cannot be said."""

@@ -296,8 +296,12 @@ class ConsumerMembership:
     @property
     def _may_be_known(self) -> bool:
         """Whether the coordinator may count it in; an answer to a join may be on its way."""
-        is_joining = self._member.state is MemberState.JOINING
-        return self._member.has_epoch or (is_joining and self._coordinator.node_id is not None)
+        has_asked = (
+            self._member.state is MemberState.JOINING
+            and self._coordinator.node_id is not None
+            and not self._heartbeat.is_refused
+        )
+        return self._member.has_epoch or has_asked
 
     async def _say_goodbye(self, request: ConsumerGroupHeartbeatRequest, deadline: float) -> None:
         """Say that the member goes, to whoever is the coordinator; saying it twice does no harm."""
