@@ -38,6 +38,7 @@ from aiokafka_lite.structs import TopicPartition
 from tests.model.ledger import Committed, Entry, Fault, Ledger
 from tests.model.world import World
 from tests.support.cluster import PRODUCE_BY_NAME, KafkaHandle, unique
+from tests.support.waiting import until
 from tests.support.wire import RawClient
 
 # Milliseconds; clocks of a machine's processes agree, but for rounding.
@@ -357,73 +358,33 @@ async def embedded(
 
 
 # --- Real -----------------------------------------------------------------------------------
-class RealCluster(ModelCluster):
-    """A real Kafka of one node, with topics and groups of names that nobody else has."""
+class RealCommits(ModelCluster):
+    """A real Kafka, as far as its log of commits is read."""
 
     least_session_s, most_session_s = 6.0, 9.0
     settle_s = 0.5
 
-    def __init__(
-        self, world: World, ledger: Ledger, rng: random.Random, address: str, client: RawClient
-    ) -> None:
+    def __init__(self, world: World, ledger: Ledger, rng: random.Random) -> None:
         super().__init__(world, ledger, rng)
-        self._handle = KafkaHandle("real", address)
-        self._client = client
         self._begins: dict[TopicPartition, int] = {}
 
-    @property
-    def bootstrap_servers(self) -> str:
-        return self._handle.bootstrap_servers
-
-    async def create_topic(self, name: str, partitions: int) -> str:
-        name = await self._handle.create_topic(unique(name), partitions)
-        self._know(name, partitions)
-        return name
-
-    async def add_partition(self, topic: str) -> None:
-        count = self.partitions[topic] + 1
-        await self._handle.add_partitions(topic, count)
-        self._know(topic, count)
-
-    async def produce(self, counts: dict[TopicPartition, int], size: int) -> None:
-        topics: dict[str, TopicProduceData] = {}
-        now_ms = int(self.world.now() * 1000)  # older ones would be beyond their retention
-        for tp, count in counts.items():
-            first = self.sent[tp]
-            rows = [(now_ms, None, value_of(first + n, size), ()) for n in range(count)]
-            self.sent[tp] = first + count
-            data = PartitionProduceData(
-                index=tp.partition, records=memoryview(records.build_batch(rows))
-            )
-            topic = topics.setdefault(tp.topic, TopicProduceData(name=tp.topic, partition_data=[]))
-            topic.partition_data.append(data)
-        request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=list(topics.values()))
-        answer = await self._client.request(request, PRODUCE_BY_NAME)
-        for topic_answer in answer.responses:
-            for result in topic_answer.partition_responses:
-                if result.error_code:
-                    raise for_code(result.error_code)(topic_answer.name)
-                tp = TopicPartition(topic_answer.name, result.index)
-                self.acknowledged[tp] = self.sent[tp]
+    @abstractmethod
+    async def until_coordinated(self, group: str) -> None:
+        """Wait for the group's coordinator: for its first, a fresh Kafka makes the log."""
 
     async def watch_commits(self, groups: Collection[str]) -> None:
         """Note where the log of commits ends now."""
         for group in groups:
-            await self._until_coordinated(group)
+            await self.until_coordinated(group)
         async with self._reader() as reader:
-            known = reader.partitions_for_topic(GROUP_METADATA_TOPIC)
-            assert known, f"{GROUP_METADATA_TOPIC} is not there"
+            # A node that was made right now may not have heard of it.
+            await until(lambda: bool(reader.partitions_for_topic(GROUP_METADATA_TOPIC)))
+            known = reader.partitions_for_topic(GROUP_METADATA_TOPIC) or set()
             tps = {
                 TopicPartition(GROUP_METADATA_TOPIC, partition_for(group, len(known)))
                 for group in groups
             }
             self._begins = await reader.end_offsets(tps)
-
-    async def _until_coordinated(self, group: str) -> None:
-        """Wait for the group's coordinator: for its first, a fresh Kafka makes the log."""
-        request = FindCoordinatorRequest(coordinator_keys=[group])
-        while (await self._client.request(request)).coordinators[0].error_code:  # noqa: ASYNC110 -- another process
-            await asyncio.sleep(0.1)
 
     @asynccontextmanager
     async def _reader(self) -> AsyncIterator[AIOKafkaConsumer]:
@@ -476,6 +437,57 @@ class RealCluster(ModelCluster):
 
     def committed(self, group: str, tp: TopicPartition) -> int | None:
         return None
+
+
+class RealCluster(RealCommits):
+    """A real Kafka of one node, with topics and groups of names that nobody else has."""
+
+    def __init__(
+        self, world: World, ledger: Ledger, rng: random.Random, address: str, client: RawClient
+    ) -> None:
+        super().__init__(world, ledger, rng)
+        self._handle = KafkaHandle("real", address)
+        self._client = client
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._handle.bootstrap_servers
+
+    async def create_topic(self, name: str, partitions: int) -> str:
+        name = await self._handle.create_topic(unique(name), partitions)
+        self._know(name, partitions)
+        return name
+
+    async def add_partition(self, topic: str) -> None:
+        count = self.partitions[topic] + 1
+        await self._handle.add_partitions(topic, count)
+        self._know(topic, count)
+
+    async def produce(self, counts: dict[TopicPartition, int], size: int) -> None:
+        topics: dict[str, TopicProduceData] = {}
+        now_ms = int(self.world.now() * 1000)  # older ones would be beyond their retention
+        for tp, count in counts.items():
+            first = self.sent[tp]
+            rows = [(now_ms, None, value_of(first + n, size), ()) for n in range(count)]
+            self.sent[tp] = first + count
+            data = PartitionProduceData(
+                index=tp.partition, records=memoryview(records.build_batch(rows))
+            )
+            topic = topics.setdefault(tp.topic, TopicProduceData(name=tp.topic, partition_data=[]))
+            topic.partition_data.append(data)
+        request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=list(topics.values()))
+        answer = await self._client.request(request, PRODUCE_BY_NAME)
+        for topic_answer in answer.responses:
+            for result in topic_answer.partition_responses:
+                if result.error_code:
+                    raise for_code(result.error_code)(topic_answer.name)
+                tp = TopicPartition(topic_answer.name, result.index)
+                self.acknowledged[tp] = self.sent[tp]
+
+    async def until_coordinated(self, group: str) -> None:
+        request = FindCoordinatorRequest(coordinator_keys=[group])
+        while (await self._client.request(request)).coordinators[0].error_code:  # noqa: ASYNC110 -- another process
+            await asyncio.sleep(0.1)
 
     async def begin_fault(self) -> float:
         """Leave a Kafka that others use as it is."""

@@ -193,6 +193,7 @@ class Committed(Entry):
     """A record of `__consumer_offsets`; `who` is "" where that cannot be told.
 
     `is_late`: a slow broker wrote it after what its member sent later, over another connection.
+    Of a real one the verdict finds that out.
     """
 
     tp: TopicPartition
@@ -249,6 +250,20 @@ class Note(Entry):
     """Anything else that helps to understand."""
 
     words: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Raised(Note):
+    """An error reached the application; `error` is the name of its class."""
+
+    error: str
+
+
+@dataclass(slots=True, kw_only=True)
+class CutOff(Note):
+    """From now on a member does not reach its coordinator (`is_over`: it does again)."""
+
+    is_over: bool = False
 
 
 @dataclass(slots=True)

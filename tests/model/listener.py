@@ -11,7 +11,7 @@ from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.errors import IllegalStateError, KafkaError
 from aiokafka_lite.structs import TopicPartition
 from tests.model import actions
-from tests.model.ledger import Callback, Note
+from tests.model.ledger import Callback
 from tests.model.member import GRACE_S, STOP_S, Boom, Member
 
 
@@ -75,7 +75,7 @@ class _Listener(ConsumerRebalanceListener):
                 try:
                     await action(member)
                 except (KafkaError, IllegalStateError) as error:
-                    member.write(Note(words=f"in on_partitions_{name}: {error!r}"))
+                    member.raised(f"in on_partitions_{name}", error)
             else:
                 await asyncio.sleep(rng.choice((0.0, 0.02)))
 

@@ -37,6 +37,7 @@ from tests.model.ledger import (
     Joined,
     Ledger,
     Note,
+    Raised,
     Revoked,
     Stopped,
     Stopping,
@@ -175,6 +176,10 @@ class Member:
         ledger = self.around.ledger
         violation = Violation(rule, words, self.around.group, tp, self.name, ledger.next_order())
         ledger.violate(violation)
+
+    def raised(self, name: str, error: Exception) -> None:
+        """Write down an error that the application got."""
+        self.write(Raised(words=f"{name}: {error!r}", error=type(error).__name__))
 
     def drain(self) -> None:
         """Write down the events that are there."""
@@ -357,7 +362,7 @@ class Member:
             except (ConsumerStoppedError, FencedInstanceIdError):
                 raise
             except KafkaError as error:
-                self.write(Note(words=f"start failed: {error!r}"))
+                self.raised("start failed", error)
                 continue
             self.standing.is_running = True
             return True
@@ -406,8 +411,13 @@ class Member:
             except (ConsumerStoppedError, FencedInstanceIdError):
                 raise
             except (KafkaError, IllegalStateError, Boom) as error:
-                self.write(Note(words=f"{name}: {error!r}"))
+                self.raised(name, error)
                 await asyncio.sleep(0.02)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the application was told to end."""
+        return self._ending
 
     def end(self) -> None:
         """Have the application end when it is done with what it does."""
@@ -425,7 +435,7 @@ class Member:
             try:
                 await self._actions["work and block"](self)
             except (KafkaError, ConsumerStoppedError, IllegalStateError, Boom) as error:
-                self.write(Note(words=f"at last: {error!r}"))
+                self.raised("at last", error)
         consumer = self.consumer
         self.standing.getting_since = None
         if how == "by an error":

@@ -13,7 +13,9 @@ The rules are about what an application can rely on:
 
 from __future__ import annotations
 
+import bisect
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,6 +61,12 @@ COMES_WITHIN_S: Final = 3.0
 IN_FLIGHT_S: Final = 0.01
 # The shortest request timeout of a member (habits.py).
 LEAST_REQUEST_S: Final = 2.0
+# So long after a member's end nothing comes of what it has sent.
+FORGOTTEN_S: Final = 60.0
+
+
+def _at(entry: Entry) -> float:
+    return entry.at
 
 
 @dataclass
@@ -71,6 +79,7 @@ class _Member:
     tracks: dict[TopicPartition, Track] = field(default_factory=dict)
     before: dict[TopicPartition, Track] = field(default_factory=dict)
     is_open: bool = False
+    ended_at: float = math.inf
     # When it was first handed out by another, it may not have heard of that for so long.
     hears_within_s: float = 0.0
     # Until when its first assignment is of the newest generation.
@@ -101,12 +110,15 @@ class Verdict:
     Args:
         ledger: What happened.
         slack_s: How much earlier than noted a commit may have been made.
+        excuses_owners: Whether a member may hand out in another's place after a fault.
     """
 
-    def __init__(self, ledger: Ledger, *, slack_s: float) -> None:
+    def __init__(self, ledger: Ledger, *, slack_s: float, excuses_owners: bool = True) -> None:
         self._ledger = ledger
         self._slack_s = slack_s
+        self._excuses_owners = excuses_owners
         self._members: dict[str, _Member] = {}
+        self._suspected: list[_Member] = []
         self.commits: dict[GroupPartition, list[Committed]] = defaultdict(list)
         self.finished: dict[GroupPartition, Intervals] = defaultdict(Intervals)
         # The newest generation in which something was handed out, by whom, and when.
@@ -141,7 +153,7 @@ class Verdict:
     def _read(self, entry: Entry) -> None:
         raise AssertionError(f"an entry that nobody judges: {entry}")
 
-    @_read.register(Note)
+    @_read.register(Note)  # and what is one, too
     @_read.register(Stopping)
     def _(self, entry: Entry) -> None:
         pass
@@ -150,15 +162,17 @@ class Verdict:
     def _(self, entry: Crashed) -> None:
         if entry.who in self._members:
             self._members[entry.who].is_open = False
+            self._members[entry.who].ended_at = entry.at
 
     @_read.register
     def _(self, entry: Joined) -> None:
-        self._members[entry.who] = _Member(
+        member = self._members[entry.who] = _Member(
             entry.group,
             is_eager=entry.is_eager,
             hears_within_s=entry.hears_within_s,
             comes_until=entry.at + COMES_WITHIN_S,
         )
+        self._suspected.append(member)
 
     @_read.register
     def _(self, entry: Blocked) -> None:
@@ -287,7 +301,7 @@ class Verdict:
             self._newest[place] = member.generation, entry.who, entry.at
         elif (
             who != entry.who
-            and entry.at > self._troubled_until
+            and not (self._excuses_owners and entry.at <= self._troubled_until)
             and entry.at > at + 10 * self._slack_s + member.hears_within_s
             and not self._is_unlooked(entry, member)
         ):
@@ -361,9 +375,10 @@ class Verdict:
         """The first record of an assignment is the one that was committed."""
         earliest = track.assigned_at - 50 * self._slack_s
         latest = handed.at + self._slack_s
-        commits = [each for each in self.commits[handed.group, handed.tp] if each.at <= latest]
-        before = [each for each in commits if each.at <= earliest]
-        allowed = {each.offset for each in commits[max(0, len(before) - 1) :]}
+        commits = self.commits[handed.group, handed.tp]
+        before = bisect.bisect_right(commits, earliest, key=_at)
+        end = bisect.bisect_right(commits, latest, key=_at)
+        allowed = {each.offset for each in commits[max(0, before - 1) : end]}
         # In virtual time several things happen in one moment: then any of them counts.
         if not before:
             allowed.add(0)
@@ -401,6 +416,8 @@ class Verdict:
         place = entry.group, entry.tp
         commits, finished = self.commits[place], self.finished[place]
         went_back = bool(commits) and entry.offset < commits[-1].offset
+        if went_back and self._is_overtaken(entry):
+            entry.is_late = True
         if went_back and not entry.is_late and not self._may_go_back(entry):
             latest = commits[-1]
             words = f"{latest.offset} (by {latest.who or '?'}) → {entry.offset}, {self._why(entry)}"
@@ -413,6 +430,17 @@ class Verdict:
                 words = f"{entry.offset}, and nobody has finished {missing}"
                 self._violate("committed what is not finished", entry, words, entry.tp)
         finished.add(0, entry.offset)
+
+    def _is_overtaken(self, entry: Committed) -> bool:
+        """Whether a broker in trouble has written it after what the same member sent later.
+
+        A request that was given up with its connection may still lie there unread.
+        """
+        owners = self._owners[entry.group, entry.tp]
+        if entry.who or not owners or not self._is_troubled(entry.at):
+            return False
+        track = self._members[owners[-1][1]].tracks.get(entry.tp)
+        return track is not None and track.start is not None and track.start <= entry.offset
 
     def _allow_for_the_end(self, entry: Committed) -> None:
         """A seek to the end leaves out what is before; where that was, this commit may say."""
@@ -432,7 +460,10 @@ class Verdict:
         """Return who may have made a commit."""
         if entry.who:
             return [self._members[entry.who]] if entry.who in self._members else []
-        return [each for each in self._members.values() if each.group == entry.group]
+        # Where many come and go most have ended long ago.
+        since = entry.at - FORGOTTEN_S
+        self._suspected = [each for each in self._suspected if each.ended_at >= since]
+        return [each for each in self._suspected if each.group == entry.group]
 
     def _may_go_back(self, entry: Committed) -> bool:
         tp = entry.tp
@@ -489,20 +520,18 @@ class Verdict:
         self, done: CommitDone, asked: CommitAsked, sought: Mapping[TopicPartition, int]
     ) -> None:
         for tp, offset in asked.offsets.items():
-            meanwhile = [
-                each
-                for each in self.commits[done.group, tp]
-                if each.who in ("", done.who)
-                and asked.at - self._slack_s <= each.at <= done.at + self._slack_s
-            ]
+            commits = self.commits[done.group, tp]
+            begin = bisect.bisect_left(commits, asked.at - self._slack_s, key=_at)
+            end = bisect.bisect_right(commits, done.at + self._slack_s, key=_at)
+            meanwhile = [each for each in commits[begin:end] if each.who in ("", done.who)]
             is_there = any(each.offset == offset and each.mark == asked.mark for each in meanwhile)
             # One that has to be tried again leaves out what a later one has committed: that is
             # more, or is where a seek has led that came before both.
             least = min(offset + 1, sought.get(tp, offset + 1))
             is_overtaken = any(each.offset >= least and not each.mark for each in meanwhile)
             # Nothing is sent of positions that nothing was handed out from.
-            before = [each for each in self.commits[done.group, tp] if each.at <= asked.at]
-            is_there |= not asked.mark and bool(before) and before[-1].offset == offset
+            before = bisect.bisect_right(commits, asked.at, key=_at)
+            is_there |= not asked.mark and before > 0 and commits[before - 1].offset == offset
             if not done.error and not is_there and not is_overtaken:
                 words = f"{offset} was said to be committed, and is not"
                 self._violate("a commit that is none", done, words, tp)
@@ -516,20 +545,18 @@ class Verdict:
         member = self._members[entry.who]
         since = {tp: track.assigned_at for tp, track in member.tracks.items()}
         member.is_open = False
+        member.ended_at = entry.at
         if entry.is_told:
             self._stops.append((entry, since))
 
     def _check_stop(self, stopped: Stopped, since: Mapping[TopicPartition, float]) -> None:
         left = stopped.left or {}
         for tp, offset in stopped.owed.items():
-            commits = [
-                each
-                for each in self.commits[stopped.group, tp]
-                if each.at <= stopped.at + self._slack_s
-            ]
+            commits = self.commits[stopped.group, tp]
             begin = since.get(tp, 0.0) - 50 * self._slack_s
-            before = [each for each in commits if each.at < begin]
-            known = commits[max(0, len(before) - 1) :]
+            before = bisect.bisect_left(commits, begin, key=_at)
+            end = bisect.bisect_right(commits, stopped.at + self._slack_s, key=_at)
+            known = commits[max(0, before - 1) : end]
             is_there = any(each.offset >= offset for each in known)
             if tp not in left and not is_there:
                 words = f"{offset} is neither committed nor told ({stopped.how}: {left})"

@@ -41,17 +41,61 @@ class LivelockError(Exception):
     """Loops have work again and again, and time does not pass."""
 
 
+class Cut:
+    """A port that an actor does not reach, and what it has sent there meanwhile."""
+
+    def __init__(self, port: int, is_silent: bool) -> None:
+        self.port: Final = port
+        self.is_silent: Final = is_silent
+        self.is_over: Final = asyncio.Event()
+        self.held: Final[dict[Any, list[bytes]]] = {}
+
+
 class ActorLoop(asyncio.SelectorEventLoop):
     """An event loop that can be cut off from the network."""
 
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
         super().__init__(selector)
         self.is_dead = False
+        self._cut: Cut | None = None
 
     async def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         if self.is_dead:
             raise ConnectionRefusedError("this actor was killed")
+        cut, port = self._cut, kwargs.get("port", args[2] if len(args) > 2 else None)
+        if cut is not None and cut.port == port:
+            if not cut.is_silent:
+                raise ConnectionRefusedError("this actor was cut off")
+            await cut.is_over.wait()
         return await super().create_connection(*args, **kwargs)
+
+    def cut_off(self, port: int, *, is_silent: bool) -> None:
+        """Reach a port no more, until `heal`.
+
+        Silent connections stay open: what is sent arrives when it is healed. Others are reset.
+        """
+        self.heal()
+        self._cut = cut = Cut(port, is_silent)
+        for transport in list(self._transports.values()):  # type: ignore[attr-defined]
+            if (transport.get_extra_info("peername") or (None, None))[1] != port:
+                continue
+            if is_silent:
+                transport.pause_reading()
+                transport.write = cut.held.setdefault(transport, []).append
+            else:
+                transport.abort()
+
+    def heal(self) -> None:
+        """Reach everything again, and send what was held back."""
+        cut, self._cut = self._cut, None
+        if cut is None:
+            return
+        cut.is_over.set()
+        for transport, pieces in cut.held.items():
+            del transport.write
+            if not transport.is_closing():
+                transport.write(b"".join(pieces))
+                transport.resume_reading()
 
     def crash(self) -> None:
         """Close every socket without another byte, and cancel every task."""
@@ -375,6 +419,7 @@ class RealWorld(World):
         return time.time()
 
     def start(self, name: str, main: Main) -> Actor:
+        self._actors = [each for each in self._actors if not each[0].is_done]
         actor = Actor(name, ActorLoop(), main)
         thread = threading.Thread(target=self._live, args=(actor,), name=name, daemon=True)
         self._actors.append((actor, thread))
@@ -409,11 +454,15 @@ class RealWorld(World):
 
     def kill(self, actor: Actor) -> bool:
         if not actor.is_done:
-            try:
-                actor.loop.call_soon_threadsafe(actor.loop.crash)
-            except RuntimeError:
-                pass  # it ended just now
+            self.call(actor, actor.loop.crash)
         return True
+
+    def call(self, actor: Actor, change: Callable[[], object]) -> None:
+        """Have something done in an actor's loop, unless it has ended."""
+        try:
+            actor.loop.call_soon_threadsafe(change)
+        except RuntimeError:
+            pass  # it ended just now
 
     def block(self, seconds: float) -> None:
         actor: Actor = self._here.actor

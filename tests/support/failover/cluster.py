@@ -17,8 +17,13 @@ from aiokafka_lite.protocol.messages.create_topics import (
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.protocol.schema import Request, Response
+from tests.support.failover.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from tests.support.failover.describe_quorum import DescribeQuorumRequest
-from tests.support.failover.elect_leaders import ElectLeadersRequest
+from tests.support.failover.elect_leaders import ElectLeadersRequest, TopicPartitions
 from tests.support.real_kafka import RealKafka
 from tests.support.wire import RawClient
 
@@ -136,6 +141,23 @@ class FailingCluster:
             functools.partial(self.leaders, topic), lambda leaders: len(leaders) == partitions
         )
         await self.whole(topic)
+
+    async def move(self, topic: str, index: int, node_id: int) -> None:
+        """Have a node lead a partition that all nodes have, with nothing wrong anywhere."""
+        others = [n for n in sorted(self.kafka.nodes) if n != node_id]
+        partition = ReassignablePartition(partition_index=index, replicas=[node_id, *others])
+        asked = ReassignableTopic(name=topic, partitions=[partition])
+        request = AlterPartitionReassignmentsRequest(topics=[asked], timeout_ms=10_000)
+        elected = [TopicPartitions(topic=topic, partitions=[index])]
+
+        async def elect() -> int:
+            answer = await self._ask(request)
+            if answer.error_code:
+                raise for_code(answer.error_code)(f"{answer.error_message}")
+            await self._ask(ElectLeadersRequest(topic_partitions=elected, timeout_ms=10_000))
+            return (await self.leaders(topic))[index]
+
+        await until(elect, lambda leader_id: leader_id == node_id)
 
     async def elect_preferred(self) -> None:
         """Have every partition led by the first of its replicas again."""
