@@ -143,7 +143,9 @@ class Running:
 
         config, state = engine.config, engine.state
         coordinator = Coordinator(self.cluster, group_id, state.events)
-        member, make_membership = member_of(config, group_id, known_as=_known_as(engine.parts))
+        member, make_membership = member_of(
+            config, group_id, known_as=_known_as(config, engine.parts)
+        )
         commits = Commits(
             config, state, self.cluster, coordinator, member, rng=rng, on_error=engine.gate.post
         )
@@ -255,16 +257,21 @@ class Running:
         await _bounded(self.scopes.connecting.close(), deadline, "end cluster tasks")
 
 
-def _known_as(before: Running | None) -> str:
-    """Return as whom an attempt to start that came to nothing asked to be let in, by KIP-848.
+def _known_as(config: ConsumerConfig, before: Running | None) -> str:
+    """Return as whom an attempt to start that came to nothing asked to be let in.
 
     It may have been: an answer that nobody waited for says so. Then the next attempt takes the
-    member's place, instead of waiting until its session is over.
+    member's place, instead of waiting until its session is over. By the classic protocol everybody
+    would wait for it: each rebalance waits for all members.
     """
     status = None if before is None else before.membership.status
-    if before is None or status is None or status.protocol != "consumer":
+    if before is None or status is None:
         return ""
-    return before.membership.member_id
+    is_classic = config.joins_as == "classic"
+    if status.protocol != ("classic" if is_classic else "consumer"):
+        return ""
+    # Of a static member the coordinator knows the place by the instance id.
+    return "" if is_classic and config.group_instance_id else before.membership.member_id
 
 
 async def _bounded(step: Awaitable[T], deadline: float, name: str) -> T | None:

@@ -213,10 +213,10 @@ def member_of(
     Args:
         config: Says by which protocol.
         group_id: The group.
-        known_as: By which id the coordinator of a group of KIP-848 may know it already.
+        known_as: By which id the coordinator may know it already, by the protocol to begin with.
     """
     if config.joins_as == "classic":
-        return _classic(config, group_id)
+        return _classic(config, group_id, known_as=known_as)
     _tell_of_unused_settings(config)
     # Imported where it is used: most consumers need one of the two.
     from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember
@@ -248,14 +248,18 @@ def member_of(
     return either, make_either
 
 
-def _classic(config: ConsumerConfig, group_id: str) -> tuple[GroupMember, MakeMembership]:
+def _classic(
+    config: ConsumerConfig, group_id: str, *, known_as: str = ""
+) -> tuple[GroupMember, MakeMembership]:
     from aiokafka_lite.consumer.membership.classic.member import Member
     from aiokafka_lite.consumer.membership.classic.membership import ClassicMembership
     from aiokafka_lite.consumer.membership.classic.rebalance import common_protocol
 
     protocol = common_protocol(config.partition_assignment_strategy)
     is_cooperative = protocol is RebalanceProtocol.COOPERATIVE
-    member = Member(group_id, config.group_instance_id, is_cooperative=is_cooperative)
+    member = Member(
+        group_id, config.group_instance_id, is_cooperative=is_cooperative, member_id=known_as
+    )
 
     def make(around: Surroundings) -> Membership:
         return ClassicMembership(around, member)

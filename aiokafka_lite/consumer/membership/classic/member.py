@@ -170,12 +170,13 @@ class Member:
         group_instance_id: str | None = None,
         *,
         is_cooperative: bool = False,
+        member_id: str = "",
     ) -> None:
         self.group_id: Final = group_id
         self.is_cooperative: Final = is_cooperative
         self.group_instance_id: Final = group_instance_id
         self.state = MemberState.UNJOINED
-        self.identity = Identity()
+        self.identity = Identity(member_id)
         # As whom the partitions assigned were given; None while there are none, or they are lost.
         self.assigned_as: Identity | None = None
         # The generation since which partitions that it has kept have been nobody else's.

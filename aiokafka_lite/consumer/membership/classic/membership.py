@@ -186,6 +186,7 @@ class ClassicMembership:
         member.settle_interruption()
         member.enter(MemberState.LEAVING)
         commit_by, leave_by = ending(loop.time(), deadline)
+        is_told = True
         async with self._heartbeat.kept_alive():
             uncommitted = await self._commits.commit_at_the_end(offsets, deadline=commit_by)
             if not self.is_called_by_listener():
@@ -194,8 +195,11 @@ class ClassicMembership:
                 leaves = not member.is_static
             if member.identity.member_id and leaves:
                 leave_by = min(leave_by, loop.time() + LEAVE_MAX_S)
-                await self._rebalance.leave("the consumer stops", deadline=leave_by)
-        member.lose_membership()
+                is_told = await self._rebalance.leave("the consumer stops", deadline=leave_by)
+        if is_told:
+            member.lose_membership()
+        else:  # the coordinator counts it in: the next attempt to start takes its place
+            member.lose_generation()
         member.enter(MemberState.LEFT)
         await self._heartbeat.stand_in.end()
         return uncommitted

@@ -144,8 +144,12 @@ class Rebalance:
         """Make metadata cover the topics of all members, for their leader; none: no leader."""
         self._cluster.watch(LEADER, topics)
 
-    async def leave(self, reason: str, *, deadline: float) -> None:
-        """Tell the coordinator that the member goes; when it cannot be told, it finds out."""
+    async def leave(self, reason: str, *, deadline: float) -> bool:
+        """Tell the coordinator that the member goes; when it cannot be told, it finds out.
+
+        Returns:
+            Whether it was told.
+        """
         member = self._member
         request = self._leave_request(reason)
         try:
@@ -154,9 +158,10 @@ class Rebalance:
             )
         except KafkaError as error:
             log.warning("group %s: leaving without a word: %s", member.group_id, error)
-        else:
-            codes = [answer.error_code for answer in response.members if answer.error_code]
-            log.info("group %s: left (%s)%s", member.group_id, reason, codes or "")
+            return False
+        codes = [answer.error_code for answer in response.members if answer.error_code]
+        log.info("group %s: left (%s)%s", member.group_id, reason, codes or "")
+        return True
 
     def leave_nowait(self, reason: str) -> None:
         """Tell the coordinator that the member goes, if that costs no waiting."""
