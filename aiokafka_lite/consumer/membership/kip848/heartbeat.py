@@ -161,6 +161,8 @@ class Heartbeat:
     def _note_next(self, next_s: float) -> bool:
         """Tell it when the loop will be heard next; return whether the loop may speak now."""
         member = self._member
+        if not self._stand_in.is_there:
+            return True
         if not member.has_epoch:
             self._stand_in.rest()  # it joins: no thread does
             return True
