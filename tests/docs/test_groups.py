@@ -26,6 +26,7 @@ from aiokafka_lite.consumer.assignors import (
     ConsumerProtocolMemberMetadata,
     RangePartitionAssignor,
     RebalanceProtocol,
+    RoundRobinPartitionAssignor,
 )
 from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
 from aiokafka_lite.consumer.config import DEFAULT_ASSIGNORS, ConsumerConfig
@@ -281,9 +282,10 @@ def test_table_says_which_assignors_look_at_racks() -> None:
     looking = {name for head, says in rows.items() if says == "yes" for name in head.split(", ")}
     assert looking == {f"`{each.name}`" for each in RACK_AWARE}
     assert [each for each in RACK_AWARE if not each.is_rack_aware] == []
-    (default,) = ConsumerConfig().partition_assignment_strategy
-    assert rows[f"`{default.name}`, the default"] == "no"
-    assert not default.is_rack_aware
+    assert rows[f"`{RoundRobinPartitionAssignor.name}`"] == "no"
+    assert not RoundRobinPartitionAssignor.is_rack_aware
+    assert "default assignors share out by `cooperative-sticky`" in section("Racks")
+    assert DEFAULT_ASSIGNORS[0].name == "cooperative-sticky"
 
 
 async def test_members_near_by_have_what_is_in_their_zone() -> None:

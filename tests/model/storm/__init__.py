@@ -1,6 +1,6 @@
 """A storm over one group on three real nodes: members and coordinators come, go and crash.
 
-    python -m tests.storm --help
+    python -m tests.model.storm --help
 
 Members, ledger and verdict are those of the random model test (`tests/model/`), whose rules hold
 here, too. Other than there, nothing is forgiven for a fault of the cluster: what a member hands out

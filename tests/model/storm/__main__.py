@@ -1,6 +1,6 @@
 """Run a storm of rebalances over one group on three real nodes that are made for it.
 
-    python -m tests.storm --protocol consumer --rebalances 1000 --seed 1
+    python -m tests.model.storm --protocol consumer --rebalances 1000 --seed 1
 
 Shows what it does, then what came of it; ends with 1 if a promise was not kept.
 """
@@ -13,8 +13,8 @@ import sys
 import time
 
 from tests.model.ledger import Ledger
-from tests.storm.cluster import three_nodes
-from tests.storm.course import PROTOCOLS, run_storm
+from tests.model.storm.cluster import three_nodes
+from tests.model.storm.course import PROTOCOLS, run_storm
 
 
 def main() -> int:
@@ -33,7 +33,9 @@ def main() -> int:
             show=lambda words: print(words, flush=True),
         )
     again = f"--protocol {arguments.protocol} --rebalances {arguments.rebalances}"
-    print(f"python -m tests.storm {again} --seed {arguments.seed} --members {arguments.members}")
+    print(
+        f"python -m tests.model.storm {again} --seed {arguments.seed} --members {arguments.members}"
+    )
     print(f"{report}\n{time.monotonic() - began:.0f} s in all", flush=True)
     if arguments.ledger:
         with open(arguments.ledger, "w") as file:
@@ -57,7 +59,7 @@ def _tell(ledger: Ledger, lines: int) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m tests.storm", description=__doc__)
+    parser = argparse.ArgumentParser("python -m tests.model.storm", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("--protocol", choices=PROTOCOLS, default="consumer", help="by which the group is joined")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.storm.cluster import three_nodes
-from tests.storm.course import PROTOCOLS, run_storm
+from tests.model.storm.cluster import three_nodes
+from tests.model.storm.course import PROTOCOLS, run_storm
 from tests.support.real_kafka import KafkaUnavailableError
 from tests.support.required import unavailable
 
