@@ -25,9 +25,9 @@ from tests.model.habits import Habits
 from tests.model.ledger import Assigned, CutOff, Ledger, Violation
 from tests.model.liveness import Liveness
 from tests.model.member import Member, Surroundings
-from tests.model.world import RealWorld
 from tests.model.storm.cluster import SESSION_S, StormCluster
 from tests.model.storm.report import Report, report_on, stable_after
+from tests.model.world import RealWorld
 from tests.support import inside
 from tests.support.cluster import unique
 from tests.support.failover.cluster import FailingCluster
