@@ -300,6 +300,16 @@ async def test_a_partition_without_a_leader() -> None:
                        for reason in health.reasons)  # fmt: skip
 
 
+async def test_a_partition_whose_leader_has_only_just_become_known(broker: Broker) -> None:
+    async with consumer_of(broker, "t") as consumer:
+        await until_cause(consumer, T0, Cause.AT_END)
+        inside.cursor(consumer, T0).read_from(None)
+        assert inside.cause(consumer, T0) is Cause.ABOUT_TO_FETCH
+        assert "its leader, node 1, is known" in consumer.explain(T0)
+        inside.show_metadata(consumer, inside.cluster(consumer).view)
+        await until_cause(consumer, T0, Cause.AT_END)
+
+
 async def test_a_topic_that_nothing_is_known_of(broker: Broker) -> None:
     async with consumer_of(broker, allow_auto_create_topics=False) as consumer:
         tp = TopicPartition("not-there", 0)

@@ -341,6 +341,11 @@ def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis |
 def _no_broker(running: Running, partition: Cursor, now: float) -> Diagnosis | None:
     node = running.sources.of(partition)
     if node is None:
+        if (leader := running.cluster.view.leader(partition.tp)) is not None:
+            return Diagnosis(
+                Cause.ABOUT_TO_FETCH,
+                f"its leader, node {leader.leader}, is known, and is about to be asked for records",
+            )
         return Diagnosis(Cause.NO_LEADER, _no_leader_text(running, partition.tp))
     pool = running.cluster.pool
     lost_at = pool.lost_at(node.node_id)
