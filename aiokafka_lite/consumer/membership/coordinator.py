@@ -68,6 +68,7 @@ class Coordinator:
         answer_s: float | None = None,
         lane: Lane = Lane.GENERAL,
         max_version: int | None = None,
+        error_message: Callable[[R], str | None] = lambda _: None,
     ) -> R:
         """Send a request to the coordinator, found first if need be.
 
@@ -79,6 +80,7 @@ class Coordinator:
                 given up; the client's request timeout by default.
             lane: The connection to use.
             max_version: The newest version that can say what is to be said.
+            error_message: Takes what the coordinator says of its refusal out of the answer.
 
         Raises:
             KafkaError: As the answer's error code says; or no answer came in time. If it means
@@ -100,8 +102,10 @@ class Coordinator:
                         max_version=max_version,
                     )
                     if code := error_code(response):
+                        said = error_message(response)
                         raise for_code(code)(
                             f"{type(request).__name__} of group {self._group_id} to node {node_id}"
+                            + (f": {said}" if said else "")
                         )
                 except KafkaError as error:
                     if recovery_for(error) is Recovery.REDISCOVER:

@@ -137,6 +137,7 @@ async def test_a_live_group_that_may_not_change_is_joined_as_it_is(
             KafkaHandle("embedded", broker.bootstrap_servers), caplog
         )
         assert len(broker.requests.of("ConsumerGroupHeartbeat")) == 1  # asked once, not in a loop
+        assert any("online upgrade is disabled" in each for each in caplog.messages)
 
 
 async def test_a_live_group_whose_assignor_gives_data_is_joined_as_it_is(

@@ -243,6 +243,9 @@ class Member:
 
     def takes_commits(self, *, was_put_off: bool = False) -> bool:
         """Whether the coordinator takes commits now, as far as known; see GroupMember."""
+        # Until all have joined it would take one of the generation before, also of a cooperative
+        # member that keeps its partitions. But a commit that comes a moment later is refused as of
+        # an old generation (ILLEGAL_GENERATION), which cannot be told from a member that is lost.
         if self.state in REBALANCING:
             return False
         if not was_put_off:

@@ -238,6 +238,7 @@ class Heartbeat:
         return await self._coordinator.request(
             request,
             error_code=lambda response: response.error_code,
+            error_message=lambda response: response.error_message,
             deadline=self._loop.time() + answer_s,
             answer_s=answer_s,
         )
