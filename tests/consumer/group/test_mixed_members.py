@@ -76,7 +76,8 @@ class Member(ABC):
 
     def __init__(self, kafka: KafkaHandle, topic: str, group: str, protocol: str) -> None:
         self.servers, self.topic, self.group = kafka.bootstrap_servers, topic, group
-        self.is_consumer_protocol = protocol == "consumer"
+        # "classic" is that with cooperative-sticky; "default" is what the client does by itself.
+        self.protocol = protocol
         self.seen: list[tuple[int, int]] = []
 
     @property
@@ -97,11 +98,11 @@ class Ours(Member):
     """A member of this client."""
 
     async def start(self) -> None:
-        settings: dict[str, object] = (
-            {"group_protocol": "consumer"}
-            if self.is_consumer_protocol
-            else {"partition_assignment_strategy": (CooperativeStickyPartitionAssignor,)}
-        )
+        all_settings: dict[str, dict[str, object]] = {
+            "consumer": {"group_protocol": "consumer"},
+            "classic": {"partition_assignment_strategy": (CooperativeStickyPartitionAssignor,)},
+            "default": {},
+        }
         self._consumer = AIOKafkaConsumer(
             self.topic,
             bootstrap_servers=self.servers,
@@ -109,7 +110,7 @@ class Ours(Member):
             auto_offset_reset="earliest",
             heartbeat_interval_ms=200,
             fetch_max_wait_ms=50,
-            **settings,  # type: ignore[arg-type]
+            **all_settings[self.protocol],  # type: ignore[arg-type]
         )
         await self._consumer.start()
         self._task = asyncio.ensure_future(self._read())
@@ -142,21 +143,18 @@ class Librdkafka(Member):
         self._thread.start()
 
     def _run(self) -> None:
-        settings = (
-            {"group.protocol": "consumer"}
-            if self.is_consumer_protocol
-            else {
-                "partition.assignment.strategy": "cooperative-sticky",
-                "heartbeat.interval.ms": 200,
-                "session.timeout.ms": 6000,
-            }
-        )
+        timing: dict[str, str | int] = {"heartbeat.interval.ms": 200, "session.timeout.ms": 6000}
+        all_settings: dict[str, dict[str, str | int]] = {
+            "consumer": {"group.protocol": "consumer"},
+            "classic": {"partition.assignment.strategy": "cooperative-sticky", **timing},
+            "default": timing,
+        }
         consumer = Consumer(
             {
                 "bootstrap.servers": self.servers,
                 "group.id": self.group,
                 "auto.offset.reset": "earliest",
-                **settings,
+                **all_settings[self.protocol],
             }
         )
         consumer.subscribe([self.topic], on_assign=self._assigned, on_revoke=self._revoked)
@@ -191,11 +189,11 @@ class Java(Member):
 
     async def start(self) -> None:
         strategy = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
-        settings = (
-            ["--group-protocol", "consumer"]
-            if self.is_consumer_protocol
-            else ["--assignment-strategy", strategy, "--session-timeout", "6000"]
-        )
+        settings = {
+            "consumer": ["--group-protocol", "consumer"],
+            "classic": ["--assignment-strategy", strategy, "--session-timeout", "6000"],
+            "default": ["--session-timeout", "6000"],
+        }[self.protocol]
         self._member = JavaMember(self.tools, self.servers, self.topic, self.group, *settings)
         self.seen = self._member.seen
         await self._member.start()
@@ -222,7 +220,13 @@ def have(*members: Member) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "first"),
-    [*(("cooperative", each) for each in CLIENTS), ("consumer", "ours"), ("consumer", "java")],
+    [
+        *(("classic", each) for each in CLIENTS),
+        ("consumer", "ours"),
+        ("consumer", "java"),
+        # Ours makes it a group of KIP-848, and the others are of the classic protocol.
+        *(("default", each) for each in CLIENTS),
+    ],
 )
 async def test_members_of_three_clients_share_a_group_whoever_leads_it(
     kafka: KafkaHandle, java_tools: JavaTools, protocol: str, first: str
