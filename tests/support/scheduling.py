@@ -41,7 +41,7 @@ BY_THEMSELVES: Final = frozenset(
         "spark/pipeline/test_session",
         "spark/test_deployments",
         "spark/test_versions",
-        "storm/test_storm",
+        "model/storm/test_storm",
     )
 )
 """The files whose tests start a cluster or a Spark session in other processes."""
