@@ -42,10 +42,10 @@ class LivelockError(Exception):
 
 
 class Cut:
-    """A port that an actor does not reach, and what it has sent there meanwhile."""
+    """Ports that an actor does not reach, and what it has sent there meanwhile."""
 
-    def __init__(self, port: int, is_silent: bool) -> None:
-        self.port: Final = port
+    def __init__(self, is_silent: bool) -> None:
+        self.ports: Final = set[int]()
         self.is_silent: Final = is_silent
         self.is_over: Final = asyncio.Event()
         self.held: Final[dict[Any, list[bytes]]] = {}
@@ -63,26 +63,26 @@ class ActorLoop(asyncio.SelectorEventLoop):
         if self.is_dead:
             raise ConnectionRefusedError("this actor was killed")
         cut, port = self._cut, kwargs.get("port", args[2] if len(args) > 2 else None)
-        if cut is not None and cut.port == port:
+        if cut is not None and port in cut.ports:
             if not cut.is_silent:
                 raise ConnectionRefusedError("this actor was cut off")
             await cut.is_over.wait()
         return await super().create_connection(*args, **kwargs)
 
     def cut_off(self, port: int, *, is_silent: bool) -> None:
-        """Reach a port no more, until `heal`.
+        """Reach a port no more, nor those of before, until `heal`.
 
         Silent connections stay open: what is sent arrives when it is healed. Others are reset.
         """
-        self.heal()
-        self._cut = cut = Cut(port, is_silent)
+        self._cut = cut = self._cut or Cut(is_silent)
+        cut.ports.add(port)
         for transport in list(self._transports.values()):  # type: ignore[attr-defined]
             if (transport.get_extra_info("peername") or (None, None))[1] != port:
                 continue
-            if is_silent:
+            if cut.is_silent and transport not in cut.held:
                 transport.pause_reading()
                 transport.write = cut.held.setdefault(transport, []).append
-            else:
+            elif not cut.is_silent:
                 transport.abort()
 
     def heal(self) -> None:

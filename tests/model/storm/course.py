@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Final
 from unittest import mock
@@ -43,13 +44,17 @@ HEARTBEAT_S: Final = 0.3
 COUNTED_EVERY_S: Final = 0.05
 # Between two members that come or go, two that crash or are cut off, two failures of nodes.
 CHANGES_S: Final = (0.1, 0.6)
-CRASHES_S: Final = (8.0, 18.0)
+# By the classic protocol each rebalance waits for one that has crashed, until its session is over.
+CRASHES_S: Final = {"consumer": (8.0, 18.0), "classic": (20.0, 40.0), "cooperative": (20.0, 40.0)}
+FIRST_CRASH_S: Final = 5.0
 FAULTS_S: Final = (10.0, 20.0)
 # So long after the last crash the storm goes on without one: its effects belong to the storm.
 LAST_CRASH_S: Final = SESSION_S + 2.0
 STABLE_WITHIN_S: Final = 5.0
 CALM_S: Final = 12.0
 SILENT_S: Final = 15.0
+# Between two looks for the coordinator of a member that is cut off.
+CUT_EVERY_S: Final = 0.3
 
 
 class Storm(Course):
@@ -245,7 +250,9 @@ class Storm(Course):
     async def _have_members_crash(self) -> None:
         rng = random.Random(f"{self._seed} crashes")
         cutting = list[asyncio.Task[None]]()
-        while await self._storms_for(rng.uniform(*CRASHES_S)):
+        pause_s = FIRST_CRASH_S
+        while await self._storms_for(pause_s):
+            pause_s = rng.uniform(*CRASHES_S[self._protocol])
             mine = [m for m in self._staying() if m.standing.is_running]
             rng.shuffle(mine)
             if len(mine) > 2 and rng.random() < 0.6:
@@ -258,23 +265,28 @@ class Storm(Course):
 
     async def _cut_off(self, member: Member, rng: random.Random) -> None:
         """Cut a member off from the node that coordinates it, for longer than its session."""
-        actor = member.actor
+        actor, now = member.actor, self._world.now
         assert actor is not None
-        port = await self._storm.port_of_coordinator(self._group)
         is_silent = rng.random() < 0.5
         how = "silently" if is_silent else "with resets"
-        note = CutOff(at=self._world.now(), group=self._group, who=member.name, words=how)
-        self._ledger.write(note)
+        self._ledger.write(CutOff(at=now(), group=self._group, who=member.name, words=how))
         self._cut.add(member)
-        self._lively.trouble(self._world.now() + SILENT_S)
-        self._real_world.call(actor, lambda: actor.loop.cut_off(port, is_silent=is_silent))
-        await asyncio.sleep(SESSION_S * rng.uniform(1.1, 1.7))
+        port, ends_at = None, now() + SESSION_S
+        while now() < ends_at:
+            # When another node coordinates the group, it is cut off from that, too.
+            with suppress(asyncio.TimeoutError):
+                async with timeout(CUT_EVERY_S):
+                    found = await self._storm.port_of_coordinator(self._group)
+                if found != port:
+                    port, ends_at = found, now() + SESSION_S * rng.uniform(1.1, 1.7)
+                    cut = partial(actor.loop.cut_off, port, is_silent=is_silent)
+                    self._real_world.call(actor, cut)
+            self._lively.trouble(now() + SILENT_S)
+            await asyncio.sleep(CUT_EVERY_S)
         self._real_world.call(actor, actor.loop.heal)
         self._cut.discard(member)
-        now = self._world.now()
-        self._ledger.write(
-            CutOff(at=now, group=self._group, who=member.name, words="over", is_over=True)
-        )
+        over = CutOff(at=now(), group=self._group, who=member.name, words="over", is_over=True)
+        self._ledger.write(over)
 
     async def _have_nodes_fail(self) -> None:
         rng = random.Random(f"{self._seed} nodes")
