@@ -218,7 +218,7 @@ async def test_a_member_that_was_dropped_loses_its_partitions(protocol: str) -> 
             if protocol == "consumer":
                 reason += (
                     " ([Error 25] UnknownMemberIdError: ConsumerGroupHeartbeatRequest of group g "
-                    "to node 1)"
+                    "to node 1: The coordinator does not know this member id.)"
                 )
             assert lost == Lost(frozenset({A}), reason)
 

@@ -71,6 +71,8 @@ async def listening(
         "group_protocol": "classic",
         "auto_offset_reset": "earliest",
         "heartbeat_interval_ms": 100,
+        # Most tests ask for nothing more before they have the group rebalance.
+        "rebalance_hold_ms": 500,
         **arguments,
     }
     consumer = AIOKafkaConsumer(**settings)  # type: ignore[arg-type]

@@ -450,7 +450,7 @@ def test_it_ends_with_a_loop_that_ends_without_a_stop(broker: BrokerThread, prot
 
     held = list[AIOKafkaConsumer]()
     asyncio.run(forget())
-    assert threads() == []
+    block_until(lambda: not threads())
     held.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

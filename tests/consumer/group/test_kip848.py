@@ -166,6 +166,7 @@ async def test_three_rebalances_move_only_what_has_to_and_lose_nothing(
     assert {tp.partition for tp in first_revocation} == {0, 1, 2, 3} - kept
 
 
+@pytest.mark.real_if_long
 async def test_a_joiner_reads_within_a_second_or_so(kafka: KafkaHandle, topic: Topic) -> None:
     group = unique("g")
     one, two = Reader(kafka, group, topic.name), Reader(kafka, group, topic.name)
@@ -316,6 +317,7 @@ async def test_a_topic_that_is_unsubscribed_for_a_moment_goes_on(kafka: KafkaHan
         assert (await asyncio.wait_for(consumer.getone(), PATIENCE_S)).topic == one_topic
 
 
+@pytest.mark.real_if_long
 async def test_a_pattern_is_matched_by_the_broker(kafka: KafkaHandle) -> None:
     prefix = unique("pattern")
     first = await kafka.create_topic(f"{prefix}-a")

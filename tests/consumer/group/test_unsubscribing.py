@@ -30,6 +30,7 @@ SETTINGS = {
     "auto_commit_interval_ms": 3_600_000,
     "heartbeat_interval_ms": 100,
     "fetch_max_wait_ms": 50,
+    "rebalance_hold_ms": 500,
 }
 
 
