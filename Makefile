@@ -12,9 +12,9 @@ LOOP ?= asyncio
 NODES ?= 1
 PORT ?= 9092
 ARGS ?=
-# Much of a short test is waiting for others: three at a time on two cores, each worker with its own
+# Much of a short test is waiting for others: four at a time on two cores, each worker with its own
 # Kafka. The long ones keep the cores busy.
-WORKERS ?= 3
+WORKERS ?= 4
 SCENARIO ?= plain
 CONTESTANT ?=
 comma := ,
