@@ -165,14 +165,14 @@ def test_the_pace(
     interval_ms: int, throttled_ms: int, unsettled_s: float, settled_s: float
 ) -> None:
     member = joined()
-    beats = Beats(ConsumerConfig(heartbeat_interval_ms=interval_ms), member)
+    beats = Beats(ConsumerConfig(heartbeat_interval_ms=interval_ms), member, int)
     said = beats.next(Wish(frozenset({"t"})), {})
     beats.answered(said, answer(throttle_time_ms=throttled_ms), 0.0)
     beats.note_change(100.0)
-    assert beats.interval_s(101.0, is_unsettled=False, partition_count=0) == unsettled_s
+    assert beats.interval_s(101.0, is_unsettled=False) == unsettled_s
     late = 100.0 + UNSETTLED_FOR_S + 0.1
-    assert beats.interval_s(late, is_unsettled=True, partition_count=0) == unsettled_s
-    assert beats.interval_s(late, is_unsettled=False, partition_count=0) == settled_s
+    assert beats.interval_s(late, is_unsettled=True) == unsettled_s
+    assert beats.interval_s(late, is_unsettled=False) == settled_s
 
 
 @pytest.mark.parametrize(
@@ -192,11 +192,9 @@ def test_members_of_a_group_send_ten_heartbeats_a_second_together_and_none_less_
     own: int, of: int, settled_s: float
 ) -> None:
     member = joined()
-    beats = Beats(ConsumerConfig(), member)
+    beats = Beats(ConsumerConfig(), member, lambda: of)
     member.take_answer(member.identity, member.identity, ids(T, *range(own)))
-    assert beats.interval_s(100.0, is_unsettled=False, partition_count=of) == pytest.approx(
-        settled_s
-    )
+    assert beats.interval_s(100.0, is_unsettled=False) == pytest.approx(settled_s)
 
 
 def test_a_full_heartbeat_says_what_the_consumer_is_and_where() -> None:
@@ -204,7 +202,7 @@ def test_a_full_heartbeat_says_what_the_consumer_is_and_where() -> None:
     config = ConsumerConfig(
         client_rack="r", group_remote_assignor="range", rebalance_timeout_ms=7000
     )
-    beats = Beats(config, member)
+    beats = Beats(config, member, int)
     request = beats.next(Wish(regex="(?:t).*"), {}).request
     assert (request.rack_id, request.server_assignor) == ("r", "range")
     assert (request.rebalance_timeout_ms, request.instance_id) == (7000, "one")
@@ -214,7 +212,7 @@ def test_a_full_heartbeat_says_what_the_consumer_is_and_where() -> None:
 
 def test_an_expression_that_was_told_is_taken_back() -> None:
     member = joined()
-    beats = Beats(ConsumerConfig(), member)
+    beats = Beats(ConsumerConfig(), member, int)
     first = beats.next(Wish(frozenset({"t"})), {})
     assert first.request.subscribed_topic_regex is None  # which the first version cannot say
     beats.answered(beats.next(Wish(regex="t"), {}), answer(), 0.0)
@@ -222,8 +220,8 @@ def test_an_expression_that_was_told_is_taken_back() -> None:
 
 
 def test_a_member_that_leaves_says_whether_it_will_be_back() -> None:
-    assert Beats(ConsumerConfig(), ConsumerMember("g")).leave().member_epoch == -1
-    assert Beats(ConsumerConfig(), ConsumerMember("g", "one")).leave().member_epoch == -2
+    assert Beats(ConsumerConfig(), ConsumerMember("g"), int).leave().member_epoch == -1
+    assert Beats(ConsumerConfig(), ConsumerMember("g", "one"), int).leave().member_epoch == -2
 
 
 # --- Patterns ---------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ interval.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -117,11 +117,20 @@ class BriefVoice(NamedTuple):
 
 
 class Beats:
-    """Makes heartbeats of one member, and remembers what the coordinator was told."""
+    """Makes heartbeats of one member, and remembers what the coordinator was told.
 
-    def __init__(self, config: ConsumerConfig, member: ConsumerMember) -> None:
+    Args:
+        config: Says what they say, and how often they are sent.
+        member: Whose they are.
+        partition_count: Returns how many partitions the subscribed topics have; 0: not known.
+    """
+
+    def __init__(
+        self, config: ConsumerConfig, member: ConsumerMember, partition_count: Callable[[], int]
+    ) -> None:
         self._config = config
         self._member = member
+        self._partition_count = partition_count
         self._settled_s = config.group_heartbeat_interval_s
         # What the coordinator knows: only what an answered heartbeat has said.
         self.told_wish: Wish | None = None
@@ -230,30 +239,24 @@ class Beats:
         return identity, target_in(answer)
 
     # --- The pace -------------------------------------------------------------------------
-    def interval_s(self, now: float, *, is_unsettled: bool, partition_count: int) -> float:
-        """Return how long after the last heartbeat the next one is due, if there is no news.
-
-        Args:
-            now: Loop time.
-            is_unsettled: Whether the member gives back or takes something at the moment.
-            partition_count: Of all that is subscribed; 0: not known.
-        """
-        settled_s = self.settled_s(partition_count)
+    def interval_s(self, now: float, *, is_unsettled: bool) -> float:
+        """Return how long after the last heartbeat the next one is due, if there is no news."""
+        settled_s = self.settled_s
         if not self._is_throttled and (is_unsettled or now < self._unsettled_until):
             return min(UNSETTLED_S, settled_s)
         return settled_s
 
-    def settled_s(self, partition_count: int) -> float:
-        """Return the interval of a settled member; see `interval_s`."""
+    @property
+    def settled_s(self) -> float:
+        """The interval of a settled member."""
         if self._is_throttled:
             return self._brokers_s
-        settled_s = self._settled_s
-        if settled_s is None:
-            settled_s = self._share_s(partition_count)
-        return min(settled_s, self._brokers_s)
+        return min(self._share_s if self._settled_s is None else self._settled_s, self._brokers_s)
 
-    def _share_s(self, partition_count: int) -> float:
-        """Return the interval by the group's size: as many members as if all had alike."""
+    @property
+    def _share_s(self) -> float:
+        """The interval by the group's size: as many members as if all had alike."""
+        partition_count = self._partition_count()
         if not partition_count:
             return SETTLED_MAX_S
         member_count = partition_count / max(1, len(self._member.target or ()))

@@ -59,7 +59,6 @@ class Heartbeat:
     Args:
         wish: Returns what is subscribed now.
         held: Returns what the member owns now.
-        partition_count: Returns how many partitions the subscribed topics have; 0: not known.
         on_error: Told of what will not pass by itself.
         on_refused_regex: Told that the coordinator does not take the wish's expression.
         fall_back: Told that the coordinator does not speak this protocol, or not with this group,
@@ -80,7 +79,6 @@ class Heartbeat:
         rng: random.Random,
         wish: Callable[[], Wish],
         held: Callable[[], Held],
-        partition_count: Callable[[], int],
         on_error: Callable[[KafkaError], None],
         on_refused_regex: Callable[[], None],
         fall_back: Callable[[KafkaError], None] | None,
@@ -99,7 +97,6 @@ class Heartbeat:
         self._gate = gate
         self._wish = wish
         self._held = held
-        self._partition_count = partition_count
         self._on_error = on_error
         self._on_refused_regex = on_refused_regex
         self._fall_back = fall_back
@@ -152,9 +149,7 @@ class Heartbeat:
 
     def _interval_s(self) -> float:
         return self._beats.interval_s(
-            self._loop.time(),
-            is_unsettled=self._member.state is MemberState.RECONCILING,
-            partition_count=self._partition_count(),
+            self._loop.time(), is_unsettled=self._member.state is MemberState.RECONCILING
         )
 
     # --- The thread that stands in --------------------------------------------------------
@@ -171,7 +166,7 @@ class Heartbeat:
             member.identity,
             self._coordinator.node,
             next_s=next_s,
-            interval_s=self._beats.settled_s(self._partition_count()),
+            interval_s=self._beats.settled_s,
             left_s=self._config.max_poll_interval_s - self._idle_s(),
         )
 

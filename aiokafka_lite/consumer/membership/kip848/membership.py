@@ -91,7 +91,7 @@ class ConsumerMembership:
         self._scope = scope
         self._rng = rng
         self._loop = asyncio.get_running_loop()
-        self._beats = Beats(config, member)
+        self._beats = Beats(config, member, self._partition_count)
         self._stand_in = StandIn(
             member.group_id,
             open_cluster,
@@ -115,7 +115,6 @@ class ConsumerMembership:
             rng=rng,
             wish=self._wish,
             held=lambda: self._held,
-            partition_count=self._partition_count,
             on_error=self._task.surface,
             on_refused_regex=self._match_here,
             fall_back=fall_back,
