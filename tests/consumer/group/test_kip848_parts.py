@@ -97,7 +97,7 @@ def test_a_stale_epoch_is_no_loss_and_calls_for_a_heartbeat() -> None:
     member = joined()
     assert not member.note_refusal(member.identity, errors.StaleMemberEpochError("no"))
     assert member.is_epoch_stale
-    assert member.has_epoch
+    assert member.is_member
     assert member.note_refusal(member.identity, errors.UnknownMemberIdError("no"))
     assert member.assigned_as is None
     assert "UnknownMemberIdError" in str(member.why_lost())

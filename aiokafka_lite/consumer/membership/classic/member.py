@@ -46,13 +46,12 @@ from types import MappingProxyType
 from typing import Final
 
 from aiokafka_lite._compat import Self
-from aiokafka_lite._event import Event
-from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
+from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for, taken_over
+from aiokafka_lite.consumer.membership.stateful import StatefulMember
 from aiokafka_lite.errors import (
     CommitFailedError,
     FencedInstanceIdError,
-    IllegalStateError,
     KafkaError,
     MaxPollIntervalError,
 )
@@ -155,7 +154,7 @@ def interruption_by(error: KafkaError) -> Interruption | None:
     return INTERRUPTION_BY_RECOVERY.get(recovery_for(error))
 
 
-class Member:
+class Member(StatefulMember[MemberState]):
     """One member of one group; see the module's docstring for the states and who writes.
 
     Args:
@@ -172,11 +171,14 @@ class Member:
         is_cooperative: bool = False,
         member_id: str = "",
     ) -> None:
-        self.group_id: Final = group_id
+        super().__init__(
+            group_id,
+            group_instance_id,
+            Identity(member_id),
+            MemberState.UNJOINED,
+            LEGAL_TRANSITIONS,
+        )
         self.is_cooperative: Final = is_cooperative
-        self.group_instance_id: Final = group_instance_id
-        self.state = MemberState.UNJOINED
-        self.identity = Identity(member_id)
         # As whom the partitions assigned were given; None while there are none, or they are lost.
         self.assigned_as: Identity | None = None
         # The generation since which partitions that it has kept have been nobody else's.
@@ -187,16 +189,6 @@ class Member:
         self.lost_by: Interruption | None = None
         self.lost_because = ""
         self._interruption: Interruption | None = None
-        self._changed = Event()
-
-    def __repr__(self) -> str:
-        member_id, generation = self.identity
-        return f"<{self.state.name} {member_id!r} in {self.group_id!r} generation {generation}>"
-
-    @property
-    def is_member(self) -> bool:
-        """Whether a generation, as far as known, still counts this member in."""
-        return self.identity.generation != NO_GENERATION
 
     @property
     def is_of_the_next_generation(self) -> bool:
@@ -217,24 +209,9 @@ class Member:
         return keeps or self.state is MemberState.STABLE
 
     @property
-    def is_static(self) -> bool:
-        """Whether the coordinator keeps its place over a restart (KIP-345)."""
-        return self.group_instance_id is not None
-
-    @property
     def is_fenced(self) -> bool:
         """Whether another consumer has taken its place under the same instance id: final."""
         return Interruption.FENCED in (self._interruption, self.lost_by)
-
-    # --- Waiting for changes --------------------------------------------------------------
-    def notify(self) -> None:
-        """Wake everybody who waits for a change; each looks what has changed."""
-        self._changed.set()
-        self._changed.clear()
-
-    async def wait_for_change(self) -> None:
-        """Wait for the next `notify`."""
-        await self._changed.wait()
 
     # --- For commits ----------------------------------------------------------------------
     @property
@@ -291,19 +268,6 @@ class Member:
         return CommitFailedError()
 
     # --- Steps of the group task ----------------------------------------------------------
-    def enter(self, state: MemberState) -> None:
-        """Change the state.
-
-        Raises:
-            IllegalStateError: The table of legal transitions has no such step.
-        """
-        if state not in LEGAL_TRANSITIONS[self.state]:
-            raise IllegalStateError(
-                f"a group member cannot go from {self.state.name} to {state.name}"
-            )
-        self.state = state
-        self.notify()
-
     def take_member_id(self, member_id: str) -> None:
         """Keep the id that the coordinator wants to see in a second JoinGroup (KIP-394)."""
         self.identity = Identity(member_id)

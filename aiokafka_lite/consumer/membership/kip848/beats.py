@@ -182,7 +182,7 @@ class Beats:
             held: What the member owns: all that it has taken and not given back.
         """
         member = self._member
-        is_joining = not member.has_epoch
+        is_joining = not member.is_member
         is_full = is_joining or self.has_news(wish)
         request = ConsumerGroupHeartbeatRequest(
             group_id=member.group_id,

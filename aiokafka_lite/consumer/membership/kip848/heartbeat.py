@@ -143,7 +143,7 @@ class Heartbeat:
     def _due_at(self) -> float:
         """Return the loop time at which the next heartbeat is due, as far as is known now."""
         member, beats = self._member, self._beats
-        if not member.has_epoch or member.is_epoch_stale or beats.has_news(self._wish()):
+        if not member.is_member or member.is_epoch_stale or beats.has_news(self._wish()):
             return self._not_before
         return max(self._sent_at + self._interval_s(), self._not_before)
 
@@ -158,7 +158,7 @@ class Heartbeat:
         member = self._member
         if not self._stand_in.is_there:
             return True
-        if not member.has_epoch:
+        if not member.is_member:
             self._stand_in.rest()  # it joins: no thread does
             return True
         return self._stand_in.note_next(
@@ -242,7 +242,7 @@ class Heartbeat:
     def _failed(self, said: Said, error: KafkaError) -> None:
         self.failure_count += 1
         member, recovery = self._member, recovery_for(error)
-        is_joining = said.sent_as == member.identity and not member.has_epoch
+        is_joining = said.sent_as == member.identity and not member.is_member
         if self._is_refused_regex(said, error):
             self._on_refused_regex()
             return

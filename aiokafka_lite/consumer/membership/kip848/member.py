@@ -46,13 +46,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from aiokafka_lite._event import Event
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for, taken_over
+from aiokafka_lite.consumer.membership.stateful import StatefulMember
 from aiokafka_lite.errors import (
     CommitFailedError,
     FencedInstanceIdError,
-    IllegalStateError,
     KafkaError,
     MaxPollIntervalError,
 )
@@ -133,7 +132,7 @@ def new_member_id() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()
 
 
-class ConsumerMember:
+class ConsumerMember(StatefulMember[MemberState]):
     """One member of one group; see the module's docstring for the states and who writes.
 
     Args:
@@ -151,11 +150,14 @@ class ConsumerMember:
         member_id: str = "",
         new_id: Callable[[], str] = new_member_id,
     ) -> None:
-        self.group_id: Final = group_id
-        self.group_instance_id: Final = group_instance_id
-        self.state = MemberState.UNJOINED
+        super().__init__(
+            group_id,
+            group_instance_id,
+            Identity(member_id or new_id()),
+            MemberState.UNJOINED,
+            LEGAL_TRANSITIONS,
+        )
         self._new_id = new_id
-        self.identity = Identity(member_id or new_id())
         # What it was given last, also while that is not known by name; None: nothing was said.
         self.target: Target | None = None
         # The epoch in which it was let in: what was held before that may have been another's since.
@@ -165,16 +167,6 @@ class ConsumerMember:
         self.lost_because = ""
         # Somebody was told that the epoch is stale: the next heartbeat brings the new one.
         self.is_epoch_stale = False
-        self._changed = Event()
-
-    def __repr__(self) -> str:
-        member_id, epoch = self.identity
-        return f"<{self.state.name} {member_id!r} in {self.group_id!r} epoch {epoch}>"
-
-    @property
-    def is_static(self) -> bool:
-        """Whether the coordinator keeps its place over a restart (KIP-345)."""
-        return self.group_instance_id is not None
 
     @property
     def is_fenced(self) -> bool:
@@ -182,30 +174,15 @@ class ConsumerMember:
         return self.lost_by is Loss.INSTANCE
 
     @property
-    def has_epoch(self) -> bool:
-        """Whether the group, as far as known, counts this member in."""
-        return self.identity.generation != NO_GENERATION
-
-    @property
     def is_heard(self) -> bool:
         """Whether heartbeats are to be sent for it: it wants to be a member, or is one."""
-        return self.state is MemberState.JOINING or self.has_epoch
-
-    # --- Waiting for changes --------------------------------------------------------------
-    def notify(self) -> None:
-        """Wake everybody who waits for a change; each looks for himself what has changed."""
-        self._changed.set()
-        self._changed.clear()
-
-    async def wait_for_change(self) -> None:
-        """Wait for the next `notify`."""
-        await self._changed.wait()
+        return self.state is MemberState.JOINING or self.is_member
 
     # --- For commits ----------------------------------------------------------------------
     @property
     def assigned_as(self) -> Identity | None:
         """As whom the assigned partitions are held; None: there are none, or they are lost."""
-        return self.identity if self.has_epoch else None
+        return self.identity if self.is_member else None
 
     @property
     def reads_as(self) -> Identity | None:
@@ -247,19 +224,6 @@ class ConsumerMember:
         return CommitFailedError(because) if because else CommitFailedError()
 
     # --- Steps of the group task ----------------------------------------------------------
-    def enter(self, state: MemberState) -> None:
-        """Change the state.
-
-        Raises:
-            IllegalStateError: The table of legal transitions has no such step.
-        """
-        if state not in LEGAL_TRANSITIONS[self.state]:
-            raise IllegalStateError(
-                f"a group member cannot go from {self.state.name} to {state.name}"
-            )
-        self.state = state
-        self.notify()
-
     def reconciled(self, *, is_done: bool) -> None:
         """Note whether the member holds what it was given; nothing while it is not present."""
         state = MemberState.STABLE if is_done else MemberState.RECONCILING
@@ -307,7 +271,7 @@ class ConsumerMember:
         """Take what was heard in this member's name meanwhile, unless there is newer news."""
         now = self.identity
         is_newer = identity.member_id == now.member_id and identity.generation >= now.generation
-        return self.has_epoch and is_newer and self.take_answer(now, identity, target)
+        return self.is_member and is_newer and self.take_answer(now, identity, target)
 
     def drop(self, sent_as: Identity, loss: Loss, because: str = "") -> bool:
         """Note that the group does not count the member in any more.

@@ -101,7 +101,7 @@ class ConsumerMembership:
         self._lease = Lease(
             config.group_session_s,
             state.gate,
-            hands_out=lambda: member.has_epoch,
+            hands_out=lambda: member.is_member,
             elsewhere=self._stand_in.ear(lambda: member.identity),
         )
         self._task = GroupTask(around, member, is_settled=lambda: self.is_settled)
@@ -289,7 +289,7 @@ class ConsumerMembership:
 
     def leave_nowait(self, reason: str) -> None:
         """Tell the coordinator that the member goes, if that costs no waiting; commit nothing."""
-        if self._member.has_epoch:
+        if self._member.is_member:
             self._coordinator.send_nowait(self._beats.leave())
 
     @property
@@ -300,7 +300,7 @@ class ConsumerMembership:
             and self._coordinator.node_id is not None
             and not self._heartbeat.is_refused
         )
-        return self._member.has_epoch or has_asked
+        return self._member.is_member or has_asked
 
     async def _say_goodbye(self, request: ConsumerGroupHeartbeatRequest, deadline: float) -> None:
         """Say that the member goes, to whoever is the coordinator; saying it twice does no harm."""
@@ -478,7 +478,7 @@ class ConsumerMembership:
     def _why_lost(self) -> str | None:
         """Say why what is assigned is others' already; None: it is not."""
         member = self._member
-        if member.has_epoch:
+        if member.is_member:
             return None
         text = "" if member.lost_by is None else member.lost_by.value
         return f"{text} ({member.lost_because})" if member.lost_because else text
@@ -534,7 +534,7 @@ class ConsumerMembership:
         self._settled_version = -1
         reason = Loss.POLL_INTERVAL.value
         await self._handover.revoke(set(state.assignment), reason, waits=False)
-        if not member.has_epoch or not is_subscribed(state):
+        if not member.is_member or not is_subscribed(state):
             return
         member.note_reason(Loss.POLL_INTERVAL, overdue)
         await self._withdraw(reason)
@@ -571,7 +571,7 @@ class ConsumerMembership:
 
     # --- What happens to it ---------------------------------------------------------------
     def _note_departure(self, departure: Departure) -> None:
-        if self._member.has_epoch:
+        if self._member.is_member:
             self._handover.note_departure(departure)
 
     def _application_acted(self) -> None:
