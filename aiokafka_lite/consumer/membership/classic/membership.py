@@ -15,25 +15,15 @@ from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
-from aiokafka_lite.consumer.assignment.topics import (
-    SharedOut,
-    have_changed,
-    is_subscribed,
-    match_pattern,
-)
+from aiokafka_lite.consumer.assignment.topics import SharedOut, have_changed, is_subscribed
 from aiokafka_lite.consumer.events.kinds import Assigned
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.member import Interruption, Member, MemberState
 from aiokafka_lite.consumer.membership.classic.rebalance import AssignedPartitions, Rebalance
 from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S
-from aiokafka_lite.consumer.membership.group_task import (
-    LEAVE_MAX_S,
-    GroupTask,
-    Surroundings,
-    ending,
-)
-from aiokafka_lite.consumer.membership.handover import Handover
+from aiokafka_lite.consumer.membership.group_task import LEAVE_MAX_S, Surroundings, ending
+from aiokafka_lite.consumer.membership.grouped import UNSUBSCRIBED, GroupedMembership
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import KafkaError
@@ -42,7 +32,7 @@ from aiokafka_lite.structs import TopicPartition
 log = logging.getLogger(__name__)
 
 
-class ClassicMembership:
+class ClassicMembership(GroupedMembership[Member]):
     """One consumer's place in its group.
 
     Owns the member (id, generation, state) and the assignment in `state`; everybody else reads
@@ -51,28 +41,23 @@ class ClassicMembership:
     """
 
     def __init__(self, around: Surroundings, member: Member) -> None:
-        config, state, cluster, coordinator, commits, scope, rng, _, _, open_cluster = around
-        self._config = config
-        self._state = state
-        self._cluster = cluster
-        self._coordinator = coordinator
-        self._member = member
-        self._commits = commits
-        self._rng = rng
+        super().__init__(around, member)
+        config = around.config
         self._heartbeat = Heartbeat(
             config,
             member,
-            coordinator,
-            state,
-            Backoff(config.retry_backoff_s, RETRY_BACKOFF_MAX_S, rng),
-            scope=scope,
-            on_error=lambda error: self._task.surface(error),
-            open_cluster=open_cluster,
+            around.coordinator,
+            around.state,
+            Backoff(config.retry_backoff_s, RETRY_BACKOFF_MAX_S, around.rng),
+            scope=around.scope,
+            on_error=self._task.surface,
+            open_cluster=around.open_cluster,
         )
-        self._rebalance = Rebalance(config, cluster, coordinator, member, self._heartbeat)
+        self._lease = self._heartbeat.lease
+        self._rebalance = Rebalance(
+            config, around.cluster, around.coordinator, member, self._heartbeat
+        )
         self._is_cooperative = member.is_cooperative
-        self._handover = Handover(around, member, why_lost=self._why_lost)
-        self._task = GroupTask(around, member, is_settled=lambda: self.is_settled)
         # The subscription that the last rebalance answers to, and that for which the listener
         # has been told as well; -1: there is no assignment.
         self._joined_version = -1
@@ -83,24 +68,8 @@ class ClassicMembership:
         # What the leader shared out, and the metadata that say the same of it.
         self._shared_out = SharedOut()
         self._unchanged_in: ClusterView | None = None
-        self._noticed_version = -1
 
     # --- For the consumer -----------------------------------------------------------------
-    @property
-    def member_id(self) -> str:
-        """The id that the coordinator gave; empty while there is none."""
-        return self._member.identity.member_id
-
-    @property
-    def generation(self) -> int:
-        """The generation of the group that the assignment is of; -1 while there is none."""
-        return self._member.identity.generation
-
-    @property
-    def coordinator_id(self) -> int | None:
-        """The node that coordinates the group, as far as known."""
-        return self._coordinator.node_id
-
     @property
     def status(self) -> GroupStatus:
         """Where the member is with its group, for monitoring."""
@@ -126,36 +95,12 @@ class ClassicMembership:
         """Whether the assignment answers to the present subscription, and the listener knows."""
         return self._assigned_version == self._state.subscription_version
 
-    def wake_waiters(self) -> None:
-        """Wake those who wait for the member: there may be nothing to wait for any more."""
-        self._member.notify()
-
-    def is_called_by_listener(self) -> bool:
-        """Whether it is the listener's callback that asks."""
-        return self._handover.calls.is_calling()
-
     async def start(self) -> None:
         """Start taking part; awaits nothing of the network."""
-        self._state.observers.add_listener(self._application_acted)
-        self._handover.start()
-        self._state.observers.on_departure(self._note_departure)
-        self._cluster.add_listener(self._metadata_changed)
+        self._observe()
         # Also where all tasks are cancelled at once: its alarm must not stay behind.
-        self._task.start(self._run, then=self._heartbeat.lease.end)
+        self._task.start(self._run, then=self._lease.end)
         self._heartbeat.stand_in.start()
-
-    def halt(self) -> None:
-        """Take part in no further rebalance: from here on the assignment stays as it is."""
-        self._task.halt()
-
-    async def wait_assigned(self) -> None:
-        """Wait until the present subscription has got an assignment, which may be empty.
-
-        Raises:
-            KafkaError: What keeps the member from joining and will not pass by itself.
-            ConsumerStoppedError: The consumer was stopped meanwhile.
-        """
-        await self._task.wait_assigned()
 
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
@@ -174,13 +119,8 @@ class ClassicMembership:
         Returns:
             What could not be committed.
         """
-        member = self._member
-        loop = asyncio.get_running_loop()
-        self._cluster.remove_listener(self._metadata_changed)
-        await self._task.halted()
-        await self._commits.stop_auto_commit()
-        now = loop.time()
-        await self._handover.calls.finish(deadline=now + max(0.0, deadline - now) / 2)
+        member, loop = self._member, self._loop
+        await self._end_what_runs(deadline)
         if member.state in (MemberState.LEAVING, MemberState.LEFT):
             return dict(offsets)
         member.settle_interruption()
@@ -188,9 +128,7 @@ class ClassicMembership:
         commit_by, leave_by = ending(loop.time(), deadline)
         is_told = True
         async with self._heartbeat.kept_alive():
-            uncommitted = await self._commits.commit_at_the_end(offsets, deadline=commit_by)
-            if not self.is_called_by_listener():
-                await self._handover.settle_departed("the consumer unsubscribed", commit_by)
+            uncommitted = await self._commit_at_the_end(offsets, commit_by)
             if leaves is None:
                 leaves = not member.is_static
             if member.identity.member_id and leaves:
@@ -217,7 +155,7 @@ class ClassicMembership:
             if not is_subscribed(self._state):
                 if member.state is not MemberState.UNJOINED:
                     await self._settle_departed()
-                    await self._withdraw("the consumer unsubscribed")
+                    await self._withdraw(UNSUBSCRIBED)
                     self._rebalance.watch_for_the_group(())
                     if member.is_static:  # its place is kept for it
                         member.lose_generation()
@@ -264,7 +202,7 @@ class ClassicMembership:
         if is_subscribed(state):
             state.begin_revocation(self._not_kept(leaves=leaves))
         state.gate.release(Hold.LISTENER, Hold.LOST)  # there is nothing left to hand out
-        self._heartbeat.lease.look()  # an eager member's was that of what it gives back
+        self._lease.look()  # an eager member's was that of what it gives back
         async with self._heartbeat.kept_alive():
             await self._handover.settle_departed(reason, deadline)
             if is_subscribed(state):
@@ -297,7 +235,7 @@ class ClassicMembership:
         """Wait until what unsubscribe() gave up is committed, or cannot be; tell its listener."""
         if self._handover.has_departed:
             async with self._heartbeat.kept_alive():
-                await self._handover.settle_departed("the consumer unsubscribed")
+                await self._handover.settle_departed(UNSUBSCRIBED)
 
     def _settle_interruption(self) -> None:
         was_member = self._member.is_member
@@ -405,7 +343,7 @@ class ClassicMembership:
             await self._take_all(assigned.partitions)
         if member.interruption is not None and member.interruption.is_loss:
             state.gate.hold(Hold.LOST)
-        self._heartbeat.lease.look()
+        self._lease.look()
         state.gate.release(Hold.LISTENER)
         self._assigned_version = self._joined_version
         member.notify()
@@ -444,7 +382,7 @@ class ClassicMembership:
         before = frozenset(state.assignment)
         gone, new = before - partitions, partitions - before
         member.take_assignment(keeps=True)
-        self._heartbeat.lease.look()
+        self._lease.look()
         if not before:
             state.restart_idle(asyncio.get_running_loop().time())
         for tp in before & partitions:
@@ -489,12 +427,7 @@ class ClassicMembership:
 
     async def _sit_out(self, overdue: str) -> None:
         """Leave while the application is busy with something else, until its next get."""
-        log.warning(
-            "group %s: leaving: %s; the consumer joins again when the application is back for "
-            "records",
-            self._member.group_id,
-            overdue,
-        )
+        self._warn_of_absence(overdue)
         # Before the coordinator hears of it: from now on a commit is one too late.
         self._member.lose_generation(Interruption.POLL_INTERVAL_EXCEEDED, overdue)
         await self._withdraw(Interruption.POLL_INTERVAL_EXCEEDED.text)
@@ -506,23 +439,6 @@ class ClassicMembership:
         """Note what unsubscribe() gives up; an eager member may have given all back already."""
         if self._is_cooperative or self._member.state is MemberState.STABLE:
             self._handover.note_departure(departure)
-
-    def _application_acted(self) -> None:
-        """Wake the group task for a new subscription, or for a get that it sits out for.
-
-        A get after the loop was blocked is served only if the partitions are still this member's.
-        """
-        self._heartbeat.lease.look()
-        version = self._state.subscription_version
-        if self._task.sits_out or self._noticed_version != version:
-            self._noticed_version = version
-            self._member.notify()
-
-    def _metadata_changed(self, view: ClusterView) -> None:
-        match_pattern(
-            self._state, view, exclude_internal_topics=self._config.exclude_internal_topics
-        )
-        self._member.notify()
 
     def _give_up(self) -> Never:
         """End the group task for good: every get and commit raises that another took its place."""

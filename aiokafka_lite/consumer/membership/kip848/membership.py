@@ -13,20 +13,14 @@ from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite._compat import Never, timeout_at
-from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
-from aiokafka_lite.consumer.assignment.topics import is_subscribed, match_pattern
+from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S
-from aiokafka_lite.consumer.membership.group_task import (
-    LEAVE_MAX_S,
-    GroupTask,
-    Surroundings,
-    ending,
-)
-from aiokafka_lite.consumer.membership.handover import Handover
+from aiokafka_lite.consumer.membership.group_task import LEAVE_MAX_S, Surroundings, ending
+from aiokafka_lite.consumer.membership.grouped import UNSUBSCRIBED, GroupedMembership
 from aiokafka_lite.consumer.membership.kip848.beats import Beats, Wish
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.kip848.member import (
@@ -59,10 +53,9 @@ UNKNOWN_TOPIC_S: Final = 0.5
 LONG_UNKNOWN_S: Final = 5.0
 
 REBALANCE: Final = "the group rebalances"
-UNSUBSCRIBED: Final = "the consumer unsubscribed"
 
 
-class ConsumerMembership:
+class ConsumerMembership(GroupedMembership[ConsumerMember]):
     """One consumer's place in a group of the consumer protocol.
 
     Owns the member (id, epoch, state), what it holds, and the assignment in `state`; everybody
@@ -81,21 +74,13 @@ class ConsumerMembership:
         *,
         fall_back: Callable[[KafkaError], None] | None = None,
     ) -> None:
-        config, state, cluster, coordinator, commits, scope, rng, _, _, open_cluster = around
-        self._config = config
-        self._state = state
-        self._cluster = cluster
-        self._coordinator = coordinator
-        self._member = member
-        self._commits = commits
-        self._scope = scope
-        self._rng = rng
-        self._loop = asyncio.get_running_loop()
+        super().__init__(around, member)
+        config, state = around.config, around.state
         self._beats = Beats(config, member, self._partition_count)
         self._stand_in = StandIn(
             member.group_id,
-            open_cluster,
-            scope=scope,
+            around.open_cluster,
+            scope=around.scope,
             hear=lambda outcome, sent_at: self._heartbeat.hear_of_stand_in(outcome, sent_at),
         )
         self._lease = Lease(
@@ -104,15 +89,14 @@ class ConsumerMembership:
             hands_out=lambda: member.is_member,
             elsewhere=self._stand_in.ear(lambda: member.identity),
         )
-        self._task = GroupTask(around, member, is_settled=lambda: self.is_settled)
         self._heartbeat = Heartbeat(
             config,
             member,
             self._beats,
-            coordinator,
+            around.coordinator,
             self._lease,
             state.gate,
-            rng=rng,
+            rng=around.rng,
             wish=self._wish,
             held=lambda: self._held,
             on_error=self._task.surface,
@@ -121,13 +105,11 @@ class ConsumerMembership:
             idle_s=lambda: state.idle_s(self._loop.time()) if self._was_settled else 0.0,
             stand_in=self._stand_in,
         )
-        self._handover = Handover(around, member, why_lost=self._why_lost)
         self._beating: asyncio.Task[Never] | None = None
         # What it has taken and not given back yet: what the group is told that it owns.
         self._held: dict[PartitionId, TopicPartition] = {}
         # The subscription to which the assignment answers; -1: to none yet.
         self._settled_version = -1
-        self._noticed_version = -1
         # Since when it is a member, and whether the listener knows of a first assignment.
         self._joined_at = 0.0
         self._joining_since: float | None = None
@@ -143,21 +125,6 @@ class ConsumerMembership:
         self._last_word: ConsumerGroupHeartbeatRequest | None = None
 
     # --- For the consumer -----------------------------------------------------------------
-    @property
-    def member_id(self) -> str:
-        """The id in the group."""
-        return self._member.identity.member_id
-
-    @property
-    def generation(self) -> int:
-        """The member's epoch; -1 while it is no member."""
-        return self._member.identity.generation
-
-    @property
-    def coordinator_id(self) -> int | None:
-        """The node that coordinates the group, as far as known."""
-        return self._coordinator.node_id
-
     @property
     def status(self) -> GroupStatus:
         """How the member stands with its group, for whoever has to tell."""
@@ -198,30 +165,15 @@ class ConsumerMembership:
         """Whether the assignment answers to the present subscription, and the listener knows."""
         return self._settled_version == self._state.subscription_version
 
-    def wake_waiters(self) -> None:
-        """Wake those who wait for the member: there may be nothing to wait for any more."""
-        self._member.notify()
-
-    def is_called_by_listener(self) -> bool:
-        """Whether it is the listener's callback that asks."""
-        return self._handover.calls.is_calling()
-
     async def start(self) -> None:
         """Start taking part; awaits nothing of the network."""
-        self._handover.start()
-        self._state.observers.add_listener(self._application_acted)
-        self._state.observers.on_departure(self._note_departure)
-        self._cluster.add_listener(self._metadata_changed)
+        self._observe()
         self._task.start(self._run)
         self._beating = self._scope.supervise(self._heartbeat.run, name="heartbeat")
         # Also where all tasks are cancelled at once: its alarm must not stay behind.
         lease = self._lease
         self._beating.add_done_callback(lambda _: lease.end())
         self._stand_in.start()
-
-    def halt(self) -> None:
-        """Change nothing of what is assigned from here on; idempotent."""
-        self._task.halt()
 
     def stop_trying(self) -> None:
         """End all tasks of a member that never was one: another protocol takes over."""
@@ -231,15 +183,6 @@ class ConsumerMembership:
             self._scope.cancel(self._beating)
         self._stand_in.abandon()
         self._lease.end()
-
-    async def wait_assigned(self) -> None:
-        """Wait until the present subscription has got an assignment, which may be empty.
-
-        Raises:
-            KafkaError: What keeps the member from joining and will not pass by itself.
-            ConsumerStoppedError: The consumer was stopped meanwhile.
-        """
-        await self._task.wait_assigned()
 
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
@@ -260,20 +203,14 @@ class ConsumerMembership:
             What could not be committed.
         """
         member, loop = self._member, self._loop
-        self._cluster.remove_listener(self._metadata_changed)
-        await self._task.halted()
-        await self._commits.stop_auto_commit()
-        now = loop.time()
-        await self._handover.calls.finish(deadline=now + max(0.0, deadline - now) / 2)
+        await self._end_what_runs(deadline)
         if member.state in (MemberState.LEAVING, MemberState.LEFT):
             return dict(offsets)
         may_be_known = self._may_be_known
         commit_by, leave_by = ending(loop.time(), deadline)
         member.enter(MemberState.LEAVING)
         # Heartbeats go on meanwhile.
-        uncommitted = await self._commits.commit_at_the_end(offsets, deadline=commit_by)
-        if not self.is_called_by_listener():
-            await self._handover.settle_departed(UNSUBSCRIBED, commit_by)
+        uncommitted = await self._commit_at_the_end(offsets, commit_by)
         if self._beating is not None:
             await self._scope.stop(self._beating)
         await self._stand_in.end()
@@ -525,12 +462,7 @@ class ConsumerMembership:
         """Leave while the application is busy with something else, until its next get."""
         state, member = self._state, self._member
         overdue = self._task.overdue_text()
-        log.warning(
-            "group %s: leaving: %s; the consumer joins again when the application is back for "
-            "records",
-            member.group_id,
-            overdue,
-        )
+        self._warn_of_absence(overdue)
         self._settled_version = -1
         reason = Loss.POLL_INTERVAL.value
         await self._handover.revoke(set(state.assignment), reason, waits=False)
@@ -573,20 +505,3 @@ class ConsumerMembership:
     def _note_departure(self, departure: Departure) -> None:
         if self._member.is_member:
             self._handover.note_departure(departure)
-
-    def _application_acted(self) -> None:
-        """Wake the group task for a new subscription, or for a get that it sits out for.
-
-        A get after the loop was blocked is served only if the partitions are still this member's.
-        """
-        self._lease.look()
-        version = self._state.subscription_version
-        if self._task.sits_out or self._noticed_version != version:
-            self._noticed_version = version
-            self._member.notify()
-
-    def _metadata_changed(self, view: ClusterView) -> None:
-        match_pattern(
-            self._state, view, exclude_internal_topics=self._config.exclude_internal_topics
-        )
-        self._member.notify()
