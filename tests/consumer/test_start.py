@@ -10,10 +10,11 @@ from typing import Final
 
 import pytest
 
-from aiokafka_lite import AIOKafkaConsumer, TopicPartition
+from aiokafka_lite import TopicPartition
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import UnsupportedVersionError
 from tests.support.protocols import classic_only
+from tests.support.reading import consumer_of
 
 REPEATED: Final = ("Heartbeat", "ConsumerGroupHeartbeat", "OffsetCommit")
 
@@ -36,9 +37,7 @@ def asked_by_connection(broker: Broker) -> list[list[str]]:
 
 
 async def test_start_by_assign_asks_nothing_twice(broker: Broker) -> None:
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
-    )
+    consumer = consumer_of(broker)
     await consumer.start()
     consumer.assign([TopicPartition("t", 0)])
     assert (await consumer.getone()).value == b"first"
@@ -50,9 +49,7 @@ async def test_start_by_assign_asks_nothing_twice(broker: Broker) -> None:
 
 
 async def test_start_of_a_subscriber_asks_nothing_twice(broker: Broker) -> None:
-    consumer = AIOKafkaConsumer(
-        "t", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
-    )
+    consumer = consumer_of(broker, "t")
     await consumer.start()
     assert (await consumer.getone()).value == b"first"
     general, fetch = asked_by_connection(broker)
@@ -62,13 +59,7 @@ async def test_start_of_a_subscriber_asks_nothing_twice(broker: Broker) -> None:
 
 
 async def test_start_in_a_classic_group_asks_nothing_twice(broker: Broker) -> None:
-    consumer = AIOKafkaConsumer(
-        "t",
-        bootstrap_servers=broker.bootstrap_servers,
-        auto_offset_reset="earliest",
-        group_id="g",
-        group_protocol="classic",
-    )
+    consumer = consumer_of(broker, "t", group_id="g", group_protocol="classic")
     await consumer.start()
     assert (await consumer.getone()).value == b"first"
     lanes = {asked[0]: asked for asked in asked_by_connection(broker)}
@@ -82,13 +73,7 @@ async def test_start_in_a_classic_group_asks_nothing_twice(broker: Broker) -> No
 
 
 async def test_start_in_a_group_asks_nothing_twice(broker: Broker) -> None:
-    consumer = AIOKafkaConsumer(
-        "t",
-        bootstrap_servers=broker.bootstrap_servers,
-        auto_offset_reset="earliest",
-        group_id="g",
-        group_protocol="consumer",
-    )
+    consumer = consumer_of(broker, "t", group_id="g", group_protocol="consumer")
     await consumer.start()
     assert (await consumer.getone()).value == b"first"
     general, fetch = asked_by_connection(broker)
@@ -107,13 +92,7 @@ async def test_where_only_classic_is_to_be_had_a_start_costs_one_request_more_at
         broker.on("ApiVersions").answer(classic_only, times=None)
     else:
         broker.on("ConsumerGroupHeartbeat").fail(UnsupportedVersionError, times=None)
-    consumer = AIOKafkaConsumer(
-        "t",
-        bootstrap_servers=broker.bootstrap_servers,
-        auto_offset_reset="earliest",
-        group_id="g",
-        group_protocol="auto",
-    )
+    consumer = consumer_of(broker, "t", group_id="g", group_protocol="auto")
     await consumer.start()
     assert (await consumer.getone()).value == b"first"
     assert len(broker.requests.of("ConsumerGroupHeartbeat")) == in_vain

@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from aiokafka_lite import CooperativeStickyPartitionAssignor
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.protocol import registry
@@ -19,6 +20,18 @@ from aiokafka_lite.protocol.schema import Message
 PROTOCOLS: Final = ("classic", "consumer")
 # For tests that take `protocol`, and give it to their consumers as `group_protocol`.
 in_both_protocols: Final = pytest.mark.parametrize("protocol", PROTOCOLS)
+
+# Settings of members that rebalance in each of three ways.
+WAYS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
+    {
+        "eager": {"group_protocol": "classic"},
+        "cooperative": {
+            "group_protocol": "classic",
+            "partition_assignment_strategy": (CooperativeStickyPartitionAssignor,),
+        },
+        "consumer": {"group_protocol": "consumer"},
+    }
+)
 
 # The request that asks to be let in, and the one that says that the member lives.
 JOIN: Final[Mapping[str, str]] = MappingProxyType(

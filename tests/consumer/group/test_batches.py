@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from aiokafka_lite import AIOKafkaConsumer, CooperativeStickyPartitionAssignor
+from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer.events.kinds import Lost, Revoked, WorkAwaited
 from aiokafka_lite.errors import (
@@ -20,6 +20,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.protocols import WAYS
 from tests.support.rows import rows
 from tests.support.waiting import until
 
@@ -28,19 +29,11 @@ pytestmark = [pytest.mark.one_loop_each, pytest.mark.real_if_long]
 PARTITIONS = 2
 RECORDS_EACH = 20
 PATIENCE_S = 30.0
-PROTOCOLS: dict[str, dict[str, object]] = {
-    "eager": {"group_protocol": "classic"},
-    "cooperative": {
-        "group_protocol": "classic",
-        "partition_assignment_strategy": (CooperativeStickyPartitionAssignor,),
-    },
-    "consumer": {"group_protocol": "consumer"},
-}
 
 
-@pytest.fixture(params=PROTOCOLS)
-def protocol(request: pytest.FixtureRequest) -> dict[str, object]:
-    return PROTOCOLS[request.param]
+@pytest.fixture(params=WAYS)
+def protocol(request: pytest.FixtureRequest) -> Mapping[str, object]:
+    return WAYS[request.param]
 
 
 def member(kafka: KafkaHandle, topic: str, group: str, **settings: object) -> AIOKafkaConsumer:
@@ -84,7 +77,7 @@ def now() -> float:
 
 # --- A rebalance and a block -------------------------------------------------------------------
 async def test_a_rebalance_waits_for_the_block_whose_commits_do_not_fail(
-    kafka: KafkaHandle, protocol: dict[str, object]
+    kafka: KafkaHandle, protocol: Mapping[str, object]
 ) -> None:
     async with two(kafka, {**protocol, "enable_auto_commit": False}) as (first, second):
         await all_buffered(first)
@@ -119,7 +112,7 @@ async def test_a_rebalance_waits_for_the_block_whose_commits_do_not_fail(
 
 
 async def test_the_end_of_the_block_counts_as_finished_without_a_commit(
-    kafka: KafkaHandle, protocol: dict[str, object]
+    kafka: KafkaHandle, protocol: Mapping[str, object]
 ) -> None:
     async with two(kafka, protocol) as (first, second):
         await all_buffered(first)
@@ -143,7 +136,7 @@ async def fail(consumer: AIOKafkaConsumer, end: type[BaseException]) -> None:
 
 @pytest.mark.parametrize("end", [ValueError, asyncio.CancelledError])
 async def test_a_block_that_fails_leaves_its_records_to_the_next_owner(
-    kafka: KafkaHandle, protocol: dict[str, object], end: type[BaseException]
+    kafka: KafkaHandle, protocol: Mapping[str, object], end: type[BaseException]
 ) -> None:
     async with two(kafka, protocol) as (first, second):
         await all_buffered(first)
@@ -162,7 +155,7 @@ async def test_a_block_that_fails_leaves_its_records_to_the_next_owner(
 
 
 async def test_when_the_time_is_up_a_commit_says_that_the_batch_was_revoked(
-    kafka: KafkaHandle, protocol: dict[str, object]
+    kafka: KafkaHandle, protocol: Mapping[str, object]
 ) -> None:
     async with two(kafka, protocol) as (first, second):
         await all_buffered(first)
@@ -184,7 +177,7 @@ async def test_when_the_time_is_up_a_commit_says_that_the_batch_was_revoked(
 
 
 async def test_no_hold_is_so_long_that_the_group_goes_on_without_the_member(
-    kafka: KafkaHandle, protocol: dict[str, object]
+    kafka: KafkaHandle, protocol: Mapping[str, object]
 ) -> None:
     async with two(kafka, {**protocol, "rebalance_timeout_ms": 3_000}) as (first, second):
         await all_buffered(first)
@@ -204,7 +197,7 @@ async def test_no_hold_is_so_long_that_the_group_goes_on_without_the_member(
 
 
 async def test_a_batch_has_its_own_time_whatever_other_work_has(
-    kafka: KafkaHandle, protocol: dict[str, object]
+    kafka: KafkaHandle, protocol: Mapping[str, object]
 ) -> None:
     async with two(kafka, {**protocol, "rebalance_hold_ms": 0}) as (first, second):
         await all_buffered(first)
@@ -223,7 +216,7 @@ async def test_a_batch_has_its_own_time_whatever_other_work_has(
 async def test_only_what_a_rebalance_wants_is_lost_and_the_rest_is_committed(
     kafka: KafkaHandle,
 ) -> None:
-    async with two(kafka, PROTOCOLS["cooperative"]) as (first, second):
+    async with two(kafka, WAYS["cooperative"]) as (first, second):
         await all_buffered(first)
         async with first.batch(10, max_hold_ms=0, max_records_per_partition=5) as batch:
             await second.start()
@@ -236,7 +229,7 @@ async def test_only_what_a_rebalance_wants_is_lost_and_the_rest_is_committed(
 
 
 async def test_a_block_beyond_the_poll_interval_loses_its_partitions(
-    kafka: KafkaHandle, protocol: dict[str, object]
+    kafka: KafkaHandle, protocol: Mapping[str, object]
 ) -> None:
     settings = {**protocol, "max_poll_interval_ms": 800}
     async with two(kafka, settings) as (first, _), first.batch(5) as batch:
@@ -252,7 +245,7 @@ async def test_a_block_beyond_the_poll_interval_loses_its_partitions(
 
 @pytest.mark.parametrize("is_auto", [True, False], ids=["auto-commit", "own-commits"])
 async def test_batches_of_several_tasks_through_rebalances_repeat_and_lose_nothing(
-    kafka: KafkaHandle, protocol: dict[str, object], is_auto: bool
+    kafka: KafkaHandle, protocol: Mapping[str, object], is_auto: bool
 ) -> None:
     handled: Counter[tuple[int, int]] = Counter()
 
@@ -286,7 +279,7 @@ async def test_batches_of_several_tasks_through_rebalances_repeat_and_lose_nothi
 # --- Stops and departures ----------------------------------------------------------------------
 @pytest.mark.parametrize("how", ["stop", "unsubscribe"])
 async def test_what_is_in_an_open_batch_is_not_committed_at_the_end(
-    kafka: KafkaHandle, protocol: dict[str, object], how: str
+    kafka: KafkaHandle, protocol: Mapping[str, object], how: str
 ) -> None:
     async with two(kafka, protocol, partitions=1) as (first, second):
         (tp,) = first.assignment()

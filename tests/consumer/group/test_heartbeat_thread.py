@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
 
-from aiokafka_lite import AIOKafkaConsumer, CooperativeStickyPartitionAssignor
+from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.consumer.events.kinds import ConsumerEvent, Lost
@@ -28,18 +28,11 @@ from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.events import events_so_far
 from tests.support.listeners import Losing, beat_count
+from tests.support.protocols import WAYS
 from tests.support.sasl_consumer import ALL_MECHANISMS, CANARY, Tokens
 from tests.support.waiting import PATIENCE_S, until
 
 SESSION_S = 1.0
-PROTOCOLS: dict[str, dict[str, object]] = {
-    "eager": {"group_protocol": "classic"},
-    "cooperative": {
-        "group_protocol": "classic",
-        "partition_assignment_strategy": (CooperativeStickyPartitionAssignor,),
-    },
-    "consumer": {"group_protocol": "consumer"},
-}
 BEATS = {"eager": "Heartbeat", "cooperative": "Heartbeat", "consumer": "ConsumerGroupHeartbeat"}
 SETTINGS = BrokerConfig(
     group_min_session_timeout_ms=100, group_consumer_session_timeout_ms=int(SESSION_S * 1000)
@@ -54,7 +47,7 @@ def broker() -> Iterator[BrokerThread]:
         yield broker
 
 
-@pytest.fixture(params=PROTOCOLS)
+@pytest.fixture(params=WAYS)
 def protocol(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -74,7 +67,7 @@ def member(
         "heartbeat_interval_ms": 200,
         "auto_offset_reset": "earliest",
         "fetch_max_wait_ms": 50,
-        **PROTOCOLS[protocol],
+        **WAYS[protocol],
         **settings,
     }
     topic = str(arguments.pop("topic", "t"))
@@ -418,7 +411,7 @@ async def test_it_ends_at_once_while_it_waits_for_an_answer(
 async def test_it_ends_with_a_start_that_fails(broker: BrokerThread) -> None:
     for name in ("JoinGroup", "ConsumerGroupHeartbeat"):
         broker.on(name).fail(GroupAuthorizationFailedError, None)
-    for protocol in PROTOCOLS:
+    for protocol in WAYS:
         consumer = member(broker.bootstrap_servers, protocol)
         with pytest.raises(GroupAuthorizationFailedError):
             await consumer.start()
