@@ -335,8 +335,7 @@ class _Sharing:
             self._give_what_is_near()
         for topic, numbers in self._in_order():
             for number, audience in numbers:
-                taker = audience.line.least_loaded(self._loads)
-                self._give(TopicPartition(topic, number), taker, audience)
+                self._give(TopicPartition(topic, number), self._taker(audience), audience)
         self._left.clear()
 
     def _give_what_is_near(self) -> None:
@@ -404,12 +403,9 @@ class _Sharing:
             if not held:
                 heapq.heappop(audiences)
                 continue
-            taker = audience.line.least_loaded(self._loads)
+            taker = self._taker(audience)
             cost = self._loads[taker]
             if self._do_racks_matter:
-                near = audience.least_loaded_near(self._loads)
-                if near is not None and self._loads[near] == cost:
-                    taker = near
                 # Of what is equally balanced first what brings more near, then what has moved.
                 gain = (taker in audience.near) - (donor in audience.near)
                 cost = 6 * cost + 2 * (1 - gain) + (not held.has_new)
@@ -421,6 +417,15 @@ class _Sharing:
             self._move(held, donor, taker, audience)
             return True
         return False
+
+    def _taker(self, audience: _Audience) -> str:
+        """Return who has least of those that may have a partition, somebody near if there is."""
+        taker = audience.line.least_loaded(self._loads)
+        if self._do_racks_matter:
+            near = audience.least_loaded_near(self._loads)
+            if near is not None and self._loads[near] == self._loads[taker]:
+                return near
+        return taker
 
     # --- Racks ----------------------------------------------------------------------------
     def bring_home(self) -> bool:
@@ -434,7 +439,9 @@ class _Sharing:
         has_moved = False
         offers: Offers = {}
         for member in self._order if self._do_racks_matter else ():
-            for audience in tuple(self._held[member]):
+            # First what has moved anyway: what stays need not be given back for it.
+            held_of = self._held[member]
+            for audience in sorted(held_of, key=lambda each: not held_of[each].has_new):
                 if audience.near and member not in audience.near:
                     has_moved |= self._bring(audience, member, offers)
         return has_moved

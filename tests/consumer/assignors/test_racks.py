@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aiokafka_lite.consumer.assignors import (
@@ -248,7 +248,21 @@ class Group:
         return count
 
 
+# A member is subscribed to nothing any more, and two others share out: what nobody had
+# and what stayed changed places for ever.
+NO_RACK: Final = frozenset[str]()
+IN_R0: Final = frozenset({"r0"})
+CHANGED_PLACES: Final = [
+    Case({"a": (NO_RACK,)}, {"x": Said("r0", ("a",))}),
+    Case(
+        {"b": (NO_RACK, IN_R0, IN_R0, IN_R0, IN_R0), "a": (frozenset({"r0", "r1"}), NO_RACK)},
+        {"x": Said("r0", ()), "y": Said("r2", ("a", "b")), "z": Said("r0", ("a", "b"))},
+    ),
+]
+
+
 @given(history=st.lists(cases, min_size=1, max_size=4))
+@example(history=CHANGED_PLACES)
 def test_a_cooperative_group_comes_to_rest_and_stays_there(history: list[Case]) -> None:
     group = Group()
     for case in history:
@@ -257,6 +271,28 @@ def test_a_cooperative_group_comes_to_rest_and_stays_there(history: list[Case]) 
         before = {member: set(tps) for member, tps in group.has.items()}
         assert not group.rebalance(case)
         assert group.has == before
+
+
+def test_what_nobody_has_goes_to_those_near_it_also_when_some_subscribe_to_nothing() -> None:
+    """Otherwise it was far from its owner, and what stayed was given back for it, for ever."""
+    racks = ["r0", "r0 r2", "", "", "r1", "r1", "", "r0", "r1", "r1", "r2", "r2", "r0", "r2"]
+    members = {"o": None, "p": None, "u": "r1", "y": "r0", "z": None}
+    others = {"r": "r2", "t": "r0", "w": "r1"}
+    case = Case(
+        {"c": tuple(frozenset(each.split()) for each in racks)},
+        {
+            **{member: Said(rack, ("c",)) for member, rack in members.items()},
+            **{member: Said(rack, ()) for member, rack in others.items()},
+        },
+    )
+    group = Group()
+    numbers = {"o": (1, 2, 3), "p": (6, 9, 11), "u": (5, 8), "y": (7, 12), "z": (10, 13)}
+    group.has = {m: {TopicPartition("c", n) for n in has} for m, has in numbers.items()}
+    assert not group.rebalance(case)  # 0 and 4 are nobody's
+    assert group.moved == 2
+    assert case.is_balanced(group.has)
+    assert {TopicPartition("c", 0)} <= group.has["y"]
+    assert {TopicPartition("c", 4)} <= group.has["u"]
 
 
 @given(case=cases)
