@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks.catalogue import FULL, QUICK, QUICK_FAMILIES, scenarios
+from benchmarks.catalogue import FULL, QUICK, QUICK_FAMILIES, Size, scenarios
 from benchmarks.contestants import Contestant
 from benchmarks.goals import judge
 from benchmarks.kept import Kind, describe_run, keep
@@ -29,8 +29,8 @@ from tests.support.real_kafka import KafkaUnavailableError
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_GOAL_MISSED = 3
-# Options by which a run leaves something out.
-PARTLY = ("scenario", "only", "records", "rounds", "seconds", "partitions", "warm")
+# Options by which a run leaves something of a family out.
+PARTLY = ("only", "records", "rounds", "seconds", "partitions", "warm")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verdicts = judge(summaries)
     show(machine, chosen, summaries, verdicts, failures)
     if options.keep:
-        keep_run("bench", options, machine, chosen, summaries, verdicts, failures)
+        everything = scenarios(_size(options))
+        keep_run("bench", options, machine, chosen, everything, summaries, verdicts, failures)
     written = [options.out / "bench.json"]
     write_json(written[0], machine, samples, verdicts, failures)
     measured = [each for each in chosen if any(name == each.name for name, _ in summaries)]
@@ -93,21 +94,47 @@ def keep_run(
     options: argparse.Namespace,
     machine: Machine,
     chosen: Sequence[Scenario],
+    known: Sequence[Scenario],
     summaries: Summaries,
     verdicts: Sequence[Verdict],
     failures: Sequence[Failure],
 ) -> None:
-    """Keep the results for README and the documentation, if all was run and nothing failed."""
-    partly = [name for name in PARTLY if getattr(options, name, None)]
-    if partly or failures:
-        why = f"--{partly[0]} was given" if partly else "a contestant failed"
-        print(f"not kept: {why}; what is kept is of whole runs", file=sys.stderr)
+    """Keep the results for README and the documentation, if nothing of what ran was left out.
+
+    Args:
+        kind: What ran.
+        options: How it was called.
+        machine: Where it ran.
+        chosen: The scenarios that ran.
+        known: All that there are.
+        summaries: What came out.
+        verdicts: What became of the goals.
+        failures: Which contestants failed: then nothing is kept.
+    """
+    reason = _partial(options, chosen, known)
+    if failures:
+        reason = "a contestant failed"
+    if reason:
+        print(f"not kept: {reason}; what is kept is of whole families", file=sys.stderr)
         return
     kept = describe_run(
         kind, datetime.now(timezone.utc).isoformat(timespec="seconds"), machine, chosen,
         summaries, verdicts, is_quick=options.quick, is_own_kafka=not options.bootstrap,
     )  # fmt: skip
     print(f"kept: {keep(kept)}; `make figures` writes README and the documentation anew")
+
+
+def _partial(
+    options: argparse.Namespace, chosen: Sequence[Scenario], known: Sequence[Scenario]
+) -> str:
+    """Say what a run has left out of the families that it is of."""
+    for name in PARTLY:
+        if getattr(options, name, None):
+            return f"--{name} was given"
+    names = {each.name for each in chosen}
+    families = {each.family for each in chosen}
+    absent = [each.name for each in known if each.family in families and each.name not in names]
+    return f"{', '.join(absent)} did not run" if absent else ""
 
 
 def exit_code(failures: Sequence[Failure], verdicts: Sequence[Verdict], *, is_strict: bool) -> int:
@@ -150,10 +177,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _choose(options: argparse.Namespace) -> list[Scenario]:
-    """Return the scenarios that were asked for, with the contestants that can run here."""
+def _size(options: argparse.Namespace) -> Size:
+    """Return how much work it is to be."""
     size = QUICK if options.quick else FULL
-    size = replace(
+    return replace(
         size,
         records=options.records or size.records,
         broker_records=options.records or size.broker_records,
@@ -162,10 +189,14 @@ def _choose(options: argparse.Namespace) -> list[Scenario]:
         timed_rounds=options.rounds or size.timed_rounds,
         memory_seconds=options.seconds or size.memory_seconds,
     )
+
+
+def _choose(options: argparse.Namespace) -> list[Scenario]:
+    """Return the scenarios that were asked for, with the contestants that can run here."""
     wanted = set(options.scenario or (QUICK_FAMILIES if options.quick else ()))
     chosen = []
     missing: dict[str, str] = {}
-    for scenario in scenarios(size):
+    for scenario in scenarios(_size(options)):
         kin = scenario.family.partition("-")[0]  # "broker" is "broker-drain" too
         if wanted and not wanted & {scenario.name, scenario.family, kin}:
             continue

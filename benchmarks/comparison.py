@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from benchmarks.kept import Kept
+from benchmarks.figures import Figure
+from benchmarks.kept import Shown
 from benchmarks.results import Verdict
 
 CLIENTS: Final = ("aiokafka_lite", "aiokafka", "confluent-kafka", "its `AIOConsumer`")
@@ -57,14 +58,13 @@ ROWS: Final = (
 )  # fmt: skip
 
 
-def table(run: Kept) -> str:
-    """Return the rows that a run has figures of us for, less being better in all."""
+def table(runs: Shown) -> str:
+    """Return the rows that there are figures of us for, less being better in all."""
     lines = [f"| | {' | '.join(CLIENTS)} |", "|---|" + "---:|" * len(CLIENTS)]
     for row in ROWS:
-        figures = [run.best(row.scenario, name, row.figure) for name in row.contestants]
+        figures = [runs.best(row.scenario, name, row.figure) for name in row.contestants]
         if figures[0] is not None:
-            question = next(each for each in run.questions if each.name == row.scenario)
-            kind = next(each for each in question.figures if each.key == row.figure)
+            kind = _figure(runs, row)
             texts = [NOT_MEASURED if each is None else kind.text(each) for each in figures]
             least = min(each for each in figures if each is not None)
             cells = [
@@ -75,10 +75,16 @@ def table(run: Kept) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _figure(runs: Shown, row: Row) -> Figure:
+    questions = runs.asking(row.scenario)[-1].questions
+    question = next(each for each in questions if each.name == row.scenario)
+    return next(each for each in question.figures if each.key == row.figure)
+
+
 def goals(verdicts: Sequence[Verdict]) -> str:
-    """Say how many of its goals a run met."""
+    """Say how many of the goals were met."""
     judged = [each.is_met for each in verdicts if each.is_met is not None]
     return (
-        f"Of {len(judged)} goals that this run was judged by, {sum(judged)} were met and "
+        f"Of {len(judged)} goals, {sum(judged)} were met and "
         f"{len(judged) - sum(judged)} were missed.\n"
     )

@@ -2,7 +2,8 @@
 
 One file a run, in `benchmarks/results/`: where and when it was made, of which commit, what was
 measured, by whom, and the summary of each contestant. It says all that a table needs, so that it
-can still be shown when scenarios have been renamed.
+can still be shown when scenarios have been renamed. A run is of whole families: what is compared
+was measured in one run, and one family can be measured anew without the hours of all the others.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Kept:
         at: When it ended, in UTC, as ISO 8601 has it.
         commit: Of the code that ran.
         is_dirty: Whether that code was changed and not committed.
-        is_quick: Whether it did less of everything: shown only while there is no full run.
+        is_quick: Whether it did less of everything.
         machine: Where.
         versions: Of clients and of Kafka, by name.
         questions: In the order of the tables.
@@ -88,6 +89,11 @@ class Kept:
         """Return the questions of a family, those that were answered."""
         answered = {scenario for scenario, _ in self.summaries}
         return [each for each in self.questions if each.family == name and each.name in answered]
+
+    def goals_of(self, family: str) -> list[Verdict]:
+        """Return what became of a family's goals; one of several scenarios is named after it."""
+        names = {family, *(each.name for each in self.questions if each.family == family)}
+        return [each for each in self.verdicts if each.scenario.partition(",")[0] in names]
 
     def best(self, scenario: str, contestant: str, figure: str) -> float | None:
         """Return a contestant's best figure, None if it was not measured."""
@@ -177,7 +183,50 @@ def load(path: Path) -> Kept:
     )
 
 
-def runs_of(kind: Kind, folder: Path = FOLDER) -> list[Kept]:
-    """Return the runs to show, oldest first: the full ones, and while there is none the quick."""
-    runs = sorted((load(path) for path in folder.glob(f"{kind}-*.json")), key=lambda run: run.at)
-    return [run for run in runs if not run.is_quick] or runs
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the pages show of the runs of a kind: each family of the newest run that measured it.
+
+    A quick run counts only for a family that no full run has measured.
+
+    Attributes:
+        runs: All that are kept, oldest first.
+    """
+
+    runs: Sequence[Kept]
+
+    @property
+    def families(self) -> list[str]:
+        """All that were measured, in the order of the run that measured most."""
+        runs = sorted(self.runs, key=lambda run: len(run.questions), reverse=True)
+        named = dict.fromkeys(each.family for run in runs for each in run.questions)
+        return [family for family in named if self.of(family)]
+
+    @property
+    def main(self) -> Kept:
+        """The run that most families are shown of."""
+        shown = [self.of(family)[-1] for family in self.families]
+        return max(self.runs, key=lambda run: sum(each is run for each in shown))
+
+    def of(self, family: str) -> list[Kept]:
+        """Return the runs that count for a family, oldest first: the last is the one to show."""
+        found = [run for run in self.runs if run.family(family)]
+        return [run for run in found if not run.is_quick] or found
+
+    def asking(self, scenario: str) -> list[Kept]:
+        """Return the runs that count for a scenario, oldest first."""
+        for family in self.families:
+            runs = self.of(family)
+            if any(each.name == scenario for each in runs[-1].family(family)):
+                return runs
+        return []
+
+    def best(self, scenario: str, contestant: str, figure: str) -> float | None:
+        """Return a contestant's best figure in the run to show, None if it was not measured."""
+        runs = self.asking(scenario)
+        return runs[-1].best(scenario, contestant, figure) if runs else None
+
+
+def shown(kind: Kind, folder: Path = FOLDER) -> Shown:
+    """Read all runs of a kind that are kept."""
+    return Shown(sorted(map(load, folder.glob(f"{kind}-*.json")), key=lambda run: run.at))

@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from benchmarks import comparison
 from benchmarks.figures import Figure
-from benchmarks.kept import FOLDER, ROOT, Kept, Question, runs_of
+from benchmarks.kept import FOLDER, ROOT, Kept, Question, Shown, shown
 from benchmarks.results import Summary, Verdict
 
 PAGES: Final = ("README.md", "docs/benchmarks.md", "docs/why.md")
@@ -29,12 +29,12 @@ _BLOCK: Final = re.compile(
     re.M | re.DOTALL,
 )
 _NO_RUN: Final = "(No run is kept yet: `make {}` makes one, and `make figures` writes it here.)"
-_NOT_IN_RUN: Final = "(Not in the run that is shown.)"
+_NOT_MEASURED: Final = "(In no run that is kept: `make {} ARGS='--scenario {}'` measures it.)"
 _MISSING: Final = "–"
 
 Beside = Literal["median", "worst"]
-Runs = Mapping[str, Sequence[Kept]]
-"""By kind, oldest first."""
+Runs = Mapping[str, Shown]
+"""By kind."""
 
 
 class PageError(Exception):
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def update(root: Path, folder: Path, *, is_check: bool) -> int:
     """Write the blocks of all pages below `root` of the runs in `folder`, or compare them."""
-    runs: Runs = {"bench": runs_of("bench", folder), "spark": runs_of("spark", folder)}
+    runs: Runs = {"bench": shown("bench", folder), "spark": shown("spark", folder)}
     differing = []
     for name in PAGES:
         path = root / name
@@ -90,16 +90,29 @@ def rewrite(text: str, runs: Runs) -> str:
 
 def _render(name: str, runs: Runs) -> str:
     kind = "spark" if "spark" in name else "bench"
-    if not runs[kind]:
+    if not runs[kind].runs:
         return _NO_RUN.format("bench-spark" if kind == "spark" else "bench")
     if name.startswith("family "):
-        return family_table(runs[kind][-1], name.removeprefix("family "))
+        return family(runs[kind], name.removeprefix("family "))
     return BLOCKS[name](runs[kind])
 
 
 # --- Parts of a page -----------------------------------------------------------------------
-def about(run: Kept) -> str:
-    """Say where the figures come from."""
+def about(runs: Shown) -> str:
+    """Say where the figures come from: the run of most of them, and those of the others."""
+    others: dict[str, list[str]] = {}
+    for name in runs.families:
+        run = runs.of(name)[-1]
+        if run is not runs.main:
+            others.setdefault(run.label, []).append(f"`{name}`")
+    others_said = "".join(
+        f"Of a run of its own: {', '.join(names)} ({label}).\n" for label, names in others.items()
+    )
+    return about_run(runs.main) + (f"\n{others_said}" if others else "")
+
+
+def about_run(run: Kept) -> str:
+    """Say where the figures of one run come from."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items()))
     quick = (
         "**A quick run**, of less work in fewer rounds: no more than an order of magnitude. "
@@ -113,11 +126,18 @@ def _changes(run: Kept) -> str:
     return " with changes that are not committed" if run.is_dirty else ""
 
 
-def family_table(run: Kept, family: str, beside: Beside = "worst") -> str:
+def family(runs: Shown, name: str, beside: Beside = "worst") -> str:
+    """Return the table of a family, and the run that it is of if it is not that of most."""
+    found = runs.of(name)
+    if not found:
+        return _NOT_MEASURED.format("bench", name)
+    own = f"{about_run(found[-1])}\n" if found[-1] is not runs.main else ""
+    return own + family_table(found[-1], name, beside)
+
+
+def family_table(run: Kept, name: str, beside: Beside) -> str:
     """Return the table of a family: best of the rounds, and in brackets the worst or median."""
-    questions = run.family(family)
-    if not questions:
-        return _NOT_IN_RUN
+    questions = run.family(name)
     figures = questions[0].figures
     headings = [f"{each.heading}, {each.unit}" if each.unit else each.heading for each in figures]
     lines = [f"| | {' | '.join(headings)} |", "|---|" + "---:|" * len(headings)]
@@ -151,15 +171,17 @@ def _cells(figures: Sequence[Figure], row: Summary, beside: Beside) -> Iterator[
             yield f"{figure.text(spread.best)} ({figure.text(getattr(spread, beside))})"
 
 
-def goals_table(runs: Sequence[Kept]) -> str:
-    """Return the goals, each with what every run that is shown has reached."""
+def goals_table(runs: Shown, *, of_all: bool = False) -> str:
+    """Return the goals, each with what the run to show has reached, or all runs that count."""
     lines = ["| goal | reached | |", "|---|---:|---|"]
-    for newest in runs[-1].verdicts:
-        found = [verdict for run in runs for verdict in run.verdicts if _is_same(verdict, newest)]
-        reached = [each for each in found if each.reached is not None]
-        what = f"`{newest.scenario}`, {newest.contestant}, {newest.figure}: {newest.goal}"
-        figures = ", ".join(f"{each.reached:,.2f}" for each in reached) or _MISSING
-        lines.append(f"| {what} | {figures} | {_verdict(reached)} |")
+    for name in runs.families:
+        counted = runs.of(name) if of_all else runs.of(name)[-1:]
+        for goal in counted[-1].goals_of(name):
+            found = [each for run in counted for each in run.verdicts if _is_same(each, goal)]
+            reached = [each for each in found if each.reached is not None]
+            what = f"`{goal.scenario}`, {goal.contestant}, {goal.figure}: {goal.goal}"
+            figures = ", ".join(f"{each.reached:,.2f}" for each in reached) or _MISSING
+            lines.append(f"| {what} | {figures} | {_verdict(reached)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -194,14 +216,13 @@ ROWS: Final = (
 )
 
 
-def readme_bulk(runs: Sequence[Kept]) -> str:
+def readme_bulk(runs: Shown) -> str:
     """Return what a record costs at full speed."""
-    run = runs[-1]
-    poll = run.best(PLAIN, POLL, "cpu_ns")
-    async_for = run.best(PLAIN, ASYNC_FOR, "cpu_ns")
-    lines = [about(run), "| | CPU ns a record | times `poll()` |", "|---|---:|---:|"]
+    poll = runs.best(PLAIN, POLL, "cpu_ns")
+    async_for = runs.best(PLAIN, ASYNC_FOR, "cpu_ns")
+    lines = [about(runs), "| | CPU ns a record | times `poll()` |", "|---|---:|---:|"]
     for name, label in ROWS:
-        figure = run.best(PLAIN, name, "cpu_ns")
+        figure = runs.best(PLAIN, name, "cpu_ns")
         if figure is None:
             continue
         times = _MISSING if not poll else f"{figure / poll:.1f}"
@@ -211,14 +232,13 @@ def readme_bulk(runs: Sequence[Kept]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def readme_loop(runs: Sequence[Kept]) -> str:
+def readme_loop(runs: Shown) -> str:
     """Say what an idle consumer, a held loop and a trickle are like."""
-    run = runs[-1]
     lines = []
-    idle = run.best("idle", ASYNC_FOR, "cpu_percent")
+    idle = runs.best("idle", ASYNC_FOR, "cpu_percent")
     if idle is not None:
         lines.append(f"- An idle consumer of 3,000 partitions takes {idle:.2f} % of a core.")
-    ours, theirs = _lateness(run, "lite"), _lateness(run, "aiokafka")
+    ours, theirs = _lateness(runs, "lite"), _lateness(runs, "aiokafka")
     if ours and theirs:
         lines.append(
             "- A task that is due every millisecond, beside a full-speed `async for`, is at most "
@@ -226,7 +246,7 @@ def readme_loop(runs: Sequence[Kept]) -> str:
             f"{max(theirs):.0f}."
         )
     trickle = {
-        name: run.best("trickle", contestant, "cpu_us")
+        name: runs.best("trickle", contestant, "cpu_us")
         for name, contestant in (
             ("ours", ASYNC_FOR),
             ("librdkafka's", "confluent poll"),
@@ -238,20 +258,23 @@ def readme_loop(runs: Sequence[Kept]) -> str:
         lines.append(
             f"- A trickle of 1,000 records a second costs, in µs of CPU a record: {costs}."
         )
-    return "\n".join(lines) + "\n" if lines else _NOT_IN_RUN
+    return "\n".join(lines) + "\n" if lines else _NOT_MEASURED.format("bench", "trickle")
 
 
-def _lateness(run: Kept, client: str) -> list[float]:
+def _lateness(runs: Shown, client: str) -> list[float]:
     found = (
         run.best(question.name, f"{client} async for", "late_p99_ms")
+        for run in runs.of("hold")[-1:]
         for question in run.family("hold")
     )
     return [each for each in found if each is not None]
 
 
-def readme_broker(runs: Sequence[Kept]) -> str:
+def readme_broker(runs: Shown) -> str:
     """Say how fast others' clients are with the embedded broker, beside a real Kafka."""
-    run = runs[-1]
+    if not runs.of("broker"):
+        return _NOT_MEASURED.format("bench", "broker")
+    run = runs.of("broker")[-1]
     ratios = []
     for question in run.family("broker"):
         for name in question.contestants:
@@ -262,8 +285,6 @@ def readme_broker(runs: Sequence[Kept]) -> str:
             with_kafka = run.best(question.name, f"{client}, Kafka", "wall_ns")
             if with_us and with_kafka:
                 ratios.append(with_kafka / with_us)
-    if not ratios:
-        return _NOT_IN_RUN
     return (
         "Java's and librdkafka's producers and consumers are "
         f"{min(ratios):.2f} to {max(ratios):.2f} times as fast with it as with a real Kafka on the "
@@ -282,9 +303,10 @@ SPARK_ROWS: Final = (
 )
 
 
-def spark_rule(runs: Sequence[Kept]) -> str:
+def spark_rule(runs: Shown) -> str:
     """Say how the figures of several runs come together, and which runs these are."""
-    named = "; ".join(run.label for run in runs)
+    counting = [run for name in runs.families for run in runs.of(name)]
+    named = "; ".join(run.label for run in runs.runs if any(each is run for each in counting))
     return (
         "The rule: within a run the best round of one is divided by the best round of the other; "
         "of several runs the least and the most are given. All runs that are kept count, these: "
@@ -292,7 +314,7 @@ def spark_rule(runs: Sequence[Kept]) -> str:
     )
 
 
-def spark_ranges(runs: Sequence[Kept]) -> str:
+def spark_ranges(runs: Shown) -> str:
     """Return how many times faster than the connector, over all runs."""
     lines = [spark_rule(runs), "| | × the JVM connector | × tuned by hand |", "|---|---:|---:|"]
     for scenario, key, title in SPARK_ROWS:
@@ -302,9 +324,9 @@ def spark_ranges(runs: Sequence[Kept]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _ratios(runs: Sequence[Kept], scenario: str, peer: str, key: str) -> list[float]:
+def _ratios(runs: Shown, scenario: str, peer: str, key: str) -> list[float]:
     found = []
-    for run in runs:
+    for run in runs.asking(scenario):
         ours, theirs = run.best(scenario, "lite", key), run.best(scenario, peer, key)
         if ours and theirs:
             found.append(theirs / ours)
@@ -316,25 +338,34 @@ def _range(ratios: Sequence[float]) -> str:
     return " to ".join(texts) or _MISSING
 
 
-def spark_tables(runs: Sequence[Kept]) -> str:
-    """Return the newest run's figures, a table for each kind of scenario."""
-    run = runs[-1]
-    parts = [about(run), "Best of the rounds, and in brackets the median.\n"]
-    families = dict.fromkeys(question.family for question in run.questions)
-    return "\n".join(parts + [family_table(run, family, "median") for family in families])
+def spark_tables(runs: Shown) -> str:
+    """Return the figures of the newest runs, a table for each kind of scenario."""
+    parts = [about(runs), "Best of the rounds, and in brackets the median.\n"]
+    return "\n".join(parts + [family(runs, name, "median") for name in runs.families])
 
 
-BLOCKS: Final[Mapping[str, Callable[[Sequence[Kept]], str]]] = {
-    "about": lambda runs: about(runs[-1]),
-    "goals": lambda runs: goals_table(runs[-1:]),
+def why_figures(runs: Shown) -> str:
+    """Return ours beside the other clients, and of which runs that is."""
+    return f"{about(runs)}\n{comparison.table(runs)}"
+
+
+def why_goals(runs: Shown) -> str:
+    """Say how many goals were met."""
+    goals = [goal for name in runs.families for goal in runs.of(name)[-1].goals_of(name)]
+    return comparison.goals(goals)
+
+
+BLOCKS: Final[Mapping[str, Callable[[Shown], str]]] = {
+    "about": about,
+    "goals": goals_table,
     "readme bulk": readme_bulk,
     "readme loop": readme_loop,
     "readme broker": readme_broker,
     "readme spark": spark_ranges,
     "spark": spark_tables,
-    "why figures": lambda runs: f"{about(runs[-1])}\n{comparison.table(runs[-1])}",
-    "why goals": lambda runs: comparison.goals(runs[-1].verdicts),
-    "spark goals": lambda runs: spark_rule(runs) + "\n" + goals_table(runs),
+    "why figures": why_figures,
+    "why goals": why_goals,
+    "spark goals": lambda runs: spark_rule(runs) + "\n" + goals_table(runs, of_all=True),
 }
 
 

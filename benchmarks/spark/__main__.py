@@ -77,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verdicts = judge(summarize(samples), SPARK_GOALS)
     _report(options.out, machine, machinery, chosen, samples, failures, verdicts)
     if options.keep:
-        keep_run("spark", options, machine, chosen, summarize(samples), verdicts, failures)
+        summaries = summarize(samples)
+        keep_run("spark", options, machine, chosen, scenarios(size), summaries, verdicts, failures)
     return exit_code(failures, verdicts, is_strict=options.strict)
 
 

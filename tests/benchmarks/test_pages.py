@@ -13,7 +13,7 @@ from benchmarks import kept, pages
 from benchmarks.__main__ import keep_run
 from benchmarks.catalogue import FULL, scenarios
 from benchmarks.goals import judge
-from benchmarks.kept import Kept, Kind, describe_run, keep, load, runs_of
+from benchmarks.kept import Kept, Kind, Shown, describe_run, keep, load, shown
 from benchmarks.machine import Machine
 from benchmarks.results import Failure, Spread, Summary
 from benchmarks.scenarios import Scenario
@@ -29,11 +29,12 @@ CHOSEN: Mapping[Kind, tuple[Scenario, ...]] = {
 
 def a_run(
     kind: Kind = "bench", at: str = "2026-11-23T10:00:00+00:00", *, is_quick: bool = False,
-    figure: float = 100.0, ours: float = 1.0,
+    figure: float = 100.0, ours: float = 1.0, family: str = "", commit: str = "abcdef12",
 ) -> Kept:  # fmt: skip
     """A run in which everybody has the same figures, and we have them times `ours`."""
     summaries = {}
-    for scenario in CHOSEN[kind]:
+    chosen = [each for each in CHOSEN[kind] if not family or each.family == family]
+    for scenario in chosen:
         for contestant in scenario.contestants:
             best = figure * (ours if contestant.name.startswith("lite") else 1.0)
             spread = Spread(best, best * 1.5, best * 2)
@@ -42,9 +43,9 @@ def a_run(
             summaries[scenario.name, contestant.name] = summary
     verdicts = judge(summaries, SPARK_GOALS) if kind == "spark" else judge(summaries)
     run = describe_run(
-        kind, at, MACHINE, CHOSEN[kind], summaries, verdicts, is_quick=is_quick, is_own_kafka=True
+        kind, at, MACHINE, chosen, summaries, verdicts, is_quick=is_quick, is_own_kafka=True
     )
-    return replace(run, commit="abcdef12", is_dirty=False)
+    return replace(run, commit=commit, is_dirty=False)
 
 
 PAGE = """Text before.
@@ -82,14 +83,52 @@ def test_a_kept_run_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_the_newest_full_run_is_shown_and_a_quick_one_only_without(tmp_path: Path) -> None:
-    quick = a_run(at="2026-11-25T10:00:00+00:00", is_quick=True)
-    keep(quick, tmp_path)
-    assert [run.is_quick for run in runs_of("bench", tmp_path)] == [True]
+    keep(a_run(at="2026-11-25T10:00:00+00:00", is_quick=True), tmp_path)
+    quick = shown("bench", tmp_path)
+    assert quick.main.is_quick
     assert "**A quick run**" in pages.about(quick)
     for day in ("24", "23"):
         keep(a_run(at=f"2026-11-{day}T10:00:00+00:00"), tmp_path)
-    assert [run.day for run in runs_of("bench", tmp_path)] == ["2026-11-23", "2026-11-24"]
-    assert runs_of("spark", tmp_path) == []
+    full = shown("bench", tmp_path)
+    assert full.main.day == "2026-11-24"
+    assert [run.day for run in full.of("bulk")] == ["2026-11-23", "2026-11-24"]
+    assert "quick" not in pages.about(full)
+    assert shown("spark", tmp_path).runs == []
+
+
+def test_a_family_measured_by_itself_is_shown_of_its_own_run_which_is_named() -> None:
+    whole = a_run(figure=100, ours=0.5)
+    newer = a_run(
+        at="2026-11-25T10:00:00+00:00", figure=70, ours=0.25, family="trickle", commit="fedcba98"
+    )
+    older = a_run(at="2026-11-20T10:00:00+00:00", figure=30, family="hold", commit="01234567")
+    quick = a_run(at="2026-11-26T10:00:00+00:00", figure=9, is_quick=True, commit="89abcdef")
+    runs = Shown([older, whole, newer, quick])
+    assert runs.main is whole
+    assert runs.best("trickle", "lite poll", "cpu_us") == 70 * 0.25
+    assert runs.best("plain", "lite poll", "cpu_ns") == 100 * 0.5
+    assert runs.best("hold-lz4", "lite async for", "late_p99_ms") == 100 * 0.5
+    assert runs.best("nonsense", "lite poll", "cpu_ns") is None
+    about = pages.about(runs)
+    assert "commit `abcdef12`" in about
+    assert "Of a run of its own: `trickle` (2026-11-25, commit fedcba98)." in about
+    assert "01234567" not in about
+    assert "89abcdef" not in about
+    assert "commit `fedcba98`" in pages.family(runs, "trickle")
+    assert "commit" not in pages.family(runs, "bulk")
+    # A goal, too, is that of the run which its family is shown of: half, or a quarter.
+    goals = pages.goals_table(runs)
+    assert "`trickle`, lite async for, age p50: at most 1 × the best peer | 0.25 | met |" in goals
+    assert "`hold-lz4`" in goals
+    assert "`scaling, records" in goals
+
+
+def test_a_family_that_nobody_has_measured_says_how_to_measure_it() -> None:
+    runs = Shown([a_run(family="trickle")])
+    assert "`make bench ARGS='--scenario hold'` measures it" in pages.family(runs, "hold")
+    assert "ARGS='--scenario broker'" in pages.readme_broker(runs)
+    assert "ARGS='--scenario trickle'" in pages.readme_loop(Shown([a_run(family="bulk")]))
+    assert "1,000 records a second: CPU" in pages.why_figures(runs)
 
 
 def test_blocks_are_written_of_the_newest_run_and_checked(
@@ -124,11 +163,11 @@ def test_without_a_run_blocks_say_how_to_make_one(folders: tuple[Path, Path]) ->
 
 
 def test_every_block_can_be_made_of_a_whole_run() -> None:
-    runs = {"bench": [a_run()], "spark": [a_run("spark")]}
+    runs = {"bench": Shown([a_run()]), "spark": Shown([a_run("spark")])}
     families = {each.family for each in CHOSEN["bench"]}
     for name in (*pages.BLOCKS, *(f"family {family}" for family in families)):
         text = pages.rewrite(f"<!-- figures: {name} -->\n<!-- /figures -->", runs)
-        assert "Not in the run" not in text, name
+        assert "measures it" not in text, name
         assert any(character.isdigit() for character in text), name
     with pytest.raises(pages.PageError, match="there is no block 'nonsense'"):
         pages.rewrite("<!-- figures: nonsense -->\n<!-- /figures -->", runs)
@@ -137,11 +176,12 @@ def test_every_block_can_be_made_of_a_whole_run() -> None:
 def test_sparks_ranges_are_those_of_all_runs_which_are_named_beside_the_rule() -> None:
     first = a_run("spark", ours=0.25)
     second = a_run("spark", "2026-11-24T10:00:00+00:00", ours=0.5)
-    text = pages.BLOCKS["readme spark"]([first, second])
+    runs = Shown([first, second])
+    text = pages.BLOCKS["readme spark"](runs)
     assert "The rule: " in text
     assert f"{first.label}; {second.label}" in text
     assert "| count and sum of lengths | 2.0 to 4.0 | 2.0 to 4.0 |" in text
-    goals = pages.BLOCKS["spark goals"]([first, second])
+    goals = pages.BLOCKS["spark goals"](runs)
     assert "`agg`, lite, wall: 2.6 × less than jvm | 4.00, 2.00 | met in 1 of 2 runs |" in goals
 
 
@@ -151,13 +191,15 @@ OPTIONS = {"quick": False, "keep": True, "bootstrap": None, "scenario": None, "o
 @pytest.mark.parametrize(
     ("given", "failures", "why"),
     [
-        ({"scenario": ["plain"]}, [], "--scenario was given"),
+        ({"scenario": ["plain"]}, [], "lz4, zstd, big did not run"),
+        ({"scenario": ["bulk"]}, [], ""),
+        ({"scenario": ["bulk"], "only": ["lite"]}, [], "--only was given"),
         ({"rounds": 1}, [], "--rounds was given"),
         ({}, [Failure("plain", "lite poll", "died")], "a contestant failed"),
         ({"quick": True}, [], ""),
     ],
 )
-def test_only_whole_runs_without_failures_are_kept(
+def test_only_whole_families_without_failures_are_kept(
     given: dict[str, object],
     failures: list[Failure],
     why: str,
@@ -167,9 +209,11 @@ def test_only_whole_runs_without_failures_are_kept(
 ) -> None:
     monkeypatch.setattr(kept.keep, "__defaults__", (tmp_path,))
     run = a_run()
+    options = Namespace(**{**OPTIONS, **given})
+    asked = set(options.scenario or ())
+    chosen = [each for each in CHOSEN["bench"] if not asked or asked & {each.name, each.family}]
     keep_run(
-        "bench", Namespace(**{**OPTIONS, **given}), MACHINE, CHOSEN["bench"], run.summaries,
-        run.verdicts, failures,
+        "bench", options, MACHINE, chosen, CHOSEN["bench"], run.summaries, run.verdicts, failures
     )  # fmt: skip
     told = capsys.readouterr()
     assert bool(list(tmp_path.iterdir())) == (not why)
