@@ -9,7 +9,7 @@ from typing import Final
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.model.ledger import Blocked, CommitAsked, CommitDone, Note, Paused, Sought
+from tests.model.ledger import UNSUBSCRIBED, Blocked, CommitAsked, CommitDone, Note, Paused, Sought
 from tests.model.member import GRACE_S, TAKEN_AWAY_S, Member
 
 LONG_WORK_S: Final = 0.8
@@ -268,7 +268,7 @@ async def _unsubscribe(member: Member) -> None:
     member.finish("unsubscribe")  # which commits all that was handed out, as a stop does
     member.consumer.unsubscribe()
     member.standing.topics = frozenset()
-    member.let_go(member.standing.owned, "unsubscribed")
+    member.let_go(member.standing.owned, UNSUBSCRIBED)
     await asyncio.sleep(member.rng.choice((0.0, 0.1, 1.0)))
     member.subscribe(member.habits.topics)
 

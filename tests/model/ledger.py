@@ -84,6 +84,10 @@ class Assigned(Entry):
     tps: frozenset[TopicPartition]
 
 
+UNSUBSCRIBED: Final = "unsubscribed"
+"""How partitions are revoked by the application itself."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Revoked(Entry):
     """The event, or the application has unsubscribed: from now on nothing is handed out."""

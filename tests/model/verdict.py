@@ -24,6 +24,7 @@ from typing import Final
 
 from aiokafka_lite.structs import TopicPartition
 from tests.model.ledger import (
+    UNSUBSCRIBED,
     Assigned,
     Blocked,
     Callback,
@@ -250,6 +251,8 @@ class Verdict:
         member.closed |= entry.tps
         member.is_open = not member.tracks.keys() <= member.closed
         member.paused -= entry.tps
+        if entry.how == UNSUBSCRIBED:  # pauses of partitions that were lost before end with it, too
+            member.paused.clear()
         if member.sought_between:
             member.sought_last, member.sought_between = member.sought_between, {}
 

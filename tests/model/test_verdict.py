@@ -1,0 +1,47 @@
+"""The judge itself: what it forgives, and what it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiokafka_lite.structs import TopicPartition
+from tests.model.ledger import (
+    UNSUBSCRIBED,
+    Assigned,
+    Entry,
+    Handed,
+    Joined,
+    Ledger,
+    Paused,
+    Revoked,
+    Subscribed,
+)
+from tests.model.verdict import Verdict
+
+TP = TopicPartition("t", 0)
+ALL = frozenset({TP})
+
+
+def rules_broken(*entries: Entry) -> list[str]:
+    """Return the rules that a member broke by what it did."""
+    ledger = Ledger()
+    joined = Joined(settings="", is_eager=True, hears_within_s=1.0)
+    topics = Subscribed(topics=frozenset({"t"}))
+    for second, entry in enumerate((joined, topics, *entries)):
+        entry.at, entry.group, entry.who = float(second), "g", "m"
+        ledger.write(entry)
+    Verdict(ledger, slack_s=0.0).judge()
+    return [each.rule for each in ledger.violations]
+
+
+@pytest.mark.parametrize("how", ["revoked", UNSUBSCRIBED])
+def test_a_pause_of_a_lost_partition_ends_when_the_application_unsubscribes(how: str) -> None:
+    broken = rules_broken(
+        Assigned(generation=1, tps=ALL),
+        Revoked(tps=ALL, how="lost"),
+        Paused(tps=ALL),  # which the client still allows: it is in assignment()
+        Revoked(tps=frozenset(), how=how),
+        Assigned(generation=2, tps=ALL),
+        Handed(tp=TP, first=0, next=1),
+    )
+    assert ("handed out though paused" in broken) is (how != UNSUBSCRIBED)
