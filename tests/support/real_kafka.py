@@ -269,6 +269,8 @@ class RealKafka:
             "offsets.topic.replication.factor": replicas,
             "transaction.state.log.replication.factor": replicas,
             "transaction.state.log.min.isr": in_sync,
+            # Transactions that a test leaves open stay so through the longest run.
+            "transaction.max.timeout.ms": str(4 * 3600 * 1000),
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": in_sync,
             "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",

@@ -16,13 +16,15 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 
 from aiokafka_lite._compat import Self
 from tests.support.cluster import KafkaHandle, unique
 
 TIMEOUT_S = 30.0
-# As long as Kafka allows: transactions that are left open stay so through a run.
-OPEN_FOR_MS = 900_000
+LONGEST_TRANSACTION: Final = "transaction.max.timeout.ms"
 # What was written long ago by its timestamp would be deleted at once.
 KEPT: Final = {"retention.ms": "-1"}
 # The first record of a topic whose records tell the time, and from one to the next.
@@ -137,7 +139,8 @@ class Writer:
         producer = self._producer(
             {
                 "transactional.id": f"{topic}-{time.monotonic_ns()}",
-                "transaction.timeout.ms": OPEN_FOR_MS,
+                # Those that are left open stay so through a run, if the broker allows it.
+                "transaction.timeout.ms": self._longest_transaction_ms(),
             }
         )
         _again(lambda: producer.init_transactions(TIMEOUT_S), "no transaction could begin")
@@ -149,6 +152,14 @@ class Writer:
             producer.abort_transaction(TIMEOUT_S)
         else:
             self._left_open.append(producer)
+
+    def _longest_transaction_ms(self) -> int:
+        """Return how long the broker lets a transaction be open."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        node_id = min(admin.list_topics(timeout=TIMEOUT_S).brokers)
+        broker = ConfigResource(ResourceType.BROKER, str(node_id))
+        settings = admin.describe_configs([broker])[broker].result(TIMEOUT_S)
+        return int(settings[LONGEST_TRANSACTION].value)
 
     def read(self, topic: str, partitions: int) -> list[Stored]:
         """Return all records there are."""
