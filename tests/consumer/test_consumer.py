@@ -424,3 +424,14 @@ async def test_subscribe_checks_its_arguments() -> None:
     consumer.unsubscribe()
     consumer.assign([TopicPartition("t", 0)])
     await consumer.stop()
+
+
+@pytest.mark.every_loop
+async def test_gets_whose_deadlines_are_less_than_a_millisecond_away_wait_beside_each_other(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+    async with reading(kafka, topic) as consumer:
+        for _ in range(20):
+            gets = (consumer.getmany(timeout_ms=0.4 - each / 10) for each in range(3))
+            assert await asyncio.gather(*gets) == [{}, {}, {}]

@@ -133,8 +133,9 @@ class Buffer:
         # The gets that wait, with what each is about, none for all; the oldest comes first.
         self._waiters: dict[asyncio.Future[None], Wanted] = {}
         # Serves the deadlines of all of them. Moved only when it fires, so that a get that does
-        # not wait to its deadline costs none.
+        # not wait to its deadline costs none. When that is: uvloop's handles do not all know.
         self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
         # The only partitions to fetch, because memory is short and gets wait for them; none: all.
         self.sought: frozenset[TopicPartition] = frozenset()
         # By broker, what the application has not come for.
@@ -478,9 +479,10 @@ class Buffer:
         if self._loop.time() >= deadline:
             return False
         if self._alarm is not None:
-            if self._alarm.when() <= deadline:
+            if self._alarm_at <= deadline:
                 return True
             self._alarm.cancel()
+        self._alarm_at = deadline
         self._alarm = self._loop.call_at(deadline, self._ring)
         return True
 
