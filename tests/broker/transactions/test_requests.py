@@ -45,6 +45,7 @@ from aiokafka_lite.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 from aiokafka_lite.records import iter_batches
+from tests.broker.admin.requests import BROKER, describing
 from tests.broker.transactions.requests import (
     BEFORE_ADDING,
     NOT_READY,
@@ -92,8 +93,6 @@ async def test_producers_epoch_grows_with_each_start(client: RawClient) -> None:
         ({"transactional_id": ""}, InvalidRequestError),
         ({"transaction_timeout_ms": 0}, InvalidTransactionTimeout),
         ({"transaction_timeout_ms": -1}, InvalidTransactionTimeout),
-        ({"transaction_timeout_ms": 900_001}, InvalidTransactionTimeout),
-        ({"transaction_timeout_ms": 900_000}, NoError),
         ({"producer_id": 5}, InvalidRequestError),
         ({"producer_epoch": 5}, InvalidRequestError),
         # A producer that the coordinator has forgotten gets a new id.
@@ -113,6 +112,22 @@ async def test_start_is_checked(
     assert answer.error_code == error.errno
     if error is not NoError:
         assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
+
+
+@pytest.mark.parametrize(("beyond", "error"), [(0, NoError), (1, InvalidTransactionTimeout)])
+async def test_transactions_may_take_as_long_as_the_broker_says(
+    client: RawClient, beyond: int, error: type[NoError]
+) -> None:
+    settings = await client.request(describing(BROKER, "1", ["transaction.max.timeout.ms"]))
+    (longest,) = settings.results[0].configs
+    assert longest.value is not None
+    request = InitProducerIdRequest(
+        transactional_id=unique("txn"), transaction_timeout_ms=int(longest.value) + beyond
+    )
+    answer = await once_settled(
+        lambda: client.request(request), lambda answer: answer.error_code, NOT_READY
+    )
+    assert answer.error_code == error.errno
 
 
 async def test_producer_that_goes_on_is_fenced_by_one_that_started(client: RawClient) -> None:
