@@ -78,6 +78,7 @@ class PendingCommit:
         is_asked_for: bool,
         names_partitions: bool = False,
         is_departed: bool = False,
+        is_last: bool = False,
     ) -> None:
         self.sequence = sequence
         self.left = dict(offsets)
@@ -91,6 +92,8 @@ class PendingCommit:
         self.names_partitions = names_partitions
         # The application has given the partitions up since.
         self.is_departed = is_departed
+        # Of a consumer that stops: there is no other one after it.
+        self.is_last = is_last
         # The coordinator is in the middle of a rebalance that this member may not know of yet.
         self.was_put_off = False
         # The broker may have it: perhaps only the answer was lost.
@@ -197,8 +200,13 @@ class Commits(CommittedReader):
         Returns:
             What could not be committed.
         """
+        return await self._commit_last(offsets, deadline, is_last=False)
+
+    async def _commit_last(
+        self, offsets: Offsets, deadline: float, *, is_last: bool
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         left = self.not_committed_yet(offsets)
-        return self.not_committed_yet(await self._try_to_commit(left, deadline))
+        return self.not_committed_yet(await self._try_to_commit(left, deadline, is_last=is_last))
 
     async def commit_at_the_end(
         self, offsets: Offsets, *, deadline: float
@@ -211,15 +219,20 @@ class Commits(CommittedReader):
         for departed in tuple(self._auto_commit.departed):
             left = await self._try_to_commit(departed.offsets, deadline, departed)
             self._auto_commit.settle(departed, left)
-        uncommitted = await self.commit_last(offsets, deadline=deadline)
+        uncommitted = await self._commit_last(offsets, deadline, is_last=True)
         return {**self._auto_commit.forgone, **uncommitted}
 
     async def _try_to_commit(
-        self, offsets: Offsets, deadline: float, departed: Departed | None = None
+        self,
+        offsets: Offsets,
+        deadline: float,
+        departed: Departed | None = None,
+        *,
+        is_last: bool = False,
     ) -> Offsets:
         if not offsets:
             return {}
-        commit = self._make(offsets, departed)
+        commit = self._make(offsets, departed, is_last=is_last)
         try:
             await self._commit(commit, deadline)
         except KafkaError as error:
@@ -314,7 +327,9 @@ class Commits(CommittedReader):
         self._sequence += 1
         return self._sequence
 
-    def _make(self, offsets: Offsets, departed: Departed | None) -> PendingCommit:
+    def _make(
+        self, offsets: Offsets, departed: Departed | None, *, is_last: bool = False
+    ) -> PendingCommit:
         """Make a commit that nobody asked for."""
         return PendingCommit(
             self._next(),
@@ -323,6 +338,7 @@ class Commits(CommittedReader):
             cursors=self._state.assignment,
             is_asked_for=False,
             is_departed=departed is not None,
+            is_last=is_last,
         )
 
     async def _commit(self, commit: PendingCommit, deadline: float) -> None:
@@ -354,7 +370,7 @@ class Commits(CommittedReader):
         while True:
             try:
                 async with timeout_at(deadline):
-                    if commit.is_asked_for:
+                    if commit.is_asked_for or commit.is_last:
                         await self._wait_until_taken(commit)
                     async with self._sending:
                         await self._attempt(commit, deadline)
@@ -510,6 +526,11 @@ class Commits(CommittedReader):
 
     def _is_worth_another_try(self, commit: PendingCommit, error: KafkaError) -> bool:
         recovery = recovery_for(error)
+        if commit.is_last and recovery in (Recovery.REBALANCE, Recovery.LOST_GENERATION):
+            commit.was_put_off = True
+            # Whether the rebalance goes on that may be the reason.
+            if not self._member.takes_commits(was_put_off=True, is_last=True):
+                return True
         if recovery is Recovery.REBALANCE and commit.is_asked_for and not is_in_callback():
             commit.was_put_off = True
             self._waiting.add(commit)
@@ -547,7 +568,9 @@ class Commits(CommittedReader):
         """Wait for the end of a rebalance in which the commit would be refused (again)."""
         if is_in_callback():  # the rebalance waits for the callback
             return
-        while not self._member.takes_commits(was_put_off=commit.was_put_off):
+        while not self._member.takes_commits(
+            was_put_off=commit.was_put_off, is_last=commit.is_last
+        ):
             self._waiting.add(commit)
             await self._member.wait_for_change()
             self._cluster.raise_if_closed()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 
 import pytest
 
-from aiokafka_lite import errors
+from aiokafka_lite import CooperativeStickyPartitionAssignor, errors
 from aiokafka_lite.consumer.membership.classic.member import MemberState
 from aiokafka_lite.consumer.membership.none import NoCommits
 from aiokafka_lite.errors import (
@@ -30,7 +30,7 @@ from aiokafka_lite.protocol.schema import Message, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.listeners import Calls
 from tests.support.rows import tps
-from tests.support.scripted_group import ScriptedBroker, commit_answer, refused_commit
+from tests.support.scripted_group import Held, ScriptedBroker, commit_answer, refused_commit
 from tests.support.waiting import until
 from tests.support.worker import Worker
 
@@ -350,6 +350,45 @@ async def test_nothing_is_committed_in_a_generation_whose_assignment_is_on_its_w
 
     assert {r.generation_id_or_member_epoch for r in broker.asked(OffsetCommitRequest)} == {1}
     assert broker.offsets == {("t", 0): (0, "")}  # as the rebalance began
+
+
+@pytest.mark.parametrize(
+    ("outcome", "is_committed"),
+    [
+        (None, True),
+        (errors.RebalanceInProgressError, True),  # one follows the other
+        (errors.UnknownMemberIdError, False),
+        (errors.IllegalGenerationError, False),
+        (errors.NotCoordinatorError, True),  # the next one has the group's state
+    ],
+)
+async def test_a_cooperative_member_that_stops_commits_as_its_rebalance_ends(
+    broker: ScriptedBroker, outcome: type[errors.BrokerResponseError] | None, is_committed: bool
+) -> None:
+    worker = await worker_of(
+        broker,
+        enable_auto_commit=True,
+        partition_assignment_strategy=[CooperativeStickyPartitionAssignor],
+    ).start()
+    if outcome is None:
+        sync = broker.hold(SyncGroupRequest)
+    else:
+        code = outcome.errno
+        sync = Held(lambda _: SyncGroupResponse(error_code=code))
+        broker.script(SyncGroupRequest, sync)
+    worker.state.subscribe(["t"])
+    await sync.came()
+    worker.work(TP, 5)
+    worker.state.begin_get()
+    leave = asyncio.ensure_future(worker.leave(commit=True))
+    await asyncio.sleep(0)
+    assert not broker.asked(OffsetCommitRequest)
+    sync.release()
+    left = await asyncio.wait_for(leave, 5)
+    await worker.die()
+    assert left == ({} if is_committed else {TP: OffsetAndMetadata(5, "")})
+    commits = broker.asked(OffsetCommitRequest)
+    assert [r.generation_id_or_member_epoch for r in commits] == [2] * is_committed
 
 
 async def test_a_commit_of_a_partition_that_was_away_for_a_generation_fails(

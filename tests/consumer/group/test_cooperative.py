@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
@@ -13,6 +13,7 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor
 from aiokafka_lite.errors import UnknownMemberIdError
+from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
@@ -41,6 +42,7 @@ class Member:
     """A consumer whose listener's calls are on record."""
 
     def __init__(self, kafka: KafkaHandle, topic: str, group: str, **settings: object) -> None:
+        self.group = group
         self.listener = Waiting()
         arguments: dict[str, object] = {
             "bootstrap_servers": kafka.bootstrap_servers,
@@ -256,3 +258,45 @@ async def test_a_member_that_is_forgotten_loses_what_it_kept(where: str) -> None
                 assert not (name != "assigned" and tps - had)
                 had = had | tps if name == "assigned" else had - tps
             assert had == one.has
+
+
+# --- A stop in the middle of a rebalance -------------------------------------------------------
+@pytest.mark.parametrize("where", ["others are to join", "the answer is on its way", "syncing"])
+async def test_a_stop_in_the_middle_of_a_rebalance_commits_what_was_handed_out(where: str) -> None:
+    async with Broker() as broker:
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with members(kafka, 3, auto_commit_interval_ms=60_000) as (topic, (one, two, three)):
+            await two.consumer.start()
+            await until(lambda: is_shared_out(one, two))
+            kept = min(one.has)
+            ids = {inside.member_id(each.consumer): each for each in (one, two)}
+            if where == "syncing":
+                rule = broker.on("SyncGroup").hold()
+            elif where == "others are to join":
+                rule = broker.on("JoinGroup", when=of(two, ids)).hold()
+            else:
+                rule = broker.on("JoinGroup", when=of(one, ids)).trickle(300)
+            joining = asyncio.ensure_future(three.consumer.start())
+            state = "SYNCING" if where == "syncing" else "JOINING"
+            await until(lambda: inside.group_state(one.consumer) == state)
+            for number in range(3):
+                await kafka.produce(topic, kept.partition, rows(number, 1))
+                assert (await asyncio.wait_for(one.consumer.getone(), 10)).offset == number
+            stop = asyncio.ensure_future(one.consumer.stop())
+            if where == "others are to join":
+                assert await asyncio.wait_for(stop, 2) == {}  # it need not wait for them
+            await asyncio.sleep(0.2)
+            rule.release()
+            assert await asyncio.wait_for(stop, 10) == {}
+            await joining
+            assert broker.committed(one.group)[kept] == 3
+            await until(lambda: is_shared_out(two, three))
+
+
+def of(member: Member, ids: dict[str, Member]) -> Callable[[object, Request[Response]], bool]:
+    """Say whether a request is a member's."""
+
+    def is_so(_: object, request: Request[Response]) -> bool:
+        return ids.get(getattr(request, "member_id", "")) is member
+
+    return is_so

@@ -218,8 +218,14 @@ class Member(StatefulMember[MemberState]):
     def reads_as(self) -> None:
         """None: the classic protocol lets everybody read what a group has committed."""
 
-    def takes_commits(self, *, was_put_off: bool = False) -> bool:
+    def takes_commits(self, *, was_put_off: bool = False, is_last: bool = False) -> bool:
         """Whether the coordinator takes commits now, as far as known; see GroupMember."""
+        if is_last:
+            # While others are to join it takes one of the generation before; if that comes a
+            # moment late, the rebalance goes on until it takes one of the next.
+            return self.state not in REBALANCING or (
+                self.state is MemberState.JOINING and not was_put_off
+            )
         # Until all have joined it would take one of the generation before, also of a cooperative
         # member that keeps its partitions. But a commit that comes a moment later is refused as of
         # an old generation (ILLEGAL_GENERATION), which cannot be told from a member that is lost.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Final, TypeAlias
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite.client import ClusterView
@@ -31,13 +32,18 @@ from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
+# What a rebalance comes to for one member.
+JoinOutcome: TypeAlias = AssignedPartitions | KafkaError
+# Answers after which the partitions may be others'.
+LOSSES: Final = (Recovery.LOST_GENERATION, Recovery.LOST_MEMBERSHIP, Recovery.FENCED)
+
 
 class ClassicMembership(GroupedMembership[Member]):
     """One consumer's place in its group.
 
     Owns the member (id, generation, state) and the assignment in `state`; everybody else reads
-    them. Tasks: "group" runs `_run`; "heartbeat" beside it while there is a membership;
-    "listener" for each call of the application's listener.
+    them. Tasks: "group" runs `_run`; "rebalance" is its part in each of them; "heartbeat" beside it
+    while there is a membership; "listener" for each call of the application's listener.
     """
 
     def __init__(self, around: Surroundings, member: Member) -> None:
@@ -58,6 +64,8 @@ class ClassicMembership(GroupedMembership[Member]):
             config, around.cluster, around.coordinator, member, self._heartbeat
         )
         self._is_cooperative = member.is_cooperative
+        # The rebalance that is under way, as far as the group task has not heard how it ended.
+        self._joining: asyncio.Task[JoinOutcome] | None = None
         # The subscription that the last rebalance answers to, and that for which the listener
         # has been told as well; -1: there is no assignment.
         self._joined_version = -1
@@ -123,6 +131,8 @@ class ClassicMembership(GroupedMembership[Member]):
         await self._end_what_runs(deadline)
         if member.state in (MemberState.LEAVING, MemberState.LEFT):
             return dict(offsets)
+        if self._joining is not None:
+            await self._end_joining(self._joining, offsets, ending(loop.time(), deadline).commit_by)
         member.settle_interruption()
         member.enter(MemberState.LEAVING)
         commit_by, leave_by = ending(loop.time(), deadline)
@@ -141,6 +151,34 @@ class ClassicMembership(GroupedMembership[Member]):
         member.enter(MemberState.LEFT)
         await self._heartbeat.stand_in.end()
         return uncommitted
+
+    async def _end_joining(
+        self, joining: asyncio.Task[JoinOutcome], offsets: Offsets, commit_by: float
+    ) -> None:
+        """End a rebalance that is under way, but not before what a member keeps in it is committed.
+
+        From when all have joined until the leader has shared out, the coordinator takes no commit
+        of a cooperative member; before and after that it does. Nothing of what is assigned is
+        taken any more.
+        """
+        try:
+            if offsets and self._is_cooperative and self._member.assigned_as is not None:
+                joining.add_done_callback(self._joined_at_the_end)
+                await self._commits.commit_at_the_end(offsets, deadline=commit_by)
+        finally:
+            joining.remove_done_callback(self._joined_at_the_end)
+            await self._scope.stop(joining)
+
+    def _joined_at_the_end(self, joining: asyncio.Task[JoinOutcome]) -> None:
+        """Let the last commit be of the new generation, in which nobody else has the partitions."""
+        member = self._member
+        if joining.cancelled() or joining.exception() is not None:
+            return
+        outcome = joining.result()
+        if isinstance(outcome, KafkaError) and recovery_for(outcome) in LOSSES:
+            member.lose_generation(Interruption.LOST_GENERATION)
+        elif member.state is MemberState.SYNCING:
+            member.take_assignment(keeps=True)
 
     def leave_nowait(self, reason: str) -> None:
         """Tell the coordinator that the member goes, if that costs no waiting; commit nothing."""
@@ -273,11 +311,7 @@ class ClassicMembership(GroupedMembership[Member]):
                     member.lose_membership()
                 is_first = False
                 version, topics = state.subscription_version, state.subscription or frozenset()
-                assigned = await self._rebalance.join_and_sync(
-                    topics,
-                    frozenset(state.assignment if self._is_cooperative else ()),
-                    reason=reason,
-                )
+                assigned = await self._join_and_sync(topics, reason)
             except KafkaError as error:
                 await self._recover(error, backoff)
                 continue
@@ -288,6 +322,24 @@ class ClassicMembership(GroupedMembership[Member]):
                 self._task.forget_error()
                 return assigned
             log.info("group %s: the subscription changed meanwhile", member.group_id)
+
+    async def _join_and_sync(self, topics: frozenset[str], reason: str) -> AssignedPartitions:
+        """Take part in a rebalance, in a task that outlives this one: see `_end_joining`."""
+        owned = frozenset(self._state.assignment if self._is_cooperative else ())
+
+        async def take_part() -> JoinOutcome:
+            try:
+                return await self._rebalance.join_and_sync(topics, owned, reason=reason)
+            except KafkaError as error:
+                return error
+
+        self._joining = self._scope.spawn(take_part(), name="rebalance")
+        await asyncio.wait({self._joining})
+        joining, self._joining = self._joining, None
+        outcome = joining.result()
+        if isinstance(outcome, KafkaError):
+            raise outcome
+        return outcome
 
     def _only_comes_back(self) -> bool:
         """Whether a static member has unsubscribed, and subscribes to the same again.
