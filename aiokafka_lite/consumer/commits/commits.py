@@ -78,7 +78,7 @@ class PendingCommit:
         is_asked_for: bool,
         names_partitions: bool = False,
         is_departed: bool = False,
-        is_last: bool = False,
+        is_final: bool = False,
     ) -> None:
         self.sequence = sequence
         self.left = dict(offsets)
@@ -93,7 +93,7 @@ class PendingCommit:
         # The application has given the partitions up since.
         self.is_departed = is_departed
         # Of a consumer that stops: there is no other one after it.
-        self.is_last = is_last
+        self.is_final = is_final
         # The coordinator is in the middle of a rebalance that this member may not know of yet.
         self.was_put_off = False
         # The broker may have it: perhaps only the answer was lost.
@@ -193,20 +193,15 @@ class Commits(CommittedReader):
             await self._commit(commit, self._deadline(timeout_s))
 
     async def commit_last(
-        self, offsets: Offsets, *, deadline: float
+        self, offsets: Offsets, *, deadline: float, is_final: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Commit before partitions are given up, as far as that can be done; raises nothing.
 
         Returns:
             What could not be committed.
         """
-        return await self._commit_last(offsets, deadline, is_last=False)
-
-    async def _commit_last(
-        self, offsets: Offsets, deadline: float, *, is_last: bool
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
         left = self.not_committed_yet(offsets)
-        return self.not_committed_yet(await self._try_to_commit(left, deadline, is_last=is_last))
+        return self.not_committed_yet(await self._try_to_commit(left, deadline, is_final=is_final))
 
     async def commit_at_the_end(
         self, offsets: Offsets, *, deadline: float
@@ -219,7 +214,7 @@ class Commits(CommittedReader):
         for departed in tuple(self._auto_commit.departed):
             left = await self._try_to_commit(departed.offsets, deadline, departed)
             self._auto_commit.settle(departed, left)
-        uncommitted = await self._commit_last(offsets, deadline, is_last=True)
+        uncommitted = await self.commit_last(offsets, deadline=deadline, is_final=True)
         return {**self._auto_commit.forgone, **uncommitted}
 
     async def _try_to_commit(
@@ -228,11 +223,11 @@ class Commits(CommittedReader):
         deadline: float,
         departed: Departed | None = None,
         *,
-        is_last: bool = False,
+        is_final: bool = False,
     ) -> Offsets:
         if not offsets:
             return {}
-        commit = self._make(offsets, departed, is_last=is_last)
+        commit = self._make(offsets, departed, is_final=is_final)
         try:
             await self._commit(commit, deadline)
         except KafkaError as error:
@@ -328,7 +323,7 @@ class Commits(CommittedReader):
         return self._sequence
 
     def _make(
-        self, offsets: Offsets, departed: Departed | None, *, is_last: bool = False
+        self, offsets: Offsets, departed: Departed | None, *, is_final: bool = False
     ) -> PendingCommit:
         """Make a commit that nobody asked for."""
         return PendingCommit(
@@ -338,7 +333,7 @@ class Commits(CommittedReader):
             cursors=self._state.assignment,
             is_asked_for=False,
             is_departed=departed is not None,
-            is_last=is_last,
+            is_final=is_final,
         )
 
     async def _commit(self, commit: PendingCommit, deadline: float) -> None:
@@ -370,7 +365,7 @@ class Commits(CommittedReader):
         while True:
             try:
                 async with timeout_at(deadline):
-                    if commit.is_asked_for or commit.is_last:
+                    if commit.is_asked_for or commit.is_final:
                         await self._wait_until_taken(commit)
                     async with self._sending:
                         await self._attempt(commit, deadline)
@@ -526,11 +521,10 @@ class Commits(CommittedReader):
 
     def _is_worth_another_try(self, commit: PendingCommit, error: KafkaError) -> bool:
         recovery = recovery_for(error)
-        if commit.is_last and recovery in (Recovery.REBALANCE, Recovery.LOST_GENERATION):
+        is_of_another = recovery in (Recovery.REBALANCE, Recovery.LOST_GENERATION)
+        if commit.is_final and is_of_another and self._is_between_generations(commit):
             commit.was_put_off = True
-            # Whether the rebalance goes on that may be the reason.
-            if not self._member.takes_commits(was_put_off=True, is_last=True):
-                return True
+            return True
         if recovery is Recovery.REBALANCE and commit.is_asked_for and not is_in_callback():
             commit.was_put_off = True
             self._waiting.add(commit)
@@ -545,6 +539,11 @@ class Commits(CommittedReader):
             if error.tp is not None and is_gone(self._cluster.view, error.tp.topic):
                 return False
         return recovery is not Recovery.SURFACE
+
+    def _is_between_generations(self, commit: PendingCommit) -> bool:
+        """Whether a rebalance goes on, or has ended since a commit was sent."""
+        is_over = self._member.takes_commits(was_put_off=True, is_final=True)
+        return not is_over or self.assigned_as not in (None, commit.made_as)
 
     async def _is_all_gone(self, commit: PendingCommit, deadline: float) -> bool:
         """Drop the partitions that brokers and coordinator alike do not know; whether all go."""
@@ -569,7 +568,7 @@ class Commits(CommittedReader):
         if is_in_callback():  # the rebalance waits for the callback
             return
         while not self._member.takes_commits(
-            was_put_off=commit.was_put_off, is_last=commit.is_last
+            was_put_off=commit.was_put_off, is_final=commit.is_final
         ):
             self._waiting.add(commit)
             await self._member.wait_for_change()

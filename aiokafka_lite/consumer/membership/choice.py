@@ -77,8 +77,8 @@ class EitherMember:
     def reads_as(self) -> Identity | None:
         return self._now.reads_as
 
-    def takes_commits(self, *, was_put_off: bool = False, is_last: bool = False) -> bool:
-        return self._now.takes_commits(was_put_off=was_put_off, is_last=is_last)
+    def takes_commits(self, *, was_put_off: bool = False, is_final: bool = False) -> bool:
+        return self._now.takes_commits(was_put_off=was_put_off, is_final=is_final)
 
     def commits_as(
         self, made_as: Identity, *, has_waited: bool, is_departed: bool

@@ -181,13 +181,13 @@ class GroupMember(Protocol):
     def reads_as(self) -> Identity | None:
         """As whom committed offsets are read; None: the group does not want to know."""
 
-    def takes_commits(self, *, was_put_off: bool = False, is_last: bool = False) -> bool:
+    def takes_commits(self, *, was_put_off: bool = False, is_final: bool = False) -> bool:
         """Whether the coordinator takes commits now, as far as known.
 
         Args:
             was_put_off: It has refused one because of a rebalance, of which this member may not
                 know yet.
-            is_last: It is the last one, of a consumer that stops: rather refused than late.
+            is_final: It is the last one, of a consumer that stops: rather refused than late.
         """
 
     def commits_as(

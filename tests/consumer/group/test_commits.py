@@ -391,6 +391,38 @@ async def test_a_cooperative_member_that_stops_commits_as_its_rebalance_ends(
     assert [r.generation_id_or_member_epoch for r in commits] == [2] * is_committed
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_a_last_commit_that_the_next_generation_overtakes_is_made_as_of_that(
+    broker: ScriptedBroker, is_over: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = await worker_of(
+        broker,
+        enable_auto_commit=True,
+        partition_assignment_strategy=[CooperativeStickyPartitionAssignor],
+    ).start()
+    join = broker.hold(JoinGroupRequest)
+    worker.state.subscribe(["t"])
+    await join.came()
+    worker.work(TP, 5)
+    worker.state.begin_get()
+    commit = Held(refused_commit(errors.IllegalGenerationError))
+    broker.script(OffsetCommitRequest, commit)
+    leave = asyncio.ensure_future(worker.leave(commit=True))
+    await commit.came()
+    if is_over:  # before the refusal comes
+        join.release()
+        await until(lambda: worker.membership.status.state == "STABLE", worker)
+        commit.release()
+    else:
+        commit.release()
+        await until(lambda: worker.commits.is_settling, worker)  # it waits for the generation
+        join.release()
+    assert await asyncio.wait_for(leave, 5) == {}
+    await worker.die()
+    assert [r.generation_id_or_member_epoch for r in broker.asked(OffsetCommitRequest)] == [1, 2]
+    assert "not committed" not in caplog.text
+
+
 async def test_a_commit_of_a_partition_that_was_away_for_a_generation_fails(
     broker: ScriptedBroker,
 ) -> None:

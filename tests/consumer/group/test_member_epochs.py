@@ -51,7 +51,7 @@ class EpochMember:
     def reads_as(self) -> Identity | None:
         return self.identity
 
-    def takes_commits(self, *, was_put_off: bool = False, is_last: bool = False) -> bool:
+    def takes_commits(self, *, was_put_off: bool = False, is_final: bool = False) -> bool:
         return True
 
     def commits_as(

@@ -218,9 +218,9 @@ class Member(StatefulMember[MemberState]):
     def reads_as(self) -> None:
         """None: the classic protocol lets everybody read what a group has committed."""
 
-    def takes_commits(self, *, was_put_off: bool = False, is_last: bool = False) -> bool:
+    def takes_commits(self, *, was_put_off: bool = False, is_final: bool = False) -> bool:
         """Whether the coordinator takes commits now, as far as known; see GroupMember."""
-        if is_last:
+        if is_final:
             # While others are to join it takes one of the generation before; if that comes a
             # moment late, the rebalance goes on until it takes one of the next.
             return self.state not in REBALANCING or (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite.client import ClusterView
@@ -20,7 +20,12 @@ from aiokafka_lite.consumer.assignment.topics import SharedOut, have_changed, is
 from aiokafka_lite.consumer.events.kinds import Assigned
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
-from aiokafka_lite.consumer.membership.classic.member import Interruption, Member, MemberState
+from aiokafka_lite.consumer.membership.classic.member import (
+    Interruption,
+    Member,
+    MemberState,
+    interruption_by,
+)
 from aiokafka_lite.consumer.membership.classic.rebalance import AssignedPartitions, Rebalance
 from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S
 from aiokafka_lite.consumer.membership.group_task import LEAVE_MAX_S, Surroundings, ending
@@ -34,8 +39,6 @@ log = logging.getLogger(__name__)
 
 # What a rebalance comes to for one member.
 JoinOutcome: TypeAlias = AssignedPartitions | KafkaError
-# Answers after which the partitions may be others'.
-LOSSES: Final = (Recovery.LOST_GENERATION, Recovery.LOST_MEMBERSHIP, Recovery.FENCED)
 
 
 class ClassicMembership(GroupedMembership[Member]):
@@ -175,8 +178,9 @@ class ClassicMembership(GroupedMembership[Member]):
         if joining.cancelled() or joining.exception() is not None:
             return
         outcome = joining.result()
-        if isinstance(outcome, KafkaError) and recovery_for(outcome) in LOSSES:
-            member.lose_generation(Interruption.LOST_GENERATION)
+        told = interruption_by(outcome) if isinstance(outcome, KafkaError) else None
+        if told is not None and told.is_loss:
+            member.lose_generation(told)
         elif member.state is MemberState.SYNCING:
             member.take_assignment(keeps=True)
 

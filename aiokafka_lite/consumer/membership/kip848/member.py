@@ -189,7 +189,7 @@ class ConsumerMember(StatefulMember[MemberState]):
         """The same: the group refuses who reads under an epoch that is over."""
         return self.assigned_as
 
-    def takes_commits(self, *, was_put_off: bool = False, is_last: bool = False) -> bool:
+    def takes_commits(self, *, was_put_off: bool = False, is_final: bool = False) -> bool:
         """Whether the coordinator takes commits now: it does all the while."""
         return True
 
