@@ -20,6 +20,7 @@ class Lane(enum.Enum):
     """What a connection is for; requests of one lane wait for each other, lanes do not."""
 
     FETCH = "fetch"  # long polls wait in the broker for records
+    QUICK = "quick"  # fetches that wait for nothing, beside a long poll
     GROUP = "group"  # JoinGroup and SyncGroup wait in the broker for other members
     GENERAL = "general"  # heartbeats, commits, metadata: everything that is answered at once
 

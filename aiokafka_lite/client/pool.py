@@ -469,8 +469,8 @@ class Pool:
         return max(0.0, next_attempt_at - self._loop.time())
 
     def _mute_s(self, muted_until: float, lane: Lane) -> float:
-        # Only long polls wait for a throttled broker: a late heartbeat would cost the membership.
-        if lane is not Lane.FETCH or muted_until == 0.0:
+        # Only fetches wait for a throttled broker: a late heartbeat would cost the membership.
+        if muted_until == 0.0 or lane not in (Lane.FETCH, Lane.QUICK):
             return 0.0
         return max(0.0, muted_until - self._loop.time())
 

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client import Lane
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
@@ -17,6 +18,7 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
 from aiokafka_lite.consumer.fetching.sources import Sources
+from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.protocol.fetch_template import PreparedFetch
 from aiokafka_lite.protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -127,6 +129,7 @@ class ScriptedExchange:
     def __init__(self, sent: Sent, on_done: Callable[[ScriptedExchange], None]) -> None:
         self._response = sent.response
         self._on_done = on_done
+        self.deadline = asyncio.get_running_loop().time() + 10.0
         sent.response.add_done_callback(self._tell)
 
     def _tell(self, response: asyncio.Future[FetchResponse]) -> None:
@@ -146,9 +149,10 @@ class ScriptedExchange:
 class ScriptedConnection:
     """Stands in for Connection: what it sends is the pool's to keep."""
 
-    def __init__(self, pool: ScriptedPool, node_id: int) -> None:
+    def __init__(self, pool: ScriptedPool, node_id: int, sent: list[Sent]) -> None:
         self._pool = pool
         self._node_id = node_id
+        self._sent = sent
 
     def send(
         self,
@@ -159,7 +163,7 @@ class ScriptedConnection:
         on_done: Callable[[ScriptedExchange], None],
     ) -> ScriptedExchange:
         sent = Sent(self._node_id, request, max_version)
-        self._pool.sent.append(sent)
+        self._sent.append(sent)
         self._pool.sent_event.set()
         return ScriptedExchange(sent, on_done)
 
@@ -170,6 +174,10 @@ class ScriptedPool:
     def __init__(self) -> None:
         self.muted_until: dict[int, float] = {}
         self.sent: list[Sent] = []
+        # By the quick lane, which there is only where a test wants it.
+        self.has_quick_lane = False
+        self.sent_quickly: list[Sent] = []
+        self.connected: list[tuple[int, object]] = []
         self.sent_event = asyncio.Event()
         self.sent_in_passing: list[tuple[int, Request[Response]]] = []
         self.question_count = 0
@@ -177,6 +185,8 @@ class ScriptedPool:
     def connection_delay(self, node_id: int, lane: object = None) -> float:
         self.question_count += 1
         now = asyncio.get_running_loop().time()
+        if (node_id, lane) in self.connected and not self.has_quick_lane:
+            return 0.1
         return max(0.0, self.muted_until.get(node_id, 0.0) - now)
 
     def connection_failed(self, node_id: int) -> bool:
@@ -189,7 +199,16 @@ class ScriptedPool:
         now = asyncio.get_running_loop().time()
         if self.muted_until.get(node_id, 0.0) > now:
             return None
-        return ScriptedConnection(self, node_id)
+        if lane is Lane.QUICK and not self.has_quick_lane:
+            return None
+        return ScriptedConnection(
+            self, node_id, self.sent_quickly if lane is Lane.QUICK else self.sent
+        )
+
+    async def connect(self, node_id: int, lane: object = None) -> None:
+        self.connected.append((node_id, lane))
+        if lane is Lane.QUICK and not self.has_quick_lane:
+            raise KafkaConnectionError("there is one connection only")
 
     def send_nowait(self, node_id: int, request: Request[Response]) -> bool:
         self.sent_in_passing.append((node_id, request))
@@ -232,10 +251,17 @@ class ScriptedCluster:
 
     async def next_sent(self, timeout_s: float = 5.0) -> Sent:
         """The next request, waiting for it."""
-        while not self.sent:
+        return await self._next_of(self.sent, timeout_s)
+
+    async def next_sent_quickly(self, timeout_s: float = 5.0) -> Sent:
+        """The next request of the quick lane, waiting for it."""
+        return await self._next_of(self.pool.sent_quickly, timeout_s)
+
+    async def _next_of(self, sent: list[Sent], timeout_s: float) -> Sent:
+        while not sent:
             self.pool.sent_event.clear()
             await asyncio.wait_for(self.pool.sent_event.wait(), timeout_s)
-        return self.sent.pop(0)
+        return sent.pop(0)
 
     async def sends_nothing(self) -> bool:
         """Whether no request comes in a while of the loop's turns."""

@@ -37,6 +37,7 @@ from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place
 from aiokafka_lite.consumer.buffer.budget import Reservation
 from aiokafka_lite.consumer.fetching.answer import Answers, NodeCounts
+from aiokafka_lite.consumer.fetching.quick_lane import QuickLane
 from aiokafka_lite.consumer.fetching.session import FULL_EPOCH, FetchSession
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -64,6 +65,10 @@ log = logging.getLogger(__name__)
 # request_timeout_ms is less.
 FETCH_STALL_S: Final = 10.0
 LAST_BACKOFF_S: Final = 1.0
+# Places from which a cursor may be asked for beside a long poll, at once or soon.
+ASKED_BESIDE: Final = (Place.READY, Place.BACKING_OFF)
+# What ends so much earlier than a long poll does not wait for that.
+BESIDE_S: Final = 0.02
 # What it may take until it is asked of others whether it still leads.
 OVERDUE_S: Final = 1.0
 # Answers that blame the fetch session: it is opened anew, and nothing else has failed.
@@ -123,11 +128,19 @@ class Source:
         # Whether other cursors may be asked for than at the request before.
         self._is_choice_changed = False
         self._answers = Answers(sources, self, counts, self._session)
+        # Made when something becomes fetchable beside a long poll.
+        self._quick: QuickLane | None = None
         self._wake = Event()
         self._backoff = Backoff(sources.config.retry_backoff_s, LAST_BACKOFF_S, sources.rng)
         self._stall_s = min(FETCH_STALL_S, sources.config.request_timeout_s)
-        self._answer_s = sources.config.fetch_max_wait_s + self._stall_s
+        self.answer_s = sources.config.fetch_max_wait_s + self._stall_s
         self._exchange: Exchange[FetchResponse] | None = None
+        # Whether its answer has not come yet.
+        self._is_awaited = False
+        # Whether the broker may hold it back; None: that was not looked at yet.
+        self._is_long_poll: bool | None = None
+        # Loop time at which a long poll ends, if nothing comes.
+        self._poll_ends_at = 0.0
         self._reservation: Reservation | None = None
         self._asked_epoch = FULL_EPOCH
         # What the task has to deal with before anything more is sent.
@@ -145,6 +158,8 @@ class Source:
         place = cursor.place
         if place is not Place.IN_FLIGHT:
             self._session.end(cursor.tp)
+            if self._quick is not None:
+                self._quick.end(cursor)
         elif cursor.loan is not None and cursor.loan.is_outdated:
             # Not at once: what is being sent of it is good.
             self._recalled[cursor] = None
@@ -156,7 +171,7 @@ class Source:
             self._backing_off[cursor] = None
         else:
             self._backing_off.pop(cursor, None)
-        if self._exchange is None:
+        if self._exchange is None or (self._is_awaited and place in ASKED_BESIDE):
             self._wake.set()
 
     def left(self, cursor: Cursor) -> None:
@@ -166,6 +181,8 @@ class Source:
         self._backing_off.pop(cursor, None)
         self._recalled.pop(cursor, None)
         self._session.end(cursor.tp)
+        if self._quick is not None:
+            self._quick.end(cursor)
         if self._exchange is None:
             self._wake.set()
 
@@ -181,7 +198,7 @@ class Source:
 
     def response_taken(self) -> None:
         """Send the next request, because the application has come for the buffered response."""
-        if self.advance() is not Step.WAIT or self._exchange is None:
+        if self.advance() is not Step.WAIT or self._exchange is None or self._retry_at is not None:
             self._wake.set()
 
     @property
@@ -402,6 +419,9 @@ class Source:
         return step
 
     def _try_to_send(self) -> Step:
+        if self._is_awaited:
+            self._retry_at = self._ask_beside()
+            return Step.WAIT
         if (
             self._is_closed
             or self._exchange is not None
@@ -411,6 +431,8 @@ class Source:
         ):
             self._retry_at = None
             return Step.WAIT
+        if self._quick is not None:
+            self._quick.begin_anew()
         self._retry_at = self._lend()
         if not len(self._session):
             return Step.WAIT if self._cursors else Step.END
@@ -422,6 +444,42 @@ class Source:
             return Step.MAKE_ROOM
         self._send(connection, reservation)
         return Step.WAIT
+
+    def _ask_beside(self) -> float | None:
+        """Have asked at once what the long poll in flight does not ask for.
+
+        Return when to look for that again; None: when something happens.
+        """
+        if (
+            self._is_closed
+            or self._error is not None
+            or self._claim is not None
+            or (self._oversize is not None and self._oversize.is_on)
+            or self._buffer.has_untaken(self.node_id)
+        ):
+            return None
+        look_at = self._end_back_offs_beside() if self._backing_off else None
+        if not self._ready:
+            return look_at
+        if self._is_long_poll is None:
+            self._is_long_poll = not self.is_behind
+        if not self._is_long_poll:
+            return look_at  # its answer is on the way, and the next request takes all
+        if self._quick is None:
+            self._quick = QuickLane(self._sources, self, self.counts)
+        for cursor in self._quick.ask(filter(self._may_ask_for, self._ready)):
+            del self._ready[cursor]
+        again_at = self._quick.look_at
+        return again_at if look_at is None or again_at is None else min(look_at, again_at)
+
+    def _end_back_offs_beside(self) -> float | None:
+        """End back-offs that are over long before the long poll is; return when the next one is."""
+        now = self._loop.time()
+        early = [c for c in self._backing_off if c.retry_at < self._poll_ends_at - BESIDE_S]
+        for cursor in early:
+            if cursor.retry_at <= now:
+                cursor.end_back_off()
+        return min((c.retry_at for c in early if c in self._backing_off), default=None)
 
     def _reserve(self) -> Reservation | None:
         config = self._sources.config
@@ -464,24 +522,30 @@ class Source:
             max_wait_ms=max_wait_ms,
         )
         self._sent_at = now
+        self._poll_ends_at = now + max_wait_ms / 1000
+        self._is_long_poll = None
         self._reservation = reservation
         self._asked_epoch = asked.session_epoch
         try:
             self._exchange = connection.send(
                 request,
-                timeout_s=self._answer_s,
+                timeout_s=self.answer_s,
                 max_version=asked.max_version,
                 on_done=self._answered,
             )
+            self._is_awaited = True
         except KafkaError as error:
             self._failed(error)
 
     def _give_up_request(self) -> None:
         """Forget the request in flight; its answer will be dropped."""
         exchange, self._exchange = self._exchange, None
+        self._is_awaited = False
         if exchange is not None:
             exchange.abandon()
         self._release()
+        if self._quick is not None:
+            self._quick.give_up()
 
     def _release(self) -> None:
         """Give back what was reserved, unless a buffered response has it now."""
@@ -492,6 +556,7 @@ class Source:
     # --- Answers --------------------------------------------------------------------------
     def _answered(self, exchange: Exchange[FetchResponse]) -> None:
         """Settle the answer, or leave it to the task if that takes long."""
+        self._is_awaited = False
         try:
             response, topics = exchange.result_in_pieces(PartitionData)
             self._count_answer()
@@ -535,9 +600,13 @@ class Source:
         """Leave an error to the task; the broker may have counted the request: start over."""
         self._session.replace()
         self._release()
-        self._error = error
         self._note_failure(error)
         self.counts.failure_count += 1
+        self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Leave an error to the task, before anything more is sent."""
+        self._error = error
         self._wake.set()
 
     def _note_failure(self, error: Exception) -> None:

@@ -5,8 +5,10 @@ Assignment and metadata say which; replicas.py chooses between the leader and a 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
+from collections.abc import Coroutine
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView, Lane
@@ -127,6 +129,10 @@ class Sources:
     def is_closed(self) -> bool:
         """Whether nothing is to be fetched any more."""
         return self._is_closed
+
+    def spawn(self, work: Coroutine[object, None, None], *, name: str) -> asyncio.Task[None]:
+        """Begin a task that ends with the consumer, at the latest."""
+        return self._scope.spawn(work, name=name)
 
     def source_ended(self, node_id: int) -> None:
         """Forget a source whose task ended, because nothing is left for it."""

@@ -1,0 +1,210 @@
+"""The quick lane: asks at once for what becomes fetchable beside a long poll.
+
+A broker serves one request of a connection after the other. While it holds a long poll back, a
+partition that has just become fetchable (a seek, an assignment, a resume, another leader) could be
+asked for only after that, half a second later. So it is asked for on a second connection, which is
+opened when it is needed first, by requests that wait for nothing and belong to no fetch session.
+
+    fetchable -> lent to the quick lane -> answer -> buffered, or nothing new
+                            ^                                   |
+                            +--- after 5, 10, 20 ... ms --------+
+
+What has nothing new joins the long poll that follows. Until then it is asked for again, after a
+pause that doubles: so a record that comes meanwhile is found after at most as long again as it took
+to come. What has brought records goes on here: its next request need not wait for that of others.
+
+The long poll comes first where both could ask: with its next request it takes all that is ready.
+A partition is never asked for by both, as a cursor has one loan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite.client import Exchange, Lane
+from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.buffer.budget import Reservation
+from aiokafka_lite.consumer.fetching.answer import Answers, NodeCounts
+from aiokafka_lite.consumer.fetching.session import FINAL_EPOCH, NO_SESSION, FetchSession
+from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.protocol.fetch_template import PreparedFetch
+from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.fetching.source import Source
+    from aiokafka_lite.consumer.fetching.sources import Sources
+
+# How long nothing is asked after an answer that had nothing new; doubled each time.
+FIRST_PAUSE_S: Final = 0.005
+# Partitions of one request: its answer is settled in one go.
+MOST_AT_ONCE: Final = 50
+# After so long an answer is given up: the long poll asks instead.
+OVERDUE_S: Final = 1.0
+
+
+class QuickLane:
+    """The requests of one source that wait for nothing; at most one is in flight.
+
+    Attributes:
+        look_at: Loop time at which to ask again for what had nothing new; None: nothing had.
+    """
+
+    def __init__(self, sources: Sources, source: Source, counts: NodeCounts) -> None:
+        self.look_at: float | None = None
+        self._sources = sources
+        self._source = source
+        self._counts = counts
+        self._loop = asyncio.get_running_loop()
+        # Who is asked for; the broker keeps no session of it.
+        self._session = FetchSession()
+        self._answers = Answers(sources, source, counts, self._session)
+        self._exchange: Exchange[FetchResponse] | None = None
+        self._reservation: Reservation | None = None
+        self._sent_at = 0.0
+        # Opens the connection.
+        self._connecting: asyncio.Task[None] | None = None
+        self._task_name = f"connect the quick lane to node {source.node_id}"
+        # What had nothing new from an offset on, since the long poll was sent.
+        self._nothing_at: dict[Cursor, int] = {}
+        self._pause_s = FIRST_PAUSE_S
+
+    def end(self, cursor: Cursor) -> None:
+        """Note that a cursor is lent no more; what is still said of it is void."""
+        self._session.end(cursor.tp)
+
+    def begin_anew(self) -> None:
+        """Forget what had nothing new: the long poll is about to ask for all that is ready.
+
+        That may be what an overdue answer is about, too.
+        """
+        self.look_at = None
+        self._nothing_at.clear()
+        self._pause_s = FIRST_PAUSE_S
+        if self._exchange is not None and self._loop.time() > self._sent_at + OVERDUE_S:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Forget the request in flight: its answer is dropped, and the next request asks again."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.abandon()
+        self._end_request()
+
+    # --- Asking ---------------------------------------------------------------------------
+    def ask(self, ready: Iterable[Cursor]) -> list[Cursor]:
+        """Ask for what is new among cursors that are ready; return what was lent for that."""
+        if self._exchange is not None:
+            return []
+        now = self._loop.time()
+        if self.look_at is not None and now >= self.look_at:
+            self.look_at = None
+            self._nothing_at.clear()
+        new = (each for each in ready if self._nothing_at.get(each) != each.fetched)
+        asked = list(islice((each for each in new if not each.is_full), MOST_AT_ONCE))
+        if not asked:
+            return []
+        pool = self._sources.cluster.pool
+        connection = pool.ready_connection(self._source.node_id, Lane.QUICK)
+        if connection is None:
+            self._connect_soon(now)
+            return []
+        config = self._sources.config
+        max_bytes = config.max_partition_fetch_bytes
+        # No more than that: the answers of the long poll need room, too.
+        reservation = self._sources.budget.reserve(max_bytes, max_bytes)
+        if reservation is None:
+            self._pause()
+            return []
+        for cursor in asked:
+            self._session.lend(cursor.lend(max_bytes))
+        parts = self._session.request()
+        request = PreparedFetch(
+            self._sources.template,
+            session_id=NO_SESSION,
+            session_epoch=FINAL_EPOCH,
+            max_bytes=max(1, reservation.size_bytes),
+            topics=parts.topics,
+            forgotten=(),
+            rack_id=self._sources.replicas.rack_id(now) if config.client_rack else "",
+            max_wait_ms=0,
+        )
+        self._sent_at = now
+        self._reservation = reservation
+        try:
+            self._exchange = connection.send(
+                request,
+                timeout_s=self._source.answer_s,
+                max_version=parts.max_version,
+                on_done=self._answered,
+            )
+        except KafkaError:
+            self._nothing_new()
+            return []
+        return asked
+
+    def _connect_soon(self, now: float) -> None:
+        """Open the connection; or ask again when the broker may be connected to, or asked."""
+        delay_s = self._sources.cluster.pool.connection_delay(self._source.node_id, Lane.QUICK)
+        if delay_s > 0:
+            self.look_at = now + delay_s
+        elif self._connecting is None:
+            self._connecting = self._sources.spawn(self._connect(), name=self._task_name)
+
+    async def _connect(self) -> None:
+        try:
+            await self._sources.cluster.pool.connect(self._source.node_id, Lane.QUICK)
+        except KafkaError:
+            pass  # the pool has said why
+        finally:
+            self._connecting = None
+        self._source.wake()
+
+    def _pause(self) -> None:
+        """Ask again for what had nothing new, or could not be asked for, but not at once."""
+        self.look_at = self._loop.time() + self._pause_s
+        self._pause_s *= 2.0
+
+    # --- Answers --------------------------------------------------------------------------
+    def _answered(self, exchange: Exchange[FetchResponse]) -> None:
+        """Settle the answer; what goes wrong is left to the long poll, which asks the same."""
+        asked = tuple(self._session.loans)
+        self._counts.fetch_count += 1
+        try:
+            response, topics = exchange.result_in_pieces(PartitionData)
+            if self._reservation is None:
+                raise AssertionError("an answer without a request")
+            if not response.error_code:
+                self._answers.begin(
+                    response, response.responses if topics is None else topics, self._reservation
+                )
+                while self._answers.is_settling:
+                    self._answers.go_on()
+        except KafkaError:
+            self._answers.give_up()
+            self._counts.failure_count += 1
+        except Exception as error:  # noqa: BLE001 -- the source's task raises it
+            self._source.fail(error)
+        finally:
+            self._exchange = None
+            if len(self._session) == len(asked):
+                self._nothing_new()
+            self._end_request()
+        self._source.wake()
+
+    def _nothing_new(self) -> None:
+        """Note that what is lent has nothing new, and ask for it again after a pause."""
+        for loan in self._session.loans:
+            self._nothing_at[loan.cursor] = loan.offset
+        self._pause()
+        self._end_request()
+
+    def _end_request(self) -> None:
+        """Let everything come back that is still lent, and give back what was reserved."""
+        for loan in tuple(self._session.loans):
+            loan.cursor.come_back()
+        reservation, self._reservation = self._reservation, None
+        if reservation is not None and not reservation.is_kept:
+            reservation.release()
