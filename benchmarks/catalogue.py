@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -27,6 +28,9 @@ from benchmarks.contestants import (
     MEMBER_LITE_RANGE,
     MEMBER_LITE_STICKY,
     MEMBERS_CONFLUENT,
+    MOVE_AIOKAFKA,
+    MOVE_CONFLUENT,
+    MOVE_LITE,
     START_AIOKAFKA,
     START_CONFLUENT,
     START_LITE,
@@ -41,12 +45,14 @@ from benchmarks.figures import (
     FAILOVER,
     GROWTH,
     LATENESS,
+    MOVED,
     REBALANCE,
     RSS,
     START,
     WALL_MS,
     WALL_NS,
 )
+from benchmarks.measure import Move
 from benchmarks.scenarios import Scenario
 from benchmarks.topics import Topic
 
@@ -65,6 +71,7 @@ class Size:
         scaling_records: The most that one run reads.
         starts: How often a consumer is started.
         crowd: How many consumers are alive in one loop.
+        moves: How often a consumer is moved.
         replaced: How many members of a group are replaced.
         regroup_s: How long a group has to settle each time.
         broker_records: What clients write to, or read from, each broker that is compared.
@@ -80,6 +87,7 @@ class Size:
     scaling_records: int
     starts: int
     crowd: int
+    moves: int
     replaced: int
     regroup_s: float
     broker_records: int
@@ -102,6 +110,7 @@ FULL: Final = Size(
     scaling_records=10_000_000,
     starts=200,
     crowd=1000,
+    moves=30,
     replaced=4,
     # By the consumer protocol librdkafka takes what it is given five seconds later.
     regroup_s=6,
@@ -118,6 +127,7 @@ QUICK: Final = Size(
     scaling_records=1_000_000,
     starts=50,
     crowd=100,
+    moves=10,
     replaced=2,
     regroup_s=2,
     broker_records=600_000,
@@ -138,6 +148,7 @@ def scenarios(size: Size) -> tuple[Scenario, ...]:
         *_memory(size),
         _import(size),
         *_start(size),
+        *_moves(size),
         *scaling(size),
         *_failover(),
         _rebalance(size),
@@ -377,6 +388,31 @@ def _start(size: Size) -> list[Scenario]:
         )
         for is_crowd in (False, True)
         for is_group in (False, True)
+    ]
+
+
+def _moves(size: Size) -> list[Scenario]:
+    titles: Mapping[Move, str] = {
+        "seek": "seek a partition",
+        "resume": "resume a paused partition",
+        "assign": "assign a partition beside others",
+    }
+    return [
+        Scenario(
+            f"moves-{move}",
+            family="moves",
+            title=f"{title}, while a long poll is in flight",
+            task="moves",
+            figures=MOVED,
+            contestants=(MOVE_LITE, MOVE_AIOKAFKA, MOVE_CONFLUENT),
+            # The best of several rounds would hide the longest wait.
+            rounds=1,
+            topics=(Topic("none", 100, 40, use="moves"),),
+            passes=size.moves,
+            settle_s=1,
+            move=move,
+        )
+        for move, title in titles.items()
     ]
 
 

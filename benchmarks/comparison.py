@@ -51,6 +51,7 @@ ROWS: Final = (
     Row("a broker is killed: silence", "failover-kill", "silence_s", _GETMANY),
     Row("a member is replaced: silence of what moves", "rebalance", "moves_s", _MEMBERS),
     Row("to the first record, in a group: wall time", "start-group", "first_ms", _STARTS),
+    Row("a seek beside a long poll: first record, p50", "moves-seek", "first_p50_ms", _STARTS),
     Row(
         "import: wall time", "import", "wall_ms",
         ("import aiokafka_lite.consumer", "import aiokafka", "import confluent_kafka", ""),

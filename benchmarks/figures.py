@@ -64,6 +64,10 @@ KIB_EACH: Final = Figure("kib_each", "memory", "KiB each", 1)
 START: Final = (FIRST_MS, START_CPU_MS, COLD_MS, KIB_EACH)
 """From the making of a consumer to its first record: the median; the CPU time of the process; the
 first one of a process, its import included; what the process grew by for each."""
+FIRST_P50: Final = Figure("first_p50_ms", "first record p50", "ms", 2)
+FIRST_MAX: Final = Figure("first_max_ms", "first record max", "ms", 1)
+MOVED: Final = (FIRST_P50, FIRST_MAX)
+"""From a `seek`, `resume` or `assign` to the first record of that partition."""
 WALL_BYTE: Final = Figure("wall_ns_byte", "wall", "ns a byte", 3)
 BROKER_CPU_BYTE: Final = Figure("broker_cpu_ns", "broker's CPU", "ns a byte", 3)
 MOVES: Final = Figure("moves_s", "moves", "s silent", 2)

@@ -8,9 +8,12 @@ import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from benchmarks.topics import Topic
+
+Move: TypeAlias = Literal["seek", "resume", "assign"]
+"""How a consumer comes to read a partition from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class Workload:
         batch_bytes: The largest batches to write; 0 for the client's default.
         is_group: Whether consumers join groups, each one that nobody knew.
         is_crowd: Whether consumers that were started stay until the last one has started.
+        move: How consumers are moved.
     """
 
     bootstrap_servers: str
@@ -48,6 +52,7 @@ class Workload:
     batch_bytes: int = 0
     is_group: bool = False
     is_crowd: bool = False
+    move: Move = "seek"
 
     @classmethod
     def from_json(cls, text: str) -> Workload:

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from benchmarks.contestants import Contestant
 from benchmarks.figures import Figure
-from benchmarks.measure import Measurement, RunError, Workload
+from benchmarks.measure import Measurement, Move, RunError, Workload
 from benchmarks.topics import Topic
 
 _PACE_TOLERANCE: Final = 0.8
@@ -37,8 +37,8 @@ class Scenario:
         at: How far it has grown in this one.
         course: What is done to a cluster of its own while all contestants read from it at the same
             time; a name out of `benchmarks.failover.COURSES`.
-        start, passes, settle_s, seconds, pause_s, written, batch_bytes, is_group, is_crowd: See
-            `Workload`.
+        start, passes, settle_s, seconds, pause_s, written, batch_bytes, is_group, is_crowd, move:
+            See `Workload`.
     """
 
     name: str
@@ -62,6 +62,7 @@ class Scenario:
     batch_bytes: int = 0
     is_group: bool = False
     is_crowd: bool = False
+    move: Move = "seek"
 
     def workload(self, bootstrap_servers: str) -> Workload:
         """Return what a run is told."""
@@ -79,6 +80,7 @@ class Scenario:
             batch_bytes=self.batch_bytes,
             is_group=self.is_group,
             is_crowd=self.is_crowd,
+            move=self.move,
         )
 
     def check(self, measurement: Measurement) -> None:

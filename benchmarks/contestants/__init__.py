@@ -90,6 +90,10 @@ IMPORT_CONFLUENT: Final = Contestant(
 START_LITE: Final = Contestant("lite", OURS, "lite")
 START_AIOKAFKA: Final = Contestant("aiokafka", AIOKAFKA, "aiokafka", requires=AIOKAFKA)
 START_CONFLUENT: Final = Contestant("confluent", CONFLUENT, "confluent", requires="confluent_kafka")
+# The module `moves` knows them by the same names.
+MOVE_LITE: Final = START_LITE
+MOVE_AIOKAFKA: Final = START_AIOKAFKA
+MOVE_CONFLUENT: Final = START_CONFLUENT
 
 
 def _member(name: str, client: str, protocol: str, requires: str | None = None) -> Contestant:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import aiohttp
@@ -21,8 +21,9 @@ from benchmarks.contestants import (
     IMPORT_LITE,
     START_LITE,
 )
+from benchmarks.contestants.moves import AsyncioMover, ForgetfulMover, Handed, Record
 from benchmarks.loading import TopicError, drop_topics, ensure_topics
-from benchmarks.measure import Measurement, RunError, StarvedError, Workload
+from benchmarks.measure import Measurement, Move, RunError, StarvedError, Workload
 from benchmarks.pacing import producing
 from benchmarks.runner import execute_in_process
 from benchmarks.tasks import (
@@ -35,6 +36,7 @@ from benchmarks.tasks import (
     imports,
     java_tools,
     memory,
+    moves,
     paced,
     served_bulk,
     start,
@@ -166,6 +168,88 @@ def test_crowd_of_consumers_is_weighed(broker: BrokerThread) -> None:
     workload = replace(read_workload(broker), passes=20, is_crowd=True)
     measurement = execute_in_process("start", START_LITE, workload)
     assert 0 < measurement.figures["kib_each"] < 1024
+
+
+@pytest.fixture
+def brief_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moves, "LONG_POLL_S", 0.05)
+    monkeypatch.setattr(moves, "WARM_UP", 0)
+
+
+@pytest.mark.usefixtures("brief_waits")
+@pytest.mark.parametrize("client", ["lite", "aiokafka", "confluent"])
+@pytest.mark.parametrize("move", ["seek", "resume", "assign"])
+async def test_move_is_measured_up_to_its_first_record(
+    broker: BrokerThread, client: str, move: Move
+) -> None:
+    workload = replace(read_workload(broker), passes=2, settle_s=0.3, move=move)
+    measurement = await moves.measure(client, workload)
+    assert measurement.records == 2
+    assert 0 < measurement.figures["first_p50_ms"] <= measurement.figures["first_max_ms"]
+    assert measurement.version
+
+
+@pytest.mark.usefixtures("brief_waits")
+@pytest.mark.parametrize(
+    ("client", "records", "reason"),
+    [
+        ("lite", 396, "after a move came offset 98 of 3, offset 99 of 3, expected offset 98 of 3"),
+        ("confluent", 396, "before a move came offset 99 of 3, expected nothing"),
+        ("lite", 404, "after a move came nothing, expected offset 100 of 3"),
+    ],
+)
+async def test_move_to_anything_but_one_last_record_does_not_count(
+    broker: BrokerThread, client: str, records: int, reason: str
+) -> None:
+    workload = replace(
+        read_workload(broker), records=records, passes=2, settle_s=0.3, wait_s=1.0, move="seek"
+    )
+    with pytest.raises(RunError, match=reason):
+        await moves.measure(client, workload)
+
+
+class CallsOf:
+    """A consumer of two partitions that does nothing but take note."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+
+    def assign(self, partitions: Iterable[str], /) -> None:
+        self.calls.append(("assign", *partitions))
+
+    def seek(self, partition: str, offset: int, /) -> None:
+        self.calls.append(("seek", partition, offset))
+
+    def pause(self, *partitions: str) -> None:
+        self.calls.append(("pause", *partitions))
+
+    def resume(self, *partitions: str) -> None:
+        self.calls.append(("resume", *partitions))
+
+    async def getmany(self, *, timeout_ms: int) -> Mapping[str, Sequence[Record]]:
+        return {}
+
+
+def test_who_forgets_positions_at_an_assign_seeks_those_that_go_on_too() -> None:
+    consumer = CallsOf()
+    mover = AsyncioMover(consumer, ["other", "moved"], "1.0", Handed(1, 9))
+    mover.unassign()
+    mover.assign()
+    assign = [("assign", "other"), ("assign", "other", "moved"), ("seek", "moved", 9)]
+    assert consumer.calls == [("assign", "other", "moved"), *assign]
+    consumer = CallsOf()
+    forgetful = ForgetfulMover(consumer, ["other", "moved"], "1.0", Handed(1, 9))
+    forgetful.unassign()
+    forgetful.assign()
+    there = ("seek", "other", 10)
+    assert consumer.calls == [("assign", "other", "moved"), assign[0], there, *assign[1:], there]
+
+
+def test_moves_begin_at_any_moment_of_a_long_poll_and_at_the_same_for_all() -> None:
+    waits = sorted(moves.waits(100))
+    assert waits == sorted(moves.waits(100))
+    assert moves.LONG_POLL_S <= waits[0] < 1.1 * moves.LONG_POLL_S
+    assert 1.9 * moves.LONG_POLL_S < waits[-1] < 2 * moves.LONG_POLL_S
 
 
 async def test_import_is_measured_beyond_a_bare_interpreter() -> None:
