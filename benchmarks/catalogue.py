@@ -38,6 +38,7 @@ from benchmarks.contestants import (
 )
 from benchmarks.figures import (
     AGE,
+    BROKER_CPU_PERCENT,
     CPU_MS,
     CPU_NS,
     CPU_PERCENT,
@@ -206,22 +207,16 @@ def _many_topics() -> tuple[Topic, ...]:
 
 
 def _paced(size: Size) -> list[Scenario]:
+    core = (LITE_ASYNC_FOR, LITE_ASYNC_FOR.on_uvloop(), CONFLUENT_POLL)
+    second = (AIOKAFKA_ASYNC_FOR, CONFLUENT_AIO)
+    third = (LITE_POLL, AIOKAFKA_GETMANY)
     trickle = Scenario(
         "trickle",
         family="trickle",
         title="1,000 records a second on 4 partitions",
         task="paced",
         figures=(CPU_US, *AGE),
-        contestants=size.contestants(
-            (
-                LITE_ASYNC_FOR,
-                LITE_ASYNC_FOR.on_uvloop(),
-                AIOKAFKA_ASYNC_FOR,
-                CONFLUENT_POLL,
-                CONFLUENT_AIO,
-            ),
-            (LITE_POLL, AIOKAFKA_GETMANY),
-        ),
+        contestants=size.contestants((*core, *second), third),
         rounds=size.timed_rounds,
         topics=(Topic(use="paced"),),
         rate=1000,
@@ -229,16 +224,27 @@ def _paced(size: Size) -> list[Scenario]:
         settle_s=0.5,
         seconds=size.seconds,
     )
+    slower = [
+        replace(
+            trickle,
+            name=f"trickle-{rate}",
+            title=f"{rate} records a second on 4 partitions",
+            contestants=size.contestants(core, (*second, *third)),
+            rate=rate,
+        )
+        for rate in (100, 10)
+    ]
     many = replace(
         trickle,
         name="many",
         family="many",
         title="500 records a second spread over 3,000 partitions",
+        figures=(*trickle.figures, BROKER_CPU_PERCENT),
         topics=_many_topics(),
         rate=500,
         settle_s=size.settle_s,
     )
-    return [trickle, many]
+    return [trickle, *slower, many]
 
 
 def _idle(size: Size) -> Scenario:

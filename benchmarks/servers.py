@@ -26,6 +26,7 @@ from tests.support.real_kafka import RealKafka
 _STOP_TIMEOUT_S: Final = 20.0
 _LISTENING: Final = re.compile(r"listening on (\S+:\d+)")
 TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
+_HERE: Final = ("127.0.0.1", "localhost", "[::1]")
 _LISTEN: Final = "0A"  # a socket's state in /proc/net/tcp
 
 
@@ -169,16 +170,28 @@ class ServerMeter:
     """Measures the CPU time of whoever listens at an address of this machine (Linux)."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        port = int(bootstrap_servers.split(",")[0].rpartition(":")[2])
-        self._pid: Final = listener_pid(port)
-        self._before_s: Final = self._cpu_s()
+        host, _, port = bootstrap_servers.split(",")[0].rpartition(":")
+        # Who listens at this port here has nothing to do with a broker elsewhere.
+        self._pid: Final = listener_pid(int(port)) if host in _HERE else None
+        self._before_s = self._cpu_s()
+
+    def restart(self) -> None:
+        """Measure from now on."""
+        self._before_s = self._cpu_s()
 
     def figures(self, records: int) -> dict[str, float]:
         """Return the figure "broker_cpu_ns", a record; none if the process cannot be found."""
+        used_s = self._used_s()
+        return {} if used_s is None else {"broker_cpu_ns": used_s * 1e9 / records}
+
+    def share(self, wall_s: float) -> dict[str, float]:
+        """Return the figure "broker_cpu_percent", of `wall_s`; none as above."""
+        used_s = self._used_s()
+        return {} if used_s is None else {"broker_cpu_percent": 100 * used_s / wall_s}
+
+    def _used_s(self) -> float | None:
         now_s = self._cpu_s()
-        if now_s is None or self._before_s is None:
-            return {}
-        return {"broker_cpu_ns": (now_s - self._before_s) * 1e9 / records}
+        return None if now_s is None or self._before_s is None else now_s - self._before_s
 
     def _cpu_s(self) -> float | None:
         return None if self._pid is None else process_cpu_seconds(self._pid)

@@ -15,14 +15,18 @@ from typing import Final
 
 from benchmarks.contestants.reader import open_reader
 from benchmarks.measure import Measurement, Meter, StarvedError, Workload, percentile
+from benchmarks.servers import ServerMeter
 
 WRITTEN_AT: Final = struct.Struct(">q")
 """`time.monotonic_ns()`, which on one machine is the same for every process."""
 
 
 async def measure(subject: str, workload: Workload) -> Measurement:
-    """Measure the CPU time per record, and how old records are when they are handed out."""
-    window = _Window(workload.settle_s, workload.seconds)
+    """Measure the CPU time per record, and how old records are when they are handed out.
+
+    The broker's CPU time in the same window is measured, too, where it can be had.
+    """
+    window = _Window(workload.settle_s, workload.seconds, ServerMeter(workload.bootstrap_servers))
     timeout_s = workload.settle_s + workload.seconds + workload.wait_s
     async with open_reader(subject, workload) as reader:
         await reader.assign()
@@ -36,14 +40,17 @@ async def measure(subject: str, workload: Workload) -> Measurement:
         "cpu_us": window.cpu_s * 1e6 / len(ages_ms),
         "p50_ms": percentile(ages_ms, 50),
         "p99_ms": percentile(ages_ms, 99),
+        **window.broker,
     }
     return Measurement(reader.version, figures, len(ages_ms))
 
 
 class _Window:
-    def __init__(self, settle_s: float, seconds: float) -> None:
+    def __init__(self, settle_s: float, seconds: float, server: ServerMeter) -> None:
         self.ages_ns: Final = array("q")
         self.cpu_s = 0.0
+        self.broker: dict[str, float] = {}
+        self._server: Final = server
         self._settle_ns: Final = int(settle_s * 1e9)
         self._length_ns: Final = int(seconds * 1e9)
         self._begin_ns: int | None = None
@@ -56,6 +63,7 @@ class _Window:
                 self._begin_ns = now_ns + self._settle_ns
             if now_ns >= self._begin_ns:
                 self._begin_ns = now_ns
+                self._server.restart()
                 self._meter = Meter()
             return True
         assert self._begin_ns is not None
@@ -66,5 +74,6 @@ class _Window:
             append(now_ns - written_ns)
         if now_ns < self._begin_ns + self._length_ns:
             return True
-        _, self.cpu_s = self._meter.read()
+        wall_s, self.cpu_s = self._meter.read()
+        self.broker = self._server.share(wall_s)
         return False

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks import servers
 from benchmarks.contestants import RAW_DRAIN, Contestant
 from benchmarks.figures import WALL_BYTE
 from benchmarks.measure import Measurement, RunError, Workload
@@ -52,6 +53,26 @@ def test_listener_is_found_by_its_port() -> None:
     nobody = free_port()
     assert listener_pid(nobody) is None
     assert ServerMeter(f"127.0.0.1:{nobody}").figures(10) == {}
+    assert ServerMeter(f"127.0.0.1:{nobody}").share(10.0) == {}
+
+
+@linux_only
+def test_broker_elsewhere_is_not_who_listens_at_its_port_here() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        assert ServerMeter(f"192.0.2.1:{port}").figures(10) == {}
+        assert ServerMeter(f"localhost:{port},192.0.2.1:{port}").figures(10) != {}
+
+
+@linux_only
+def test_share_of_a_core_is_that_since_the_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    used_s = iter((10.0, 10.5, 12.0, 12.4))
+    monkeypatch.setattr(servers, "process_cpu_seconds", lambda pid: next(used_s))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        meter = ServerMeter(f"127.0.0.1:{listening.getsockname()[1]}")
+        assert meter.share(2.0) == {"broker_cpu_percent": pytest.approx(25)}
+        meter.restart()
+        assert meter.share(2.0) == {"broker_cpu_percent": pytest.approx(20)}
 
 
 @linux_only

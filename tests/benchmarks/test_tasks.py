@@ -114,6 +114,37 @@ async def test_paced_records_are_as_old_as_their_way_is_long(
     assert measurement.records > 10
     assert 0 < measurement.figures["p50_ms"] <= measurement.figures["p99_ms"]
     assert measurement.figures["cpu_us"] > 0
+    if sys.platform == "linux":
+        assert measurement.figures["broker_cpu_percent"] >= 0
+
+
+def test_broker_is_measured_in_the_same_window_as_the_client(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restarted_s: list[float] = []
+    began_s: list[float] = []
+
+    class Server:
+        def __init__(self, bootstrap_servers: str) -> None:
+            assert bootstrap_servers == broker.bootstrap_servers
+
+        def restart(self) -> None:
+            restarted_s.append(time.perf_counter())
+
+        def share(self, wall_s: float) -> dict[str, float]:
+            began_s.append(time.perf_counter() - wall_s)
+            return {"broker_cpu_percent": 12.0}
+
+    monkeypatch.setattr(paced, "ServerMeter", Server)
+    workload = Workload(
+        broker.bootstrap_servers, [PACED.name], 3, start="latest", settle_s=0.2, seconds=0.2
+    )
+    with producing(workload, rate=200):
+        opened_s = time.perf_counter()
+        measurement = asyncio.run(paced.measure("ours:async_for", workload))
+    assert measurement.figures["broker_cpu_percent"] == 12.0
+    assert restarted_s == pytest.approx(began_s, abs=0.1)
+    assert restarted_s[0] > opened_s + 0.2
 
 
 def test_topic_with_other_content_is_loaded_anew(broker: BrokerThread) -> None:
