@@ -118,7 +118,7 @@ def test_a_family_measured_by_itself_is_shown_of_its_own_run_which_is_named() ->
     assert "commit" not in pages.family(runs, "bulk")
     # A goal, too, is that of the run which its family is shown of: half, or a quarter.
     goals = pages.goals_table(runs)
-    assert "`trickle`, lite async for, age p50: at most 1 × the best peer | 0.25 | met |" in goals
+    assert "`trickle`, lite async for, age p50: at most 1 × confluent poll | 0.25 | met |" in goals
     assert "`hold-lz4`" in goals
     assert "`scaling, records" in goals
 

@@ -79,6 +79,47 @@ def test_goals_name_scenarios_contestants_and_figures_that_exist() -> None:
             assert goal.figure in known[name].figures
 
 
+@pytest.mark.parametrize(
+    ("scenario", "figure", "ours", "figures", "is_met"),
+    [
+        # librdkafka's poll is the measure, whatever the others do.
+        ("trickle", "p50_ms", "lite async for", {"confluent poll": 2, "aiokafka getmany": 1}, True),
+        ("trickle-10", "p50_ms", "lite async for", {"confluent poll": 1.4}, False),
+        ("trickle", "cpu_us", "lite async for", {"confluent poll": 1.6}, False),
+        ("trickle", "cpu_us", "lite async for, uvloop", {"confluent poll": 1.9}, False),
+        ("trickle", "cpu_us", "lite async for, uvloop", {"confluent poll": 2.1}, True),
+        ("many", "p50_ms", "lite async for", {"confluent poll": 4.4, "aiokafka getmany": 9}, False),
+        ("many", "p50_ms", "lite async for", {"confluent poll": 4.6, "aiokafka getmany": 2}, True),
+        # In a group the faster of two peers is.
+        ("start-group", "first_ms", "lite", {"aiokafka": 2, "confluent": 1}, False),
+        ("start-group", "first_ms", "lite", {"aiokafka": 2, "confluent": 1.5}, True),
+        ("start-assign", "first_ms", "lite", {"aiokafka": 2, "confluent": 1}, True),
+    ],
+)  # fmt: skip
+def test_peers_of_a_goal_are_those_that_it_names(
+    scenario: str, figure: str, ours: str, figures: dict[str, float], is_met: bool
+) -> None:
+    samples = [
+        Sample(scenario, name, 1, Measurement("1.2", {figure: value}))
+        for name, value in {ours: 1.5, **figures}.items()
+    ]
+    judged = [each for each in judge(summarize(samples)) if each.is_met is not None]
+    assert [each.is_met for each in judged] == [is_met]
+
+
+@pytest.mark.parametrize(
+    ("p50_ms", "max_ms", "expected"),
+    [(3.0, 20.0, [True, True]), (3.1, 20.0, [False, True]), (3.0, 20.1, [True, False])],
+)
+def test_moves_are_judged_by_their_middle_and_by_the_longest(
+    p50_ms: float, max_ms: float, expected: list[bool]
+) -> None:
+    figures = {"first_p50_ms": p50_ms, "first_max_ms": max_ms}
+    for move in ("seek", "resume", "assign"):
+        sample = Sample(f"moves-{move}", "lite", 1, Measurement("1.2", figures, 30))
+        assert [each.is_met for each in judge(summarize([sample]))] == expected
+
+
 def test_report_shows_ratios_goals_failures_and_the_machine() -> None:
     output = StringIO()
     summaries = summarize(SAMPLES)

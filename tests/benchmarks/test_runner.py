@@ -89,6 +89,13 @@ def test_names_are_unique(size: object) -> None:
         assert len({topic.name for topic in scenario.topics}) == len(scenario.topics)
 
 
+@pytest.mark.parametrize("family", ["moves", "rebalance"])
+def test_no_round_hides_the_longest_wait_of_another(family: str) -> None:
+    chosen = [each for each in scenarios(FULL) if each.family == family]
+    assert chosen
+    assert {each.rounds for each in chosen} == {1}
+
+
 def test_contestant_without_its_package_says_what_to_install() -> None:
     missing = Contestant("x", "x", "x:run", requires="no_such_package").missing()
     assert missing is not None
