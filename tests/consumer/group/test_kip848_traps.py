@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import cast
 
@@ -532,7 +532,8 @@ async def test_trap_19_an_instance_id_that_is_not_released_is_waited_for_and_sai
 class Refusing:
     """A cluster whose coordinator refuses every heartbeat."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: type[errors.BrokerResponseError]) -> None:
+        self._error = error
         self.asked_at: list[float] = []
 
     async def find_coordinator(self, group_id: str) -> int:
@@ -540,17 +541,20 @@ class Refusing:
 
     async def request(self, *_: object, **__: object) -> ConsumerGroupHeartbeatResponse:
         self.asked_at.append(asyncio.get_running_loop().time())
-        return refused_beat(errors.UnreleasedInstanceIdError)
+        return refused_beat(self._error)
 
 
-@pytest.mark.virtual_time
-async def test_trap_19_an_instance_id_that_is_not_released_in_a_session_is_an_error() -> None:
-    loop, cluster, state = asyncio.get_running_loop(), Refusing(), SubscriptionState()
+def joining_heartbeat(
+    cluster: Refusing,
+    on_error: Callable[[KafkaError], None],
+    fall_back: Callable[[KafkaError], None] | None = None,
+) -> Heartbeat:
+    """The heartbeats of a static member that wants to be let in."""
+    state = SubscriptionState()
     config = ConsumerConfig(group_id="g", group_instance_id="one", session_timeout_ms=6000)
     member = ConsumerMember("g", "one")
     member.enter(MemberState.JOINING)
-    met: list[tuple[float, KafkaError]] = []
-    heartbeat = Heartbeat(
+    return Heartbeat(
         config,
         member,
         Beats(config, member, int),
@@ -560,12 +564,19 @@ async def test_trap_19_an_instance_id_that_is_not_released_in_a_session_is_an_er
         rng=random.Random(0),
         wish=Wish,
         held=dict,
-        on_error=lambda error: met.append((loop.time(), error)),
+        on_error=on_error,
         on_refused_regex=lambda: None,
-        fall_back=None,
+        fall_back=fall_back,
         idle_s=lambda: 0.0,
         stand_in=StandIn("g", None, scope=TaskScope("test"), hear=lambda *_: None),
     )
+
+
+@pytest.mark.virtual_time
+async def test_trap_19_an_instance_id_that_is_not_released_in_a_session_is_an_error() -> None:
+    loop, cluster = asyncio.get_running_loop(), Refusing(errors.UnreleasedInstanceIdError)
+    met: list[tuple[float, KafkaError]] = []
+    heartbeat = joining_heartbeat(cluster, lambda error: met.append((loop.time(), error)))
     task = asyncio.ensure_future(heartbeat.run())
     await asyncio.sleep(120)
     task.cancel()
@@ -579,6 +590,18 @@ async def test_trap_19_an_instance_id_that_is_not_released_in_a_session_is_an_er
     assert pauses[0] < 0.2
     assert 4 < pauses[-1] <= max(pauses) <= 6
     assert len(pauses) < 60
+
+
+@pytest.mark.virtual_time
+async def test_who_goes_over_to_the_classic_protocol_sends_no_heartbeat_more() -> None:
+    cluster, told = Refusing(errors.UnsupportedVersionError), list[KafkaError]()
+    # To go over may take longer than the pause before the next one: it imports modules.
+    heartbeat = joining_heartbeat(cluster, told.append, fall_back=told.append)
+    task = asyncio.ensure_future(heartbeat.run())
+    await asyncio.sleep(120)
+    task.cancel()
+    assert [type(error) for error in told] == [errors.UnsupportedVersionError]
+    assert len(cluster.asked_at) == 1
 
 
 async def test_trap_19_a_static_member_whose_epoch_is_over_releases_its_own_name(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable
 from typing import Final
@@ -252,6 +253,7 @@ class Heartbeat:
         self._pause(self._backoff.next_delay_s())
         if is_joining and isinstance(error, NOT_OFFERED):
             if self._fall_back is not None:
+                self._not_before = math.inf  # also if going over takes longer than the pause
                 self._fall_back(error)
             else:
                 self._note_refusal(error)
