@@ -16,7 +16,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiokafka_lite._compat import Never, timeout
 from aiokafka_lite._event import Event
@@ -52,6 +52,9 @@ from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorResponse
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +102,9 @@ class Cluster:
         # Watched topics that have existed: asking for one again must not create it anew.
         self._seen: set[str] = set()
         self._refresher: asyncio.Task[Never] | None = None
+        # A group whose coordinator is asked for beside the first metadata, and the question.
+        self._first_group: str | None = None
+        self._foreseen: asyncio.Task[FindCoordinatorResponse | None] | None = None
         self._is_closed = False
         # Written by whoever wants a refresh, consumed by the refresh task when it sends.
         self._is_stale = False
@@ -119,12 +125,16 @@ class Cluster:
         return self._view
 
     # --- Starting and closing --------------------------------------------------------------
-    async def start(self) -> None:
+    async def start(self, *, group_id: str | None = None) -> None:
         """Find the cluster through its bootstrap servers and start keeping the view fresh.
 
         The bootstrap servers are tried side by side, in random order, each once at every address
         it resolves to; again only if one could be connected to but did not answer. All within
         ``request_timeout_s``.
+
+        Args:
+            group_id: A group whose coordinator is needed next. It is asked for in the same round
+                trip as the first metadata; the first ``find_coordinator`` takes the answer.
 
         Raises:
             KafkaConnectionError: No server could be used; names each one tried and why not.
@@ -133,6 +143,7 @@ class Cluster:
         """
         if self._refresher is not None or self._is_closed:
             raise RuntimeError("a cluster is started once")
+        self._first_group = group_id
         self.pool.update_nodes({node.id: node for node in self._bootstrap_nodes})
         failures: list[KafkaError] = []
         # So that what is tried last can say what it was.
@@ -389,11 +400,44 @@ class Cluster:
             await asyncio.sleep(delay_s)
 
     async def _find_coordinator_once(self, key: str, key_type: int) -> int:
-        response = await self.request_any(coordinator_request(key, key_type))
+        response = await self._foreseen_coordinator(key, key_type)
+        if response is None:
+            response = await self.request_any(coordinator_request(key, key_type))
         node = coordinator_of(key, response)
         if node.id not in self._view.nodes:
             self._swap(self._view.with_nodes([node]))
         return node.id
+
+    def _foresee_coordinator(self) -> None:
+        """Ask for the first group's coordinator right behind what is being sent."""
+        if self._first_group is not None and (self._foreseen is None or self._foreseen.done()):
+            self._foreseen = self._scope.spawn(
+                self._ask_for_first_coordinator(self._first_group), name="find coordinator"
+            )
+
+    async def _ask_for_first_coordinator(self, group_id: str) -> FindCoordinatorResponse | None:
+        """Ask the node that is asked for metadata, if it answers; whoever is left asks again."""
+        node_id = self._next_to_ask(frozenset())
+        if node_id is None:
+            return None
+        timeout_s = self.config.request_timeout_s
+        try:
+            return await self.pool.request(
+                node_id, coordinator_request(group_id), timeout_s=timeout_s
+            )
+        except KafkaError:
+            return None
+
+    async def _foreseen_coordinator(
+        self, key: str, key_type: int
+    ) -> FindCoordinatorResponse | None:
+        """Return what was answered beside the first metadata, once; None: ask now."""
+        task = self._foreseen
+        if task is None or (key, key_type) != (self._first_group, GROUP_COORDINATOR):
+            return None
+        await asyncio.wait([task])
+        self._foreseen = None
+        return None if task.cancelled() else task.result()
 
     def apply_leader_hint(
         self, tp: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[Node] = ()
@@ -469,6 +513,8 @@ class Cluster:
         known = self.pool.node_ids()
         try:
             unreachable = frozenset() if self._view.nodes else await self._connect_one(failures)
+            if self._refresher is None:
+                self._foresee_coordinator()
             response = await self._ask_any(
                 request, timeout_s=timeout_s, failures=failures, exclude=unreachable
             )

@@ -319,7 +319,7 @@ class Engine:
         self.probe.start()
         try:
             self._watch_topics()  # before the first answer, which then has them
-            await running.cluster.start()
+            await running.connect()
             if self.state.mode is SubscriptionMode.TOPICS:
                 await self._wait_for_topics(running.cluster)
             await running.start()

@@ -30,7 +30,7 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, ClientConfig
 from aiokafka_lite.client.connection import Authenticate
-from aiokafka_lite.consumer.assignment.topics import watch_topics
+from aiokafka_lite.consumer.assignment.topics import is_subscribed, watch_topics
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.consumer.membership.none import NoCommits, NoGroup
@@ -87,7 +87,7 @@ class Running:
     def __init__(self, engine: Engine, rng: random.Random) -> None:
         tell_of_plain_decoder()
         config, state = engine.config, engine.state
-        self._state = state
+        self._config, self._state = config, state
         # Of all parts, also of those that begin to observe later; whoever ends them closes it.
         self.observers = state.observers.collect()
         on_failure, on_restart = engine.on_failure, engine.on_restart
@@ -184,6 +184,15 @@ class Running:
     def watch_topics(self) -> None:
         """Make metadata cover what is subscribed and assigned."""
         watch_topics(self._state, self.cluster)
+
+    async def connect(self) -> None:
+        """Find the cluster, and with it the coordinator, if the group is needed at once.
+
+        Raises: as Cluster.start.
+        """
+        config, state = self._config, self._state
+        is_needed = is_subscribed(state) or state.assignment
+        await self.cluster.start(group_id=config.group_id if is_needed else None)
 
     async def start(self) -> None:
         """Start all tasks and wait for the first assignment."""

@@ -576,6 +576,66 @@ async def test_coordinator_is_found_with_older_versions(
     assert (request.coordinator_keys, broker.asked[-1].version) == (["g"], version)
 
 
+async def test_first_coordinator_is_asked_for_right_behind_the_first_metadata(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    broker.scripts[MetadataRequest] = broker.scripts[FindCoordinatorRequest] = lambda _: Do.NOTHING
+    cluster = new_cluster(quick_config(broker))
+    starting = asyncio.ensure_future(cluster.start(group_id="g"))
+    await broker.until_asked(FindCoordinatorRequest)
+    asked = [type(each.request) for each in broker.asked]
+    assert asked == [ApiVersionsRequest, MetadataRequest, FindCoordinatorRequest]
+    assert len(broker.connections) == 1
+    for each in broker.asked[1:]:
+        is_metadata = isinstance(each.request, MetadataRequest)
+        answer = broker.metadata(each) if is_metadata else coordinator(broker)
+        each.peer.transport.write(each.encode(answer))
+    await starting
+    assert await cluster.find_coordinator("g") == 1
+    assert broker.count(FindCoordinatorRequest) == 1
+    # Once: what was true at the start need not be so for ever, nor of other groups.
+    broker.scripts[FindCoordinatorRequest] = lambda _: coordinator(broker)
+    assert await cluster.find_coordinator("g") == 1
+    assert broker.count(FindCoordinatorRequest) == 2
+
+
+async def test_first_coordinator_is_asked_of_the_server_that_is_connected(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    broker.scripts[FindCoordinatorRequest] = lambda _: coordinator(broker)
+    config = quick_config(broker, bootstrap_servers=[broker.address, "127.0.0.1:1"])
+    cluster = new_cluster(config)
+    await cluster.start(group_id="g")
+    assert await cluster.find_coordinator("g") == 1
+    assert broker.count(FindCoordinatorRequest) == 1
+    assert len(broker.connections) == 1
+
+
+async def test_first_coordinator_is_asked_for_again_where_that_failed(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    async with ScriptedBroker(2) as server:
+        server.brokers = [broker.as_broker]
+        server.scripts[FindCoordinatorRequest] = lambda _: Do.CLOSE
+        broker.scripts[FindCoordinatorRequest] = lambda _: coordinator(broker)
+        cluster = new_cluster(quick_config(server))
+        await cluster.start(group_id="g")
+        assert await cluster.find_coordinator("g") == 1
+        assert [each.count(FindCoordinatorRequest) for each in (server, broker)] == [1, 1]
+        await cluster.close()
+
+
+async def test_another_group_than_the_first_is_asked_for(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    broker.scripts[FindCoordinatorRequest] = lambda _: coordinator(broker, 30)
+    cluster = new_cluster(quick_config(broker))
+    await cluster.start(group_id="other")
+    with pytest.raises(GroupAuthorizationFailedError):
+        await cluster.find_coordinator("g")
+    assert broker.count(FindCoordinatorRequest) == 2
+
+
 async def test_coordinator_that_metadata_does_not_name_yet_can_be_used(
     broker: ScriptedBroker, cluster: Cluster
 ) -> None:
