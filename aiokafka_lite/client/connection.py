@@ -454,21 +454,25 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
         wire = self.wire
         if wire.error is not None:
             return
+        reader = self._reader
+        exchange: Exchange[Response] | None
         try:
             while True:
                 try:
-                    exchange = cast("Exchange[Response] | None", wire.receive(nbytes))
+                    exchange = wire.receive(nbytes)  # type: ignore[assignment] # what `send` made
                 except KafkaProtocolError as error:
                     self._fail(error)
                     return
-                if exchange is None:
-                    if self._reader.wanted_bytes != self._low_water.wanted_bytes:
-                        self._low_water.want(self._reader.wanted_bytes)
-                    return
-                exchange.answered()
-                if self._is_draining and not wire.in_flight:
-                    self._last_answer_arrived()
-                nbytes = 0  # what is behind it came along
+                if exchange is not None:
+                    exchange.answered()
+                    if self._is_draining and not wire.in_flight:
+                        self._last_answer_arrived()
+                    if reader.head is not None:
+                        nbytes = 0  # what is behind it came along
+                        continue
+                if reader.wanted_bytes != self._low_water.wanted_bytes:
+                    self._low_water.want(reader.wanted_bytes)
+                return
         except Exception as error:  # noqa: BLE001 -- told, see callback_failed
             self.callback_failed(error)
 

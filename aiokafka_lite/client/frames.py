@@ -106,11 +106,11 @@ class FrameReader:
     __slots__ = (
         "_buffers",
         "_end",
-        "_head",
         "_large",
         "_limit_bytes",
         "_missing",
         "_start",
+        "head",
         "peer",
         "rest",
         "wanted_bytes",
@@ -121,8 +121,9 @@ class FrameReader:
         self.peer = peer
         self._limit_bytes = limit_bytes
         self._buffers = FrameBuffers()
-        self._head: memoryview | None = None
-        self._start = 0  # of what came and was not handed out, in _head
+        #: Where a frame may begin, what came and was not handed out; None: nothing is there.
+        self.head: memoryview | None = None
+        self._start = 0  # of that, in the head
         self._end = 0
         self._large: memoryview | None = None  # the frame that is being received in place
         #: Where the rest of that frame belongs, None where a frame may begin.
@@ -142,7 +143,7 @@ class FrameReader:
                 missing = _spare_heads.pop()
             except IndexError:
                 missing = memoryview(bytearray(HEAD_BYTES))
-            self._head = self._missing = missing
+            self.head = self._missing = missing
         return missing
 
     def next_frame(self, count: int = 0) -> memoryview | None:
@@ -164,7 +165,7 @@ class FrameReader:
             frame, self._large, self.rest = self._large, None, None
             self.wanted_bytes = 1
             return frame
-        head, start = self._head, self._start
+        head, start = self.head, self._start
         if head is None:
             return None
         self._end = end = self._end + count
@@ -175,10 +176,14 @@ class FrameReader:
                 self._check_size(size)
             stop = start + SIZE_BYTES + size
             if stop <= end:
-                self._start = stop
+                frame = memoryview(bytes(head[stop - size : stop]))
                 if self._buffers.large:
                     self._buffers.note_small()
-                return memoryview(bytes(head[stop - size : stop]))
+                if stop == end:
+                    self._give_head_back()
+                else:
+                    self._start = stop
+                return frame
             if size > HEAD_BYTES - SIZE_BYTES:
                 self._receive_in_place(size, head)
                 return None
@@ -193,7 +198,7 @@ class FrameReader:
 
     def _give_head_back(self) -> None:
         """Leave the buffer to others: none of its bytes are needed any more."""
-        head, self._head = self._head, None
+        head, self.head = self.head, None
         self._missing = None
         self._start = self._end = 0
         if head is not None and len(_spare_heads) < MOST_SPARE_HEADS:

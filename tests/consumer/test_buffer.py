@@ -58,6 +58,14 @@ async def test_partitions_take_turns() -> None:
     assert turns[0] != turns[1]
 
 
+async def test_partitions_take_turns_one_answer_of_each_in_gets_of_one_record() -> None:
+    buffers = Buffers(A, B)
+    buffers.put({A: batch(0, 2), B: batch(0, 2)})
+    buffers.put({A: batch(2, 2), B: batch(2, 2)})
+    found = [await buffers.gets.one(()) for _ in range(8)]
+    assert [record.partition for record in found] == [0, 0, 1, 1, 0, 0, 1, 1]
+
+
 async def test_poll_waits_until_something_is_put() -> None:
     buffers = Buffers()
     poll = asyncio.ensure_future(buffers.poll(timeout_s=None))

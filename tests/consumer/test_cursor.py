@@ -159,7 +159,7 @@ KEEPS: dict[str, Callable[[Cursor], object]] = {
     "a pause": lambda cursor: cursor.pause(),
     "a resume": lambda cursor: cursor.resume(),
     "a newer leader epoch at the same node": lambda c: c.read_from(c.source, 4, ID),
-    "an answer without records": lambda cursor: cursor.answered(7, 7, 0),
+    "an answer without records": lambda cursor: cursor.answered(1.0, 7, 7, 0),
     "the hand-out of what is buffered": lambda cursor: cursor.chunks_changed(),
 }
 

@@ -202,7 +202,7 @@ def kept_by(source: Source) -> Kept:
 
 def lend(source: Source) -> None:
     """Lend to the next request what it is to ask for."""
-    source._lend()
+    source._lend(source._loop.time())
 
 
 def watchdog(consumer: AIOKafkaConsumer) -> Watchdog:

@@ -72,8 +72,8 @@ class WatchedBudget(ByteBudget):
     most_bytes = 0
     change_count = 0
 
-    def change(self, by_bytes: int) -> None:
-        super().change(by_bytes)
+    def change(self, by_bytes: int, pending_by_bytes: int, is_claimed: bool) -> None:
+        super().change(by_bytes, pending_by_bytes, is_claimed)
         self.change_count += 1
         self.most_bytes = max(self.most_bytes, self.buffered_bytes)
 

@@ -59,6 +59,9 @@ MOST_CHUNKS: Final = 2
 class Place(enum.Enum):
     """Says where a cursor is; the table is in the module's docstring."""
 
+    # Looked up with each record of a trickle: an enum's own hash is a function in Python.
+    __hash__ = object.__hash__
+
     UNPOSITIONED = enum.auto()
     READY = enum.auto()
     IN_FLIGHT = enum.auto()
@@ -304,7 +307,8 @@ class Cursor:
             )
         self.place = place
         self.loan = None
-        self._tell_source()
+        if self.source is not None:
+            self.source.moved(self)
 
     def _tell_source(self) -> None:
         if self.source is not None:
@@ -494,9 +498,14 @@ class Cursor:
 
     # --- Fetching -------------------------------------------------------------------------
     def answered(
-        self, high_watermark: int, last_stable_offset: int | None, log_start_offset: int
+        self,
+        now: float,
+        high_watermark: int,
+        last_stable_offset: int | None,
+        log_start_offset: int,
     ) -> None:
-        """Note what a broker says of its log in an answer without an error."""
+        """Note what a broker says of its log in an answer without an error, at loop time `now`."""
+        self.last_fetch_at = now
         self.failure_count = 0
         self.retry_reason = ""
         self.high_watermark = high_watermark
@@ -504,7 +513,7 @@ class Cursor:
         self.log_start_offset = log_start_offset
 
     def heard_at(self, now: float) -> None:
-        """Note the loop time of a broker's answer about it, whatever it says."""
+        """Note the loop time of a broker's answer about it that is an error."""
         self.last_fetch_at = now
 
     def buffered(self, end_offset: int | None, *, is_sticky: bool = False) -> None:

@@ -26,17 +26,15 @@ class Reservation:
 
     def keep(self, size_bytes: int) -> None:
         """Hand it over to a buffered response of that many bytes."""
-        self._budget.change_pending(-self.size_bytes, is_claimed=self.is_claimed)
+        reserved_bytes, self.size_bytes = self.size_bytes, size_bytes
         self.is_kept = True
-        self.resize(size_bytes)
+        self._budget.change(size_bytes - reserved_bytes, -reserved_bytes, self.is_claimed)
 
     def resize(self, size_bytes: int) -> None:
         """Correct the size to what is really held."""
         by_bytes = size_bytes - self.size_bytes
         self.size_bytes = size_bytes
-        if not self.is_kept:
-            self._budget.change_pending(by_bytes, is_claimed=self.is_claimed)
-        self._budget.change(by_bytes)
+        self._budget.change(by_bytes, 0 if self.is_kept else by_bytes, self.is_claimed)
 
     def inflated(self, by_bytes: int, batch_bytes: int) -> None:
         """Count what decompression added to the response (or what is gone again).
@@ -123,10 +121,10 @@ class ByteBudget:
                 self._claimant = self._claimant or claimant
                 return None
             granted = least_bytes
-        self.withdraw(claimant)
         is_claimed = claimant is not None
-        self.used_bytes += granted
-        self.change_pending(granted, is_claimed=is_claimed)
+        if is_claimed:
+            self.withdraw(claimant)
+        self.change(granted, granted, is_claimed)
         return Reservation(self, granted, is_claimed=is_claimed)
 
     def reserve_nothing(self) -> Reservation:
@@ -147,16 +145,19 @@ class ByteBudget:
         self._inflated_bytes += by_bytes
         self.headroom_bytes = min(max(self.headroom_bytes, batch_bytes), self.limit_bytes // 2)
 
-    def change_pending(self, by_bytes: int, *, is_claimed: bool) -> None:
-        """Count what is reserved for answers that have not come; for reservations."""
-        self.pending_bytes += by_bytes
-        if is_claimed:
-            self._claimed_bytes += by_bytes
+    def change(self, by_bytes: int, pending_by_bytes: int, is_claimed: bool) -> None:
+        """Take more or give back; for reservations.
 
-    def change(self, by_bytes: int) -> None:
-        """Take more or give back; for reservations."""
+        Args:
+            by_bytes: Of all that is taken.
+            pending_by_bytes: Of the part that is reserved for answers which have not come.
+            is_claimed: Whether that was reserved for a claim.
+        """
         self.used_bytes += by_bytes
-        if by_bytes < 0:
+        self.pending_bytes += pending_by_bytes
+        if is_claimed:
+            self._claimed_bytes += pending_by_bytes
+        if by_bytes < 0 and self._is_short:
             self._tell()
 
     def _tell(self) -> None:

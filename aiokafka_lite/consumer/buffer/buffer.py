@@ -122,6 +122,7 @@ class Buffer:
         self._lent: Chunk | None = None
         self.delivery = delivery
         self._asks_application = delivery.asks_application
+        self._deserializes = delivery.has_deserializers
         self._budget = budget
         # A get decodes no more than what was decompressed to so much, and a batch.
         self._most_held_bytes = most_held_bytes
@@ -400,6 +401,8 @@ class Buffer:
             # What was lost before may come back, and a get of it alone takes its time.
             may_be_lost = deadline is not None and not self._state.has_any(wanted)
             while await self._wait(wanted, deadline, also_raise, may_be_lost=may_be_lost):
+                if sink.is_for_one and self._take_at_hand(sink, limits):
+                    return True
                 if sink.decodes:
                     await self._pause_if_due(wanted)
                 else:
@@ -445,7 +448,7 @@ class Buffer:
             self._gate.check()
         if also_raise is not None:
             also_raise()
-        while not self._in_order(wanted, 1):
+        while not self._turns or not self._in_order(wanted, 1):
             if not may_be_lost and not self._state.has_any(wanted):
                 return False
             # Whatever else is buffered is of no use to this get, and must not keep the sources
@@ -458,7 +461,8 @@ class Buffer:
                 return False
             waiter = self._loop.create_future()
             self._waiters[waiter] = wanted
-            self._seek_awaited()
+            if self.sought:
+                self._seek_awaited()
             if self._turns:
                 self._on_blocked()
             try:
@@ -599,6 +603,35 @@ class Buffer:
             self._gate.check()
 
     # --- hand out -------------------------------------------------------------------------
+    def _take_at_hand(self, sink: RecordSink, limits: Limits) -> bool:
+        """Let a sink for one chunk take from the first in turn; False: that takes more than this.
+
+        It is the way of records that come one by one. A pause, the application, memory that is
+        short, an error: all that is left to `decode` and `_hand_out`.
+        """
+        if self._lent is not None:
+            return False
+        partition = self._in_order(limits.wanted, 1)[0]
+        chunk = partition.chunks[0]
+        if not chunk.decoded:
+            if chunk.response is not None and not chunk.response.is_taken:
+                # The source sends its next request before this one's records are decoded.
+                self._mark_taken(chunk.response)
+            if chunk.state is not PACKED or self.decoder.needs_pause(chunk):
+                return False
+            self.decoder.decode(chunk, limits.max_records)
+            if self._budget.is_over:
+                self._keep_to_budget(chunk)
+            if not chunk.decoded:
+                return False
+            if self._deserializes and self._first(limits.wanted) is not chunk:
+                return False  # a deserialiser has moved or paused it
+        sink.take(chunk, limits.max_records, self.decoder)
+        self._lent = chunk
+        if len(self._turns) > 1:
+            self._end_turn(partition)
+        return True
+
     def _hand_out(self, sink: RecordSink, limits: Limits) -> bool:
         """Let a sink take from one partition after the other, and move the positions behind it.
 

@@ -86,6 +86,9 @@ class FetchedResponse:
 class ChunkState(enum.Enum):
     """What comes behind the records that are decoded; see the module's docstring."""
 
+    # Looked up with each record of a trickle: an enum's own hash is a function in Python.
+    __hash__ = object.__hash__
+
     PACKED = enum.auto()
     INFLATING = enum.auto()
     RAW = enum.auto()
@@ -216,7 +219,7 @@ class Chunk:
     @property
     def failure(self) -> KafkaError | None:
         """The error that stands behind its records, raised or to be decided on."""
-        return self.error if self.state in _STANDING else None
+        return None if self.error is None or self.state not in _STANDING else self.error
 
     @property
     def is_undecided(self) -> bool:

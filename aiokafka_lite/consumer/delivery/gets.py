@@ -75,6 +75,8 @@ class Gets:
         self._ready = ready
         self._raise_in_poll = raise_in_poll
         self._cached_records = MOST_CACHED_RECORDS
+        # Of a get of one record of any partition.
+        self._one_of_all = Limits(max_records=MOST_CACHED_RECORDS)
 
     async def some(
         self, timeout_s: float | None, max_records: int | None, max_of_each: int | None = None
@@ -91,7 +93,10 @@ class Gets:
     def _fit_to_caches(self, sample: Record) -> None:
         """Decode from now on as many records of this size in one go as the caches hold."""
         size_bytes = sample.serialized_key_size + sample.serialized_value_size + RECORD_BYTES
-        self._cached_records = max(1, min(CACHED_BYTES // size_bytes, MOST_CACHED_RECORDS))
+        cached_records = max(1, min(CACHED_BYTES // size_bytes, MOST_CACHED_RECORDS))
+        if cached_records != self._cached_records:
+            self._cached_records = cached_records
+            self._one_of_all = Limits(max_records=cached_records)
 
     async def many(
         self,
@@ -122,7 +127,8 @@ class Gets:
                 await ready.go_on()
                 record = ready.next(wanted)
                 continue
-            if not await self._buffer.take(ready, Limits(wanted, None, self._cached_records)):
+            limits = Limits(wanted, None, self._cached_records) if wanted else self._one_of_all
+            if not await self._buffer.take(ready, limits):
                 for tp in wanted:  # none of them is assigned any more
                     self._state.partition(tp)
             record = ready.next(wanted)

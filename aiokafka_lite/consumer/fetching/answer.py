@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.client import Node
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
@@ -128,7 +128,11 @@ class Answers:
         return self._slices is not None
 
     def begin(
-        self, response: FetchResponse, topics: Iterable[Struct], reservation: Reservation
+        self,
+        response: FetchResponse,
+        topics: Iterable[Struct],
+        reservation: Reservation,
+        now: float,
     ) -> bool:
         """Settle an answer, or its first slice; whether all of it is settled.
 
@@ -136,11 +140,12 @@ class Answers:
             response: The answer, of which all but the topics may have been decoded.
             topics: What it says of topics, perhaps decoded meanwhile, some partitions at a time.
             reservation: What was reserved for it.
+            now: Loop time at which it came.
 
         Raises:
             KafkaProtocolError: The answer is malformed.
         """
-        self._slices = self._settle(response, topics, reservation)
+        self._slices = self._settle(response, topics, reservation, now)
         return self.go_on()
 
     def go_on(self) -> bool:
@@ -160,20 +165,24 @@ class Answers:
         self._slices = None
 
     def _settle(
-        self, response: FetchResponse, topics: Iterable[Struct], reservation: Reservation
+        self,
+        response: FetchResponse,
+        topics: Iterable[Struct],
+        reservation: Reservation,
+        now: float,
     ) -> Iterator[None]:
         """Settle each partition of an answer once, and buffer what it brought.
 
         Yields when a slice is done and there is more.
         """
-        now = self._loop.time()
         fetched = FetchedResponse(self._source, reservation)
         # In flight until all of the answer is settled: what is void by then is dropped.
         brought: dict[Cursor, tuple[Loan, Chunk]] = {}
         size_bytes = 0
         left_in_slice = SETTLED_AT_ONCE
         elsewhere: list[tuple[Cursor, PartitionData]] = []
-        for topic in cast("Iterable[FetchableTopicResponse]", topics):
+        topic: FetchableTopicResponse
+        for topic in topics:  # type: ignore[assignment] # decoded as such
             left_in_slice -= 1  # there may be very many without partitions, too
             for answer in topic.partitions:
                 if left_in_slice <= 0:
@@ -258,12 +267,13 @@ class Answers:
     ) -> Chunk | None:
         """Settle what an answer says of a partition; return the chunk that it brings, if any."""
         cursor = loan.cursor
-        cursor.heard_at(now)
         if answer.error_code:
+            cursor.heard_at(now)
             self._settle_error(cursor, for_code(answer.error_code), answer.error_code, now)
             return None
         is_stable_known = answer.last_stable_offset >= 0  # not by old brokers
         cursor.answered(
+            now,
             answer.high_watermark,
             answer.last_stable_offset if is_stable_known else None,
             answer.log_start_offset,

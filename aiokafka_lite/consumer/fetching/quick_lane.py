@@ -178,7 +178,10 @@ class QuickLane:
                 raise AssertionError("an answer without a request")
             if not response.error_code:
                 self._answers.begin(
-                    response, response.responses if topics is None else topics, self._reservation
+                    response,
+                    response.responses if topics is None else topics,
+                    self._reservation,
+                    self._loop.time(),
                 )
                 while self._answers.is_settling:
                     self._answers.go_on()

@@ -56,7 +56,7 @@ class FetchSession:
         self._id = NO_SESSION
         self._epoch = FULL_EPOCH
         # Partitions that had records go to the end: brokers fill answers in this order.
-        self._loans: dict[TopicPartition, Loan] = {}
+        self._loans: dict[tuple[str, int], Loan] = {}
         self._changed: dict[TopicPartition, None] = {}
         self._forgotten: dict[TopicPartition, bytes] = {}
         self._topic_names: dict[bytes, str] = {}
@@ -88,12 +88,13 @@ class FetchSession:
     def loan(self, topic: str, topic_id: bytes, partition_index: int) -> Loan | None:
         """Return what was lent of a partition that an answer names by topic or by topic id."""
         name = topic or self._topic_names.get(topic_id, "")
-        return self._loans.get(TopicPartition(name, partition_index))
+        return self._loans.get((name, partition_index))
 
     def lend(self, loan: Loan) -> None:
         """Ask for what a loan says from the next request on; it goes to the end."""
         tp, topic_id = loan.cursor.tp, loan.topic_id
-        self.end(tp)
+        if tp in self._loans:
+            self.end(tp)
         if self._forgotten.pop(tp, topic_id) != topic_id:
             # The topic was made anew: the session's entry is another partition.
             self.replace()
@@ -118,7 +119,7 @@ class FetchSession:
 
         What changes from now on is for the next one. If this one fails, all is named again.
         """
-        is_open = self.is_open
+        is_open = self._epoch != FULL_EPOCH
         max_version = LAST_VERSION_WITH_NAMES if self._unnamed_count else None
         named = self._changed if is_open else self._loans
         topics: dict[str, tuple[str, bytes, list[PartitionToFetch]]] = {}

@@ -317,9 +317,8 @@ class Source:
         self._error = None
 
     # --- Loans ----------------------------------------------------------------------------
-    def _lend(self) -> float | None:
+    def _lend(self, now: float) -> float | None:
         """Lend the session what the next request is to ask for; return when a backoff ends."""
-        now = self._loop.time()
         if now >= self._sources.replicas.lease_ends_at:
             self._sources.end_leases(now)
         if self._backing_off:
@@ -413,7 +412,7 @@ class Source:
     def advance(self) -> Step:
         """Send the next request, unless something forbids it."""
         step = self._try_to_send()
-        if step is not Step.MAKE_ROOM:
+        if step is not Step.MAKE_ROOM and self._claim is not None:
             # Others need not leave bytes to who could not use them now.
             self._sources.budget.withdraw(self)
         return step
@@ -433,16 +432,18 @@ class Source:
             return Step.WAIT
         if self._quick is not None:
             self._quick.begin_anew()
-        self._retry_at = self._lend()
-        if not len(self._session):
+        now = self._loop.time()
+        self._retry_at = self._lend(now)
+        asked_count = len(self._session)
+        if not asked_count:
             return Step.WAIT if self._cursors else Step.END
         connection = self._sources.cluster.pool.ready_connection(self.node_id, Lane.FETCH)
         if connection is None:
             return Step.CONNECT
-        reservation = self._reserve()
+        reservation = self._reserve(asked_count)
         if reservation is None:
             return Step.MAKE_ROOM
-        self._send(connection, reservation)
+        self._send(connection, reservation, now)
         return Step.WAIT
 
     def _ask_beside(self) -> float | None:
@@ -481,11 +482,11 @@ class Source:
                 cursor.end_back_off()
         return min((c.retry_at for c in early if c in self._backing_off), default=None)
 
-    def _reserve(self) -> Reservation | None:
+    def _reserve(self, asked_count: int) -> Reservation | None:
         config = self._sources.config
         wanted_bytes = min(
             config.fetch_max_bytes,
-            len(self._session) * config.max_partition_fetch_bytes,
+            asked_count * config.max_partition_fetch_bytes,
             self._sources.budget.quota_bytes,
         )
         least_bytes = min(wanted_bytes, config.max_partition_fetch_bytes)
@@ -502,9 +503,8 @@ class Source:
         self.is_short_of_bytes = reservation is None
         return reservation
 
-    def _send(self, connection: Connection, reservation: Reservation) -> None:
+    def _send(self, connection: Connection, reservation: Reservation, now: float) -> None:
         config = self._sources.config
-        now = self._loop.time()
         asked = self._session.request()
         max_wait_ms = config.fetch_max_wait_ms
         if self._retry_at is not None:
@@ -559,10 +559,11 @@ class Source:
         self._is_awaited = False
         try:
             response, topics = exchange.result_in_pieces(PartitionData)
-            self._count_answer()
+            now = self._loop.time()
+            self._count_answer(now)
             if (response.throttle_time_ms > 0) is not self._is_throttled:
                 self._note_throttle(response.throttle_time_ms / 1000)
-            self._accept(response, response.responses if topics is None else topics)
+            self._accept(response, response.responses if topics is None else topics, now)
         except Exception as error:  # noqa: BLE001 -- the task raises it, if it is not to be retried
             self._failed(error)
             return
@@ -572,13 +573,14 @@ class Source:
         if not self._answers.is_settling:
             self.response_taken()
 
-    def _count_answer(self) -> None:
-        counts, now = self.counts, self._loop.time()
+    def _count_answer(self, now: float) -> None:
+        counts = self.counts
         counts.fetch_count += 1
         counts.last_answer_at = now
         counts.latency_s = latency_s = now - self._sent_at
         counts.latency_sum_s += latency_s
-        counts.latency_max_s = max(counts.latency_max_s, latency_s)
+        if latency_s > counts.latency_max_s:
+            counts.latency_max_s = latency_s
 
     def _settle_more(self) -> None:
         """Settle the next slice of an answer."""
@@ -614,7 +616,7 @@ class Source:
         if self._failing_since is None and isinstance(error, UNREACHABLE):
             self._failing_since = self._loop.time()
 
-    def _accept(self, response: FetchResponse, topics: Iterable[Struct]) -> None:
+    def _accept(self, response: FetchResponse, topics: Iterable[Struct], now: float) -> None:
         if response.error_code:
             self._release()
             self._session_failed(for_code(response.error_code))
@@ -624,10 +626,11 @@ class Source:
             self._failing_since = None
             self._sources.node_recovered(self.node_id)
         self._session.succeeded(response.session_id)
-        self._end_exceptions()
+        if self._claim is not None or self._oversize is not None:
+            self._end_exceptions()
         if self._reservation is None:
             raise AssertionError("an answer without a request")
-        if self._answers.begin(response, topics, self._reservation):
+        if self._answers.begin(response, topics, self._reservation, now):
             self._release()
         else:
             self._wake.set()
