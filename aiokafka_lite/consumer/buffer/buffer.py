@@ -13,7 +13,8 @@ There is one way out, `take`. It goes through three steps, and only the last mov
 
 So a get may be cancelled at every await, and the next one finds all that this one prepared. A sink
 of rows decodes in the third step, for a time slice at most, so that there never are rows that the
-positions do not know of.
+positions do not know of. A get of one record takes the second and the third step at once, where the
+first chunk in turn has only to be decoded.
 
 An error stands behind its partition's records. It is raised when its partition is the first in
 turn, or when there is nothing else, and never takes records with it (bad_records.py).
