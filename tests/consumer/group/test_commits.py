@@ -352,6 +352,15 @@ async def test_nothing_is_committed_in_a_generation_whose_assignment_is_on_its_w
     assert broker.offsets == {("t", 0): (0, "")}  # as the rebalance began
 
 
+async def cooperative_worker(broker: ScriptedBroker) -> Worker:
+    """A member that commits by itself and gives back only what goes to others."""
+    return await worker_of(
+        broker,
+        enable_auto_commit=True,
+        partition_assignment_strategy=[CooperativeStickyPartitionAssignor],
+    ).start()
+
+
 @pytest.mark.parametrize(
     ("outcome", "is_committed"),
     [
@@ -365,11 +374,7 @@ async def test_nothing_is_committed_in_a_generation_whose_assignment_is_on_its_w
 async def test_a_cooperative_member_that_stops_commits_as_its_rebalance_ends(
     broker: ScriptedBroker, outcome: type[errors.BrokerResponseError] | None, is_committed: bool
 ) -> None:
-    worker = await worker_of(
-        broker,
-        enable_auto_commit=True,
-        partition_assignment_strategy=[CooperativeStickyPartitionAssignor],
-    ).start()
+    worker = await cooperative_worker(broker)
     if outcome is None:
         sync = broker.hold(SyncGroupRequest)
     else:
@@ -395,11 +400,7 @@ async def test_a_cooperative_member_that_stops_commits_as_its_rebalance_ends(
 async def test_a_last_commit_that_the_next_generation_overtakes_is_made_as_of_that(
     broker: ScriptedBroker, is_over: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = await worker_of(
-        broker,
-        enable_auto_commit=True,
-        partition_assignment_strategy=[CooperativeStickyPartitionAssignor],
-    ).start()
+    worker = await cooperative_worker(broker)
     join = broker.hold(JoinGroupRequest)
     worker.state.subscribe(["t"])
     await join.came()
