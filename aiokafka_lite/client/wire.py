@@ -179,8 +179,7 @@ class Pending(Generic[R_co]):
             response = self.decode(self.frame)
         except KafkaProtocolError as error:
             raise self._bad_answer(error) from error
-        if getattr(response, "throttle_time_ms", 0) > 0:
-            self._heed_throttle(response)
+        self._heed_throttle(response)
         return response
 
     def result_in_pieces(self, element: type[Struct]) -> tuple[R_co, Iterator[Struct] | None]:

@@ -170,8 +170,7 @@ class RecordSet:
                 self._take_from_batch(records, max_records - len(records))
                 if self._inflated_total_bytes >= enough_bytes and records:
                     break
-        if not self._is_in_plain and not self._is_past_end:
-            self._open_next()  # passes what has no records, so that the set is exhausted
+        self._open_next()  # passes what follows and has no records, so that the set is exhausted
         if self._error is not None and not records and max_records > 0:
             raise self._error.with_traceback(None)
         return records
@@ -211,8 +210,7 @@ class RecordSet:
     @property
     def is_exhausted(self) -> bool:
         """Whether there is nothing more to take, not even an error."""
-        if not self._is_in_plain and not self._is_past_end:
-            self._open_next()
+        self._open_next()
         return self._header is None and not self._is_in_plain and self._error is None
 
     @property

@@ -136,7 +136,7 @@ class ByteBudget:
 
     def withdraw(self, claimant: object) -> None:
         """Give up a claim; nothing happens without one."""
-        if claimant is not None and self._claimant is claimant:
+        if self._claimant is claimant:
             self._claimant = None
             self._tell()
 
@@ -157,7 +157,7 @@ class ByteBudget:
         self.pending_bytes += pending_by_bytes
         if is_claimed:
             self._claimed_bytes += pending_by_bytes
-        if by_bytes < 0 and self._is_short:
+        if by_bytes < 0:
             self._tell()
 
     def _tell(self) -> None:

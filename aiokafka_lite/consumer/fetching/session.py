@@ -93,8 +93,7 @@ class FetchSession:
     def lend(self, loan: Loan) -> None:
         """Ask for what a loan says from the next request on; it goes to the end."""
         tp, topic_id = loan.cursor.tp, loan.topic_id
-        if tp in self._loans:
-            self.end(tp)
+        self.end(tp)
         if self._forgotten.pop(tp, topic_id) != topic_id:
             # The topic was made anew: the session's entry is another partition.
             self.replace()
@@ -119,7 +118,7 @@ class FetchSession:
 
         What changes from now on is for the next one. If this one fails, all is named again.
         """
-        is_open = self._epoch != FULL_EPOCH
+        is_open = self.is_open
         max_version = LAST_VERSION_WITH_NAMES if self._unnamed_count else None
         named = self._changed if is_open else self._loans
         topics: dict[str, tuple[str, bytes, list[PartitionToFetch]]] = {}
