@@ -19,6 +19,8 @@ from aiokafka_lite.errors import ForkedError, KafkaError
 class ForkAware:
     """Is a base of everything that owns a socket, which a forked child must leave alone."""
 
+    __slots__ = ("__weakref__",)
+
     @property
     def peer(self) -> str:
         """Who it is connected to, for messages."""

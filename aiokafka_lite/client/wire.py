@@ -247,6 +247,27 @@ class Wire:
         session_ends_at: Time when it does not accept any more.
     """
 
+    __slots__ = (
+        "_choices",
+        "_client_id",
+        "_clock",
+        "_max_frame_bytes",
+        "_opened_id",
+        "_session_began_at",
+        "api_versions",
+        "error",
+        "in_flight",
+        "last_correlation_id",
+        "last_used",
+        "muted_until",
+        "node_id",
+        "peer",
+        "reader",
+        "session_ends_at",
+        "session_lifetime_s",
+        "state",
+    )
+
     def __init__(
         self,
         address: Address,
@@ -528,6 +549,8 @@ class Wire:
 
 class Wired:
     """What connections of both kinds say of their wire."""
+
+    __slots__ = ()
 
     wire: Wire
 

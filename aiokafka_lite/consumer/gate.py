@@ -49,6 +49,17 @@ class Gate:
         note_raised: Told of each posted error, just before a get raises it.
     """
 
+    __slots__ = (
+        "_death",
+        "_listener_error",
+        "_note_raised",
+        "_observers",
+        "_posted",
+        "_refuse",
+        "holds",
+        "is_troubled",
+    )
+
     def __init__(self, note_raised: Callable[[BaseException], None]) -> None:
         # Written here only; replaced, never changed.
         self.holds: frozenset[Hold] = frozenset()

@@ -35,6 +35,26 @@ class Assignment:
     Plain data changed synchronously on the event loop; nothing waits.
     """
 
+    __slots__ = (
+        "_assignment",
+        "_gets_in_progress",
+        "_hand_out_count",
+        "_handed_out_earlier",
+        "_idle_since",
+        "_latest",
+        "_latest_hand_out",
+        "_raised",
+        "_readers",
+        "_seen_hand_out_count",
+        "_settle",
+        "_taken",
+        "events",
+        "gate",
+        "observers",
+        "open_batches",
+        "record_count",
+    )
+
     def __init__(self) -> None:
         self._assignment: dict[TopicPartition, Cursor] = {}
         # What was assigned and is not any more, though the application has not said so.

@@ -29,6 +29,15 @@ class SubscriptionMode(enum.Enum):
 class SubscriptionState(Assignment):
     """What one consumer is subscribed to, beside its assignment."""
 
+    __slots__ = (
+        "_topics",
+        "listener",
+        "mode",
+        "pattern",
+        "subscription_version",
+        "unsubscribed_version",
+    )
+
     def __init__(self) -> None:
         super().__init__()
         self.mode = SubscriptionMode.NONE

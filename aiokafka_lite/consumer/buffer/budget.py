@@ -52,6 +52,19 @@ class Reservation:
 class ByteBudget:
     """Bytes that may be reserved; calls `on_release` when some come back that somebody lacked."""
 
+    __slots__ = (
+        "_claimant",
+        "_claimed_bytes",
+        "_inflated_bytes",
+        "_is_short",
+        "_on_release",
+        "headroom_bytes",
+        "limit_bytes",
+        "pending_bytes",
+        "source_count",
+        "used_bytes",
+    )
+
     def __init__(self, limit_bytes: int, on_release: Callable[[], None]) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0

@@ -101,6 +101,30 @@ class Buffer:
     are sought (`sought`) than before.
     """
 
+    __slots__ = (
+        "_alarm",
+        "_alarm_at",
+        "_asks_application",
+        "_budget",
+        "_close_reader",
+        "_deserializes",
+        "_errors",
+        "_gate",
+        "_lent",
+        "_loop",
+        "_most_held_bytes",
+        "_on_blocked",
+        "_on_error",
+        "_on_sought",
+        "_state",
+        "_turns",
+        "_untaken",
+        "_waiters",
+        "decoder",
+        "delivery",
+        "sought",
+    )
+
     def __init__(
         self,
         state: SubscriptionState,

@@ -180,6 +180,16 @@ class ChunkDecoder:
     the event loop has to run.
     """
 
+    __slots__ = (
+        "_errors",
+        "_loop",
+        "_run_length",
+        "_slice_ends_at",
+        "_state",
+        "looked_at",
+        "slice_s",
+    )
+
     def __init__(
         self, state: SubscriptionState, errors: ChunkErrors, delivery: AnyDelivery
     ) -> None:

@@ -52,6 +52,16 @@ class SessionRequest(NamedTuple):
 class FetchSession:
     """What one broker is asked for: the cursors lent to it, and how to say so briefly."""
 
+    __slots__ = (
+        "_changed",
+        "_epoch",
+        "_forgotten",
+        "_id",
+        "_loans",
+        "_topic_names",
+        "_unnamed_count",
+    )
+
     def __init__(self) -> None:
         self._id = NO_SESSION
         self._epoch = FULL_EPOCH
