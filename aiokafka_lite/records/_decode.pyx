@@ -55,21 +55,6 @@ cdef object corrupt(str why):
 
 @cython.no_gc
 cdef class BatchCursor:
-    cdef object topic
-    cdef object partition
-    cdef bint has_append_time
-    cdef int64_t append_time
-    cdef Py_buffer buffer
-    cdef bint has_buffer
-    cdef Bytes left
-    cdef Py_ssize_t records_left
-    cdef int64_t base_offset
-    cdef int64_t base_timestamp
-    cdef int64_t previous_delta
-    cdef int64_t last_delta
-    cdef int64_t floor
-    cdef int64_t ceiling
-
     def __init__(
         self,
         topic not None,
@@ -149,7 +134,7 @@ cdef class BatchCursor:
             )
         return self.is_finished()
 
-    cdef inline int parse_next(self, Parsed *parsed) except -1:
+    cdef int parse_next(self, Parsed *parsed) except -1:
         """Read and check the next record; the cursor stays ahead of it."""
         cdef Bytes record = self.left
         cdef int32_t size
@@ -185,13 +170,13 @@ cdef class BatchCursor:
         parsed.end = record.end
         return 0
 
-    cdef inline void pass_record(self, const Parsed *parsed) noexcept:
+    cdef void pass_record(self, const Parsed *parsed) noexcept:
         """Move behind the record that `parse_next` has read."""
         self.left.pos = parsed.end
         self.previous_delta = parsed.offset - self.base_offset
         self.records_left -= 1
 
-    cdef inline void pass_rest(self) noexcept:
+    cdef void pass_rest(self) noexcept:
         """Stop here: what is left lies at the ceiling or beyond."""
         self.records_left = 0
         self.left.pos = self.left.end
@@ -204,7 +189,7 @@ cdef class BatchCursor:
             raise corrupt("a batch has bytes behind its last record")
         return True
 
-    cdef inline ConsumerRecord record(self, const Parsed *parsed):
+    cdef ConsumerRecord record(self, const Parsed *parsed):
         return untracked_record(
             self.topic,
             self.partition,
@@ -282,21 +267,6 @@ cdef enum:
 
 @cython.no_gc
 cdef class PlainBatches:
-    cdef readonly Py_ssize_t pos
-    cdef readonly int64_t next_offset
-    cdef readonly int32_t leader_epoch
-    cdef object crc32c
-    cdef object inflate
-    cdef object give_back
-    cdef object inflated  # the batch at hand, if it was compressed
-    cdef Py_buffer inflated_buffer
-    cdef Py_buffer buffer
-    cdef bint has_buffer
-    cdef int not_plain
-    cdef BatchCursor batch
-    cdef int64_t batch_end
-    cdef int32_t batch_epoch
-
     def __init__(
         self,
         topic not None,
@@ -339,6 +309,9 @@ cdef class PlainBatches:
         return self.open_next()
 
     def take(self, list into not None, Py_ssize_t limit):
+        return self.take_records(into, limit)
+
+    cdef bint take_records(self, list into, Py_ssize_t limit) except -1:
         cdef Py_ssize_t before
         cdef bint is_finished
         cdef BatchCursor batch = self.batch
@@ -379,6 +352,19 @@ cdef class PlainBatches:
                 return True
             if limit <= 0:
                 return False
+
+    cdef bint open_at(
+        self, object topic, object partition, const uint8_t *start, Py_ssize_t size, int64_t floor
+    ) except -1:
+        """Go through other memory, as `open` does from its beginning; it must outlive this."""
+        self.batch.topic = topic
+        self.batch.partition = partition
+        self.buffer.buf = <void *> start
+        self.buffer.len = size
+        self.pos = 0
+        self.next_offset = floor
+        self.leader_epoch = -1
+        return self.open_next()
 
     cdef bint open_next(self) except -1:
         """Open the next batch with records to deliver; False if it is not plain, or not good."""
@@ -462,6 +448,18 @@ cdef class PlainBatches:
             <char *> batch + ATTRIBUTES_AT, size - ATTRIBUTES_AT, PyBUF_READ
         )
         return self.crc32c(checked) == <uint32_t> read_int32(batch + CRC_AT)
+
+
+cdef PlainBatches in_own_memory(object crc32c, bint is_committed_only):
+    """Return what goes through memory of its owner's, by `open_at`; nothing is decompressed."""
+    cdef PlainBatches batches = PlainBatches.__new__(PlainBatches)
+    batches.crc32c = crc32c
+    batches.not_plain = CODEC_MASK | CONTROL
+    if is_committed_only:
+        batches.not_plain |= TRANSACTIONAL
+    batches.batch = BatchCursor.__new__(BatchCursor)
+    batches.batch.ceiling = INT64_MAX
+    return batches
 
 
 # --- magic 0 and 1 -------------------------------------------------------------------------------

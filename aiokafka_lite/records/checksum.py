@@ -43,3 +43,11 @@ def _load() -> _Crc32c:
 
 #: Called through this module, so that the second call already goes to the wheel's function.
 crc32c: _Crc32c = _import_first
+
+
+def loaded() -> _Crc32c:
+    """Return the wheel's function itself, for who keeps it."""
+    global crc32c
+    if crc32c is _import_first:
+        crc32c = _load()
+    return crc32c
