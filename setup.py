@@ -28,12 +28,19 @@ SOURCES = {
     "aiokafka_lite._record": "aiokafka_lite/_record.pyx",
     "aiokafka_lite.records._columns": "aiokafka_lite/records/_columns.pyx",
     "aiokafka_lite.records._decode": "aiokafka_lite/records/_decode.pyx",
+    "aiokafka_lite.client._receive": "aiokafka_lite/client/_receive.pyx",
+    "aiokafka_lite.consumer.buffer._waiter": "aiokafka_lite/consumer/buffer/_waiter.pyx",
+    "aiokafka_lite.consumer.fetching._small": "aiokafka_lite/consumer/fetching/_small.pyx",
     "aiokafka_lite.consumer.delivery._iteration": "aiokafka_lite/consumer/delivery/_iteration.pyx",
 }
 LAYOUTS = [
     "aiokafka_lite/_record.pxd",
+    "aiokafka_lite/_slots.pxd",
     "aiokafka_lite/records/_columns.pxd",
     "aiokafka_lite/records/_cursor.pxd",
+    "aiokafka_lite/records/_decode.pxd",
+    "aiokafka_lite/client/_receive.pxd",
+    "aiokafka_lite/consumer/buffer/_waiter.pxd",
 ]
 CHOICES = ("required", "optional", "none")
 

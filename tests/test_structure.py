@@ -15,6 +15,7 @@ PACKAGE = Path(consumer.__file__).parent
 INSIDERS = {
     "support/inside.py",
     "support/iterations.py",  # builds iterators without a consumer
+    "support/small_answers.py",  # compares two insides, field by field
 }
 # Attributes of aiokafka's that programs use: public in all but their names.
 AIOKAFKA_NAMES = {

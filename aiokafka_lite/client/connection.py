@@ -136,6 +136,23 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
         closed: Completed with the reason once it is poisoned or closed.
     """
 
+    __slots__ = (
+        "_can_write",
+        "_drained",
+        "_is_draining",
+        "_low_water",
+        "_on_bug",
+        "_reader",
+        "_renewed",
+        "_timer",
+        "_timer_at",
+        "_transport",
+        "_transport_closed",
+        "closed",
+        "loop",
+        "wire",
+    )
+
     def __init__(
         self,
         address: Address,
@@ -497,3 +514,11 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._can_write.set()
+
+
+try:
+    from aiokafka_lite.client._receive import take_over
+except ModuleNotFoundError:
+    pass  # the extension is not built
+else:
+    take_over(Connection, Exchange)

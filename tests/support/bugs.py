@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.connection import Connection, Exchange
 from aiokafka_lite.client.frames import FrameReader
@@ -58,6 +58,11 @@ async def new_records(broker: Broker, _: AIOKafkaConsumer) -> None:
     broker.produce("t", b"more")
 
 
+async def packed_records(broker: Broker, _: AIOKafkaConsumer) -> None:
+    """Let records come that no compiled code takes in one go."""
+    broker.produce_all("t", [NewRecord(b"more")], codec="gzip")
+
+
 async def subscribe_anew(_: Broker, consumer: AIOKafkaConsumer) -> None:
     consumer.subscribe(["t", "u"], listener=Listener())
 
@@ -80,7 +85,7 @@ async def nothing(_: Broker, __: AIOKafkaConsumer) -> None:
 
 
 PLACES = {
-    "fetch: an answer": Place(Answers, "_settle_partition", new_records, "fetch"),
+    "fetch: an answer": Place(Answers, "_settle_partition", packed_records, "fetch"),
     "fetch: the task": Place(Source, "_recover", cut, "fetch"),
     "positions": Place(PositionResolver, "_resolve_once", reset, "positions"),
     "group": Place(Rebalance, "join_and_sync", subscribe_anew, "group"),

@@ -33,6 +33,9 @@ has one writer. That is this module, except for three fields; a test checks it
     corrupt_at           bad_records.py
     preferred_replica    replicas.py
 
+What is compiled for small answers (fetching/_small.pyx, delivery/_iteration.pyx) stands in for all
+of them: it leaves in the fields what these modules would, which another test compares.
+
 Whoever wants a change calls the method that says why. If others have to hear of it (a new position,
 a pause, a revocation), that is a method of SubscriptionState; otherwise one of the cursor (a
 back-off, an answer).

@@ -143,6 +143,7 @@ class Chunk:
     __slots__ = (
         "_inflated_bytes",
         "_inflated_total_bytes",
+        "_last_epoch",
         "_records",
         "decoded",
         "delivery",
@@ -184,6 +185,8 @@ class Chunk:
         # The get that is DESERIALISING or DECIDING.
         self.work: ApplicationWork | None = None
         self._records = records
+        # Of the last batch, where it came decoded.
+        self._last_epoch = NO_EPOCH
         # Of the batch at hand, and of all batches so far.
         self._inflated_bytes = 0
         self._inflated_total_bytes = 0
@@ -266,7 +269,7 @@ class Chunk:
     @property
     def leader_epoch(self) -> int:
         """Leader epoch of the last batch decoded, -1 if unknown."""
-        return NO_EPOCH if self._records is None else self._records.leader_epoch
+        return self._last_epoch if self._records is None else self._records.leader_epoch
 
     @property
     def is_begun(self) -> bool:

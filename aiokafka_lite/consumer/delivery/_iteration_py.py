@@ -71,6 +71,9 @@ class RecordCursor:
         self._looked_at_s = monotonic()
         self._next_look_at = self.taken_count + self._stride
 
+    def wait_for_more_of(self, state: object, buffer: object, ready: object) -> None:
+        """Do nothing: here iterators always wait for more by a coroutine."""
+
     def close(self) -> None:
         """Hand out no more records."""
         self._records = []

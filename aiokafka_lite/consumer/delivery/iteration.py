@@ -32,6 +32,15 @@ class ReadyRecords:
     anything.
     """
 
+    __slots__ = (
+        "_buffer",
+        "_chunk",
+        "_settled_count",
+        "_state",
+        "cursor",
+        "is_full",
+    )
+
     # Nothing counts as taken before the application has been handed it.
     count: Final = 0
     is_for_one: Final = True
@@ -46,6 +55,7 @@ class ReadyRecords:
         self._settled_count = 0
         self._state = state
         self._buffer = buffer
+        self.cursor.wait_for_more_of(state, buffer, self)
         buffer.on_take(self.close)
         state.set_settler(self.settle)
         state.observers.on_discard(self._discard)

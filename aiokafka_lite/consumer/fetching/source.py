@@ -27,7 +27,7 @@ import asyncio
 import enum
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import timeout_at
@@ -54,6 +54,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.fetch_template import PreparedFetch
 from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
 from aiokafka_lite.protocol.schema import Struct
+from aiokafka_lite.records import decoders
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.fetching.oversized import OversizeSearch
@@ -104,6 +105,42 @@ class Source:
     What it reads as a follower is marked in the cursors: their preferred replica.
     """
 
+    __slots__ = (
+        "_answers",
+        "_asked_epoch",
+        "_backing_off",
+        "_backoff",
+        "_buffer",
+        "_claim",
+        "_cursors",
+        "_error",
+        "_exchange",
+        "_failing_since",
+        "_is_awaited",
+        "_is_choice_changed",
+        "_is_closed",
+        "_is_long_poll",
+        "_is_throttled",
+        "_loop",
+        "_on_answer",
+        "_oversize",
+        "_poll_ends_at",
+        "_quick",
+        "_ready",
+        "_recalled",
+        "_reservation",
+        "_retry_at",
+        "_sent_at",
+        "_session",
+        "_sources",
+        "_stall_s",
+        "_wake",
+        "answer_s",
+        "counts",
+        "is_short_of_bytes",
+        "node_id",
+    )
+
     def __init__(self, sources: Sources, node_id: int, counts: NodeCounts) -> None:
         self.node_id = node_id
         self.counts = counts
@@ -150,6 +187,21 @@ class Source:
         # Whether the latest answer said so.
         self._is_throttled = False
         self._sent_at = 0.0
+        # Takes the answers; chosen with the first request.
+        self._on_answer: Callable[[Exchange[FetchResponse]], None] | None = None
+
+    def _choose_on_answer(self) -> Callable[[Exchange[FetchResponse]], None]:
+        """Return what takes answers: where that can be, what takes small ones in one go."""
+        sources = self._sources
+        is_plain = not (sources.config.client_rack or self._buffer.delivery.has_deserializers)
+        if is_plain and decoders.current() is not decoders.DECODERS["python"]:
+            try:
+                from aiokafka_lite.consumer.fetching._small import SmallAnswers
+            except ModuleNotFoundError:
+                pass  # the extension is not built
+            else:
+                return SmallAnswers(self, sources, self._session, self.counts)
+        return self._answered
 
     # --- What others post -----------------------------------------------------------------
     def moved(self, cursor: Cursor) -> None:
@@ -526,12 +578,14 @@ class Source:
         self._is_long_poll = None
         self._reservation = reservation
         self._asked_epoch = asked.session_epoch
+        if self._on_answer is None:
+            self._on_answer = self._choose_on_answer()
         try:
             self._exchange = connection.send(
                 request,
                 timeout_s=self.answer_s,
                 max_version=asked.max_version,
-                on_done=self._answered,
+                on_done=self._on_answer,
             )
             self._is_awaited = True
         except KafkaError as error:

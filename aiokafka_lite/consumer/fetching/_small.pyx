@@ -1,0 +1,700 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""A small answer in one go: settle it, send the next request, and let the get go on that waits.
+
+A consumer that follows a trickle spends its time on this. `answer.py`, `source.py`, `session.py`,
+`buffer.py` and `wire.py` say what each step is, and keep the state; here the steps come one after
+the other, for what is plain. Whatever is not plain is left to them, and nothing is changed before
+all of it is known to be plain. Tests hold both ways against each other, field by field.
+
+Plain is
+
+- an incremental session whose next request asks for the same partitions: nothing else is ready,
+  recalled, claimed, backing off or read from a follower, and as much is reserved for it;
+- an answer without errors, throttling, hints of leaders, and aborted transactions, in which each
+  partition has nothing buffered yet;
+- batches that are plain (`records.decoders.PlainBatchReader`), to their end;
+- a get that waits, for any partition.
+
+What came is decoded at once, so nothing of the answer's memory is kept.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
+
+from aiokafka_lite._slots cimport get, is_none, is_true, put, slot_offset
+from aiokafka_lite.client._receive cimport SmallAnswers as Receiver
+from aiokafka_lite.consumer.buffer._waiter cimport Waiter
+from aiokafka_lite.records._cursor cimport Bytes, int32, read_int32, read_int64
+from aiokafka_lite.records._decode cimport PlainBatches, in_own_memory
+
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.connection import Connection, Exchange
+from aiokafka_lite.client.wire import MAX_CORRELATION_ID, Pending, Wire, WireState
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
+from aiokafka_lite.consumer.buffer.budget import ByteBudget, Reservation
+from aiokafka_lite.consumer.buffer.buffer import Buffer
+from aiokafka_lite.consumer.buffer.chunk import Chunk, ChunkState
+from aiokafka_lite.consumer.fetching.answer import NodeCounts
+from aiokafka_lite.consumer.fetching.session import FetchSession
+from aiokafka_lite.consumer.fetching.source import Source
+from aiokafka_lite.consumer.gate import Gate
+from aiokafka_lite.records import checksum
+
+cdef extern from "Python.h":
+    ctypedef struct TypeObject "PyTypeObject":
+        pass
+    object PyType_GenericAlloc(TypeObject *cls, Py_ssize_t count)
+
+cdef enum:
+    MOST_BYTES = 16 * 1024
+    MOST_PARTITIONS = 32
+    UUID_BYTES = 16
+    LAST_EPOCH = 0x7FFFFFFF
+    FETCH = 1
+    # The versions from the one that names topics by id (KIP-516); then, that names no replica.
+    FIRST_VERSION = 13
+    FIRST_WITHOUT_REPLICA = 15
+    # Of a request: what surrounds topics, a topic without its partitions, a partition.
+    REQUEST_BYTES = 40
+    TOPIC_BYTES = 18
+    PARTITION_BYTES = 33
+
+cdef object OPEN = WireState.OPEN
+cdef object EXHAUSTED = ChunkState.EXHAUSTED
+cdef int64_t LAST_ID = MAX_CORRELATION_ID
+# What a named tuple's own constructor calls.
+cdef object new_tuple = tuple.__new__
+
+# Where the fields are.
+cdef Py_ssize_t backoff_failures = slot_offset(Backoff, "failures")
+cdef Py_ssize_t budget_headroom = slot_offset(ByteBudget, "headroom_bytes")
+cdef Py_ssize_t budget_is_short = slot_offset(ByteBudget, "_is_short")
+cdef Py_ssize_t budget_limit = slot_offset(ByteBudget, "limit_bytes")
+cdef Py_ssize_t budget_source_count = slot_offset(ByteBudget, "source_count")
+cdef Py_ssize_t buffer_sought = slot_offset(Buffer, "sought")
+cdef Py_ssize_t connection_timer_at = slot_offset(Connection, "_timer_at")
+cdef Py_ssize_t connection_transport = slot_offset(Connection, "_transport")
+cdef Py_ssize_t counts_fetch_count = slot_offset(NodeCounts, "fetch_count")
+cdef Py_ssize_t counts_last_answer_at = slot_offset(NodeCounts, "last_answer_at")
+cdef Py_ssize_t counts_latency = slot_offset(NodeCounts, "latency_s")
+cdef Py_ssize_t counts_latency_max = slot_offset(NodeCounts, "latency_max_s")
+cdef Py_ssize_t counts_latency_sum = slot_offset(NodeCounts, "latency_sum_s")
+cdef Py_ssize_t counts_received = slot_offset(NodeCounts, "received_bytes")
+cdef Py_ssize_t cursor_chunks = slot_offset(Cursor, "chunks")
+cdef Py_ssize_t cursor_corrupt_at = slot_offset(Cursor, "corrupt_at")
+cdef Py_ssize_t cursor_current_epoch = slot_offset(Cursor, "current_epoch")
+cdef Py_ssize_t cursor_failure_count = slot_offset(Cursor, "failure_count")
+cdef Py_ssize_t cursor_fetched = slot_offset(Cursor, "fetched")
+cdef Py_ssize_t cursor_high_watermark = slot_offset(Cursor, "high_watermark")
+cdef Py_ssize_t cursor_last_fetch_at = slot_offset(Cursor, "last_fetch_at")
+cdef Py_ssize_t cursor_last_stable = slot_offset(Cursor, "last_stable_offset")
+cdef Py_ssize_t cursor_loan = slot_offset(Cursor, "loan")
+cdef Py_ssize_t cursor_log_start = slot_offset(Cursor, "log_start_offset")
+cdef Py_ssize_t cursor_replica = slot_offset(Cursor, "preferred_replica")
+cdef Py_ssize_t cursor_retry_at = slot_offset(Cursor, "retry_at")
+cdef Py_ssize_t cursor_retry_reason = slot_offset(Cursor, "retry_reason")
+cdef Py_ssize_t cursor_topic_id = slot_offset(Cursor, "topic_id")
+cdef Py_ssize_t cursor_tp = slot_offset(Cursor, "tp")
+cdef Py_ssize_t exchange_connection = slot_offset(Exchange, "_connection")
+cdef Py_ssize_t gate_holds = slot_offset(Gate, "holds")
+cdef Py_ssize_t pending_deadline = slot_offset(Pending, "deadline")
+cdef Py_ssize_t pending_timeout = slot_offset(Pending, "timeout_s")
+cdef Py_ssize_t pending_version = slot_offset(Pending, "version")
+cdef Py_ssize_t pending_wire = slot_offset(Pending, "_wire")
+cdef Py_ssize_t reservation_is_claimed = slot_offset(Reservation, "is_claimed")
+cdef Py_ssize_t reservation_size = slot_offset(Reservation, "size_bytes")
+cdef Py_ssize_t session_epoch = slot_offset(FetchSession, "_epoch")
+cdef Py_ssize_t session_id = slot_offset(FetchSession, "_id")
+cdef Py_ssize_t session_unnamed = slot_offset(FetchSession, "_unnamed_count")
+cdef Py_ssize_t source_backoff = slot_offset(Source, "_backoff")
+cdef Py_ssize_t source_asked_epoch = slot_offset(Source, "_asked_epoch")
+cdef Py_ssize_t source_claim = slot_offset(Source, "_claim")
+cdef Py_ssize_t source_error = slot_offset(Source, "_error")
+cdef Py_ssize_t source_exchange = slot_offset(Source, "_exchange")
+cdef Py_ssize_t source_is_awaited = slot_offset(Source, "_is_awaited")
+cdef Py_ssize_t source_is_choice_changed = slot_offset(Source, "_is_choice_changed")
+cdef Py_ssize_t source_is_closed = slot_offset(Source, "_is_closed")
+cdef Py_ssize_t source_is_long_poll = slot_offset(Source, "_is_long_poll")
+cdef Py_ssize_t source_is_throttled = slot_offset(Source, "_is_throttled")
+cdef Py_ssize_t source_oversize = slot_offset(Source, "_oversize")
+cdef Py_ssize_t source_poll_ends_at = slot_offset(Source, "_poll_ends_at")
+cdef Py_ssize_t source_quick = slot_offset(Source, "_quick")
+cdef Py_ssize_t source_recalled = slot_offset(Source, "_recalled")
+cdef Py_ssize_t source_reservation = slot_offset(Source, "_reservation")
+cdef Py_ssize_t source_retry_at = slot_offset(Source, "_retry_at")
+cdef Py_ssize_t source_sent_at = slot_offset(Source, "_sent_at")
+cdef Py_ssize_t wire_in_flight = slot_offset(Wire, "in_flight")
+cdef Py_ssize_t wire_last_correlation_id = slot_offset(Wire, "last_correlation_id")
+cdef Py_ssize_t wire_last_used = slot_offset(Wire, "last_used")
+cdef Py_ssize_t wire_muted_until = slot_offset(Wire, "muted_until")
+cdef Py_ssize_t wire_state = slot_offset(Wire, "state")
+
+cdef TypeObject *chunk_class = <TypeObject *> Chunk
+# Of a chunk, with what all that are made here begin with.
+cdef Py_ssize_t chunk_partition = slot_offset(Chunk, "partition")
+cdef Py_ssize_t chunk_delivery = slot_offset(Chunk, "delivery")
+cdef Py_ssize_t chunk_end_offset = slot_offset(Chunk, "end_offset")
+cdef Py_ssize_t chunk_decoded = slot_offset(Chunk, "decoded")
+cdef Py_ssize_t chunk_raw = slot_offset(Chunk, "raw")
+cdef Py_ssize_t chunk_epoch = slot_offset(Chunk, "_last_epoch")
+cdef Py_ssize_t chunk_response = slot_offset(Chunk, "response")
+cdef Py_ssize_t chunk_error = slot_offset(Chunk, "error")
+cdef Py_ssize_t chunk_is_sticky = slot_offset(Chunk, "is_sticky")
+cdef Py_ssize_t chunk_inflating = slot_offset(Chunk, "inflating")
+cdef Py_ssize_t chunk_work = slot_offset(Chunk, "work")
+cdef Py_ssize_t chunk_records = slot_offset(Chunk, "_records")
+cdef Py_ssize_t chunk_inflated = slot_offset(Chunk, "_inflated_bytes")
+cdef Py_ssize_t chunk_inflated_total = slot_offset(Chunk, "_inflated_total_bytes")
+cdef Py_ssize_t chunk_held = slot_offset(Chunk, "held_bytes")
+cdef Py_ssize_t chunk_state = slot_offset(Chunk, "state")
+
+
+# --- What an answer says, and what a request does --------------------------------------------
+cdef struct Part:
+    int64_t high_watermark
+    int64_t last_stable_offset
+    int64_t log_start_offset
+    int64_t next_offset
+    int32_t leader_epoch
+    const uint8_t *records
+    Py_ssize_t records_size
+
+
+cdef inline bint int64(Bytes *left, int64_t *out) noexcept nogil:
+    if left.end - left.pos < 8:
+        return False
+    out[0] = read_int64(left.pos)
+    left.pos += 8
+    return True
+
+
+cdef inline bint length(Bytes *left, Py_ssize_t *out) noexcept nogil:
+    """Read a compact length, -1 for null; a small answer has none of more than two bytes."""
+    cdef uint8_t first
+    if left.end - left.pos < 2:  # tags come behind it, at least
+        return False
+    first = left.pos[0]
+    left.pos += 1
+    if first < 0x80:
+        out[0] = <Py_ssize_t> first - 1
+        return True
+    if left.pos[0] >= 0x80:
+        return False
+    out[0] = <Py_ssize_t> ((first & 0x7F) | <uint32_t> left.pos[0] << 7) - 1
+    left.pos += 1
+    return True
+
+
+cdef inline bint no_tags(Bytes *left) noexcept nogil:
+    if left.pos >= left.end or left.pos[0]:
+        return False
+    left.pos += 1
+    return True
+
+
+cdef inline uint8_t *put16(uint8_t *at, int32_t value) noexcept nogil:
+    at[0] = <uint8_t> (value >> 8)
+    at[1] = <uint8_t> value
+    return at + 2
+
+
+cdef inline uint8_t *put32(uint8_t *at, int32_t value) noexcept nogil:
+    at[0] = <uint8_t> (value >> 24)
+    at[1] = <uint8_t> (value >> 16)
+    at[2] = <uint8_t> (value >> 8)
+    at[3] = <uint8_t> value
+    return at + 4
+
+
+cdef inline uint8_t *put64(uint8_t *at, int64_t value) noexcept nogil:
+    return put32(put32(at, <int32_t> (value >> 32)), <int32_t> value)
+
+
+@cython.final
+cdef class SmallAnswers(Receiver):
+    """Takes the small answers of one source; called with an exchange, it leaves that to it."""
+
+    cdef object source
+    cdef object settle
+    cdef object session
+    cdef object counts
+    cdef object buffer
+    cdef object gate
+    cdef object budget
+    cdef object replicas
+    cdef object delivery
+    cdef object clock
+    # Made when the first records come: it loads what computes checksums.
+    cdef PlainBatches batches
+    cdef bint check_crcs
+    cdef bint is_read_committed
+    # They are made once, and changed only.
+    cdef dict loans
+    cdef dict changed
+    cdef dict forgotten
+    cdef dict topic_names
+    cdef dict turns
+    cdef dict waiters
+    cdef dict ready
+    cdef dict backing_off
+    cdef bytes client_id
+    cdef int32_t max_wait_ms
+    cdef double max_wait_s
+    cdef int32_t min_bytes
+    cdef int32_t isolation_level
+    cdef int64_t max_bytes
+    cdef int64_t max_partition_bytes
+    cdef object max_partition_bytes_object
+    # How many answers were taken.
+    cdef readonly long long taken_count
+    # The answer that was read.
+    cdef double now
+    cdef int count
+    cdef Part parts[MOST_PARTITIONS]
+    cdef list asked
+    cdef list decoded
+
+    def __init__(self, source, sources, session, counts):
+        config, buffer = sources.config, sources.buffer
+        for thing, cls in (
+            (source, Source),
+            (session, FetchSession),
+            (counts, NodeCounts),
+            (buffer, Buffer),
+            (buffer._gate, Gate),
+            (sources.budget, ByteBudget),
+            (source._backoff, Backoff),
+        ):
+            if not isinstance(thing, cls):
+                raise TypeError(f"{thing!r} is no {cls.__name__}")
+        self.source = source
+        self.settle = source._answered
+        self.session = session
+        self.counts = counts
+        self.buffer = buffer
+        self.gate = buffer._gate
+        self.budget = sources.budget
+        self.replicas = sources.replicas
+        self.delivery = buffer.delivery
+        self.clock = source._loop.time
+        self.check_crcs = config.check_crcs
+        self.is_read_committed = config.is_read_committed
+        self.loans = session._loans
+        self.changed = session._changed
+        self.forgotten = session._forgotten
+        self.topic_names = session._topic_names
+        self.turns = buffer._turns
+        self.waiters = buffer._waiters
+        self.ready = source._ready
+        self.backing_off = source._backing_off
+        self.client_id = config.client_id.encode()
+        self.max_wait_ms = config.fetch_max_wait_ms
+        self.max_wait_s = config.fetch_max_wait_ms / 1000
+        self.min_bytes = config.fetch_min_bytes
+        self.isolation_level = config.isolation_level_code
+        self.max_bytes = config.fetch_max_bytes
+        self.max_partition_bytes = config.max_partition_fetch_bytes
+        self.max_partition_bytes_object = config.max_partition_fetch_bytes
+        self.asked = []
+        self.decoded = []
+
+    def __call__(self, exchange):
+        self.settle(exchange)
+
+    # --- Is it plain? ------------------------------------------------------------------------
+    cdef bint read(self, object exchange, const uint8_t *start, Py_ssize_t size) except -1:
+        if size > MOST_BYTES or not self.is_steady(exchange):
+            return False
+        self.now = self.clock()
+        if self.now >= <double> self.replicas.lease_ends_at:
+            return False
+        self.asked.clear()
+        self.decoded.clear()
+        return self.read_answer(start, size) and self.decode()
+
+    cdef bint is_steady(self, object exchange) except -1:
+        """Whether the next request asks for what this one did, and a get waits for anything."""
+        source = self.source
+        session = self.session
+        if (
+            get(source, source_exchange) is not exchange
+            or self.ready
+            or self.backing_off
+            or self.changed
+            or self.forgotten
+            or not self.waiters
+            or <dict> get(source, source_recalled)
+            or is_true(source, source_is_choice_changed)
+            or is_true(source, source_is_closed)
+            or is_true(source, source_is_throttled)
+            or not is_none(source, source_claim)
+            or not is_none(source, source_oversize)
+            or not is_none(source, source_error)
+            or <int64_t> get(get(source, source_backoff), backoff_failures)
+            or not <int64_t> get(session, session_epoch)
+            or <int64_t> get(session, session_unnamed)
+            or get(self.buffer, buffer_sought)
+            or get(self.gate, gate_holds)
+        ):
+            return False
+        wire = get(exchange, pending_wire)
+        if get(wire, wire_state) is not OPEN or <double> get(wire, wire_muted_until):
+            return False
+        if <int32_t> get(exchange, pending_version) < FIRST_VERSION:
+            return False
+        for wanted in self.waiters.values():
+            if wanted:
+                return False
+        return self.is_as_much_reserved()
+
+    cdef bint is_as_much_reserved(self) except -1:
+        """Whether what is reserved for this answer is what would be reserved for the next one."""
+        budget = self.budget
+        reservation = get(self.source, source_reservation)
+        if (
+            reservation is None
+            or is_true(budget, budget_is_short)
+            or is_true(reservation, reservation_is_claimed)
+            or <int64_t> get(budget, budget_headroom)
+        ):
+            return False
+        cdef int64_t count = max(1, <int64_t> get(budget, budget_source_count))
+        cdef int64_t quota = max(1, <int64_t> get(budget, budget_limit) // (2 * count))
+        cdef int64_t wanted = min(self.max_bytes, len(self.loans) * self.max_partition_bytes)
+        return <int64_t> get(reservation, reservation_size) == min(wanted, quota)
+
+    cdef bint read_answer(self, const uint8_t *start, Py_ssize_t size) except -1:
+        """Read an answer to its end."""
+        cdef Bytes left
+        cdef int32_t number
+        cdef Py_ssize_t topic_count
+        cdef Py_ssize_t partition_count
+        if size < 16:
+            return False
+        left.pos = start + 4  # the correlation id
+        left.end = start + size
+        # Tags of the header, throttle time, error code.
+        if left.pos[0] or read_int32(left.pos + 1) or left.pos[5] or left.pos[6]:
+            return False
+        left.pos += 7
+        if not int32(&left, &number) or not number:
+            return False
+        if number != <int32_t> get(self.session, session_id) or not length(&left, &topic_count):
+            return False
+        self.count = 0
+        while topic_count > 0:
+            topic_count -= 1
+            if left.end - left.pos < UUID_BYTES:
+                return False
+            topic_id = PyBytes_FromStringAndSize(<const char *> left.pos, UUID_BYTES)
+            left.pos += UUID_BYTES
+            name = self.topic_names.get(topic_id)
+            if name is None or not length(&left, &partition_count):
+                return False
+            while partition_count > 0:
+                partition_count -= 1
+                if not self.read_partition(&left, name):
+                    return False
+            if not no_tags(&left):
+                return False
+        return no_tags(&left) and left.pos == left.end
+
+    cdef bint read_partition(self, Bytes *left, object name) except -1:
+        cdef int32_t index
+        cdef int32_t replica
+        cdef Py_ssize_t aborted_count
+        cdef Part *part
+        if self.count == MOST_PARTITIONS:
+            return False
+        part = &self.parts[self.count]
+        # The error code is 0.
+        if not int32(left, &index) or left.end - left.pos < 2 or left.pos[0] or left.pos[1]:
+            return False
+        left.pos += 2
+        if not (
+            int64(left, &part.high_watermark)
+            and int64(left, &part.last_stable_offset)
+            and int64(left, &part.log_start_offset)
+            and length(left, &aborted_count)
+            and aborted_count <= 0
+            and int32(left, &replica)
+            and replica == -1
+            and length(left, &part.records_size)
+            and part.records_size <= left.end - left.pos
+        ):
+            return False
+        part.records = left.pos
+        if part.records_size > 0:
+            left.pos += part.records_size
+        if not no_tags(left):
+            return False
+        loan = self.loans.get((name, index))
+        if loan is None:
+            return False
+        cursor = (<tuple> loan)[0]
+        if (
+            get(cursor, cursor_loan) is not loan
+            or <tuple> get(cursor, cursor_chunks)
+            or <double> get(cursor, cursor_retry_at)
+            or <int64_t> get(cursor, cursor_corrupt_at) >= 0
+            or not is_none(cursor, cursor_replica)
+        ):
+            return False
+        for other in self.asked:
+            if other is loan:
+                return False
+        self.asked.append(loan)
+        self.count += 1
+        return True
+
+    cdef bint decode(self) except -1:
+        """Decode all that an answer brought."""
+        cdef int index
+        cdef Part *part
+        cdef list records
+        cdef PlainBatches batches = self.batches
+        if batches is None:
+            crc32c = checksum.loaded() if self.check_crcs else None
+            batches = self.batches = in_own_memory(crc32c, self.is_read_committed)
+        for index in range(self.count):
+            part = &self.parts[index]
+            if part.records_size <= 0:
+                self.decoded.append(None)
+                continue
+            loan = <tuple> self.asked[index]
+            tp = <tuple> get((<tuple> loan)[0], cursor_tp)
+            records = []
+            try:
+                if not batches.open_at(
+                    (<tuple> tp)[0],
+                    (<tuple> tp)[1],
+                    part.records,
+                    part.records_size,
+                    <int64_t> (<tuple> loan)[1],
+                ):
+                    return False
+                if not batches.take_records(records, MOST_BYTES):
+                    return False
+            except Exception:
+                return False  # it is met again, and told, where it is read then
+            if batches.pos != part.records_size or not records:
+                return False
+            part.next_offset = batches.next_offset
+            part.leader_epoch = batches.leader_epoch
+            self.decoded.append(records)
+        return True
+
+    # --- Take it -----------------------------------------------------------------------------
+    cdef int finish(self, object exchange) except -1:
+        now = self.now
+        cdef Waiter waiter = None
+        try:
+            if self.settle_all(now):
+                waiter = self.wake_others()
+            self.send(exchange, get(exchange, pending_wire), now)
+        except Exception as error:  # a bug: the task of the source raises it
+            put(self.source, source_exchange, None)
+            put(self.source, source_is_awaited, False)
+            exchange.abandon()
+            self.source._failed(error)
+            return 0
+        self.taken_count += 1
+        if waiter is not None:
+            waiter.wake()  # the application's own code: nothing is done after it
+        return 0
+
+    cdef Py_ssize_t settle_all(self, object now) except -1:
+        """Settle all partitions; return how many bytes of records came."""
+        cdef int index
+        cdef Part *part
+        cdef Py_ssize_t size_bytes = 0
+        for index in range(self.count):
+            part = &self.parts[index]
+            loan = <tuple> self.asked[index]
+            cursor = (<tuple> loan)[0]
+            put(cursor, cursor_last_fetch_at, now)
+            put(cursor, cursor_failure_count, 0)
+            put(cursor, cursor_retry_reason, "")
+            put(cursor, cursor_high_watermark, part.high_watermark)
+            put(
+                cursor,
+                cursor_last_stable,
+                part.last_stable_offset if part.last_stable_offset >= 0 else None,
+            )
+            put(cursor, cursor_log_start, part.log_start_offset)
+            if part.records_size > 0:
+                size_bytes += part.records_size
+                self.buffer_and_lend(cursor, part, self.decoded[index])
+        counts = self.counts
+        cdef double latency_s = <double> now - <double> get(self.source, source_sent_at)
+        latency = latency_s
+        put(counts, counts_fetch_count, <int64_t> get(counts, counts_fetch_count) + 1)
+        put(counts, counts_last_answer_at, now)
+        put(counts, counts_latency, latency)
+        put(counts, counts_latency_sum, <double> get(counts, counts_latency_sum) + latency_s)
+        if latency_s > <double> get(counts, counts_latency_max):
+            put(counts, counts_latency_max, latency)
+        if size_bytes:
+            put(counts, counts_received, <int64_t> get(counts, counts_received) + size_bytes)
+        return size_bytes
+
+    cdef int buffer_and_lend(self, object cursor, Part *part, list records) except -1:
+        """Buffer what came of a partition, and lend it again from there on."""
+        next_offset = part.next_offset
+        chunk = PyType_GenericAlloc(chunk_class, 0)
+        put(chunk, chunk_partition, cursor)
+        put(chunk, chunk_delivery, self.delivery)
+        put(chunk, chunk_end_offset, next_offset)
+        put(chunk, chunk_decoded, records)
+        put(chunk, chunk_raw, [])
+        put(chunk, chunk_epoch, part.leader_epoch)
+        put(chunk, chunk_response, None)
+        put(chunk, chunk_error, None)
+        put(chunk, chunk_is_sticky, False)
+        put(chunk, chunk_inflating, None)
+        put(chunk, chunk_work, None)
+        put(chunk, chunk_records, None)
+        put(chunk, chunk_inflated, 0)
+        put(chunk, chunk_inflated_total, 0)
+        put(chunk, chunk_held, 0)
+        put(chunk, chunk_state, EXHAUSTED)
+        put(cursor, cursor_chunks, (chunk,))
+        put(cursor, cursor_fetched, next_offset)
+        self.turns[cursor] = None
+        tp = get(cursor, cursor_tp)
+        loan = new_tuple(
+            Loan,
+            (
+                cursor,
+                next_offset,
+                get(cursor, cursor_current_epoch),
+                get(cursor, cursor_topic_id),
+                self.max_partition_bytes_object,
+            ),
+        )
+        put(cursor, cursor_loan, loan)
+        # Partitions that had records go to the end.
+        del self.loans[tp]
+        self.loans[tp] = loan
+        self.changed[tp] = None
+        return 0
+
+    cdef Waiter wake_others(self):
+        """Wake the gets that wait; return one that can go on without a turn of the loop."""
+        cdef Waiter first = None
+        for waiter in self.waiters:
+            if type(waiter) is not Waiter:
+                if not waiter.done():
+                    waiter.set_result(None)
+            elif not (<Waiter> waiter).is_done:
+                if first is None:
+                    first = waiter
+                else:
+                    waiter.set_result(None)
+        return first
+
+    cdef int send(self, object exchange, object wire, object now) except -1:
+        """Send the next request, in the place of the exchange's own: all but its offsets is so."""
+        source = self.source
+        session = self.session
+        cdef double now_s = now
+        cdef int64_t epoch = get(session, session_epoch)
+        epoch = 1 if epoch == LAST_EPOCH else epoch + 1
+        epoch_object = epoch
+        put(session, session_epoch, epoch_object)
+        put(source, source_asked_epoch, epoch_object)
+        quick = get(source, source_quick)
+        if quick is not None:
+            quick.begin_anew()
+        put(source, source_retry_at, None)
+        put(source, source_sent_at, now)
+        put(source, source_poll_ends_at, now_s + self.max_wait_s)
+        put(source, source_is_long_poll, None)
+        cdef dict in_flight = get(wire, wire_in_flight)
+        cdef int64_t number = <int64_t> get(wire, wire_last_correlation_id) + 1
+        correlation_id = number
+        if number > LAST_ID or correlation_id in in_flight:
+            correlation_id = wire._free_correlation_id()
+        put(wire, wire_last_correlation_id, correlation_id)
+        put(wire, wire_last_used, now)
+        encoded = self.encode(<int32_t> get(exchange, pending_version), correlation_id, epoch)
+        self.changed.clear()
+        cdef double deadline = now_s + <double> get(exchange, pending_timeout)
+        put(exchange, pending_deadline, deadline)
+        in_flight[correlation_id] = exchange
+        connection = get(exchange, exchange_connection)
+        if deadline < <double> get(connection, connection_timer_at):
+            connection._set_timer(deadline)
+        try:
+            get(connection, connection_transport).write(encoded)
+        except (OSError, RuntimeError) as error:  # uvloop: RuntimeError once the transport closed
+            connection._fail(wire.lost(error, is_sending=True))
+        return 0
+
+    cdef bytes encode(self, int32_t version, int32_t correlation_id, int32_t epoch):
+        """Return a request of the partitions that have changed."""
+        cdef Py_ssize_t name_size = len(self.client_id)
+        cdef Py_ssize_t size = REQUEST_BYTES + name_size + len(self.changed) * PARTITION_BYTES
+        cdef dict topics = None
+        cdef object only_id = None
+        cdef object topic_id
+        cdef list named = []
+        for tp in self.changed:
+            loan = self.loans[tp]
+            topic_id = (<tuple> loan)[3]
+            if topics is not None:
+                topics.setdefault(topic_id, []).append(loan)
+            elif only_id is None or only_id == topic_id:
+                only_id = topic_id
+                named.append(loan)
+            else:
+                topics = {only_id: named, topic_id: [loan]}
+        if topics is None:
+            topics = {only_id: named} if named else {}
+        size += len(topics) * TOPIC_BYTES
+        if version < FIRST_WITHOUT_REPLICA:
+            size += 4
+        cdef bytes encoded = PyBytes_FromStringAndSize(NULL, size)
+        cdef uint8_t *at = <uint8_t *> PyBytes_AS_STRING(encoded)
+        at = put32(at, <int32_t> size - 4)
+        at = put16(at, FETCH)
+        at = put16(at, version)
+        at = put32(at, correlation_id)
+        at = put16(at, <int32_t> name_size)
+        memcpy(at, PyBytes_AS_STRING(self.client_id), name_size)
+        at += name_size
+        at[0] = 0
+        at += 1
+        if version < FIRST_WITHOUT_REPLICA:
+            at = put32(at, -1)
+        at = put32(at, self.max_wait_ms)
+        at = put32(at, self.min_bytes)
+        at = put32(at, max(1, <int32_t> get(get(self.source, source_reservation), reservation_size)))
+        at[0] = <uint8_t> self.isolation_level
+        at = put32(at + 1, <int32_t> get(self.session, session_id))
+        at = put32(at, epoch)
+        at[0] = <uint8_t> (len(topics) + 1)
+        at += 1
+        for topic_id, loans in topics.items():
+            memcpy(at, PyBytes_AS_STRING(topic_id), UUID_BYTES)
+            at += UUID_BYTES
+            at[0] = <uint8_t> (len(<list> loans) + 1)
+            at += 1
+            for loan in <list> loans:
+                tp = get((<tuple> loan)[0], cursor_tp)
+                at = put32(at, <int32_t> (<tuple> tp)[1])
+                at = put32(at, <int32_t> (<tuple> loan)[2])
+                at = put64(at, <int64_t> (<tuple> loan)[1])
+                at = put32(at, -1)  # the last fetched epoch
+                at = put64(at, -1)  # the log's start, which followers tell
+                at = put32(at, <int32_t> (<tuple> loan)[4])
+                at[0] = 0
+                at += 1
+            at[0] = 0
+            at += 1
+        at[0] = 1  # nothing to forget
+        at[1] = 1  # no rack
+        at[2] = 0
+        return encoded
