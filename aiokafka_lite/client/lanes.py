@@ -6,7 +6,7 @@ The pool alone writes the fields.
 from __future__ import annotations
 
 import asyncio
-import enum
+from typing import ClassVar
 
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.config import Address
@@ -16,15 +16,36 @@ from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import KafkaError
 
 
-class Lane(enum.Enum):
-    """What a connection is for; requests of one lane wait for each other, lanes do not."""
+class Lane:
+    """What a connection is for; requests of one lane wait for each other, lanes do not.
 
-    FETCH = "fetch"  # long polls wait in the broker for records
-    QUICK = "quick"  # fetches that wait for nothing, beside a long poll
-    GROUP = "group"  # JoinGroup and SyncGroup wait in the broker for other members
-    GENERAL = "general"  # heartbeats, commits, metadata: everything that is answered at once
+    There is one object for each lane. Whoever needs more lanes of a kind makes them.
 
-    __hash__ = object.__hash__  # Enum's own is a function in Python, called for every request
+    Attributes:
+        name: What its connections are for, in names of tasks.
+        waits_for_throttled: Whether requests wait while a broker throttles (KIP-219).
+    """
+
+    FETCH: ClassVar[Lane]  # long polls wait in the broker for records
+    QUICK: ClassVar[Lane]  # fetches that wait for nothing, beside a long poll
+    GROUP: ClassVar[Lane]  # JoinGroup and SyncGroup wait in the broker for other members
+    GENERAL: ClassVar[Lane]  # heartbeats, commits, metadata: everything that is answered at once
+
+    __slots__ = ("name", "waits_for_throttled")
+
+    def __init__(self, name: str, *, waits_for_throttled: bool = False) -> None:
+        self.name = name
+        self.waits_for_throttled = waits_for_throttled
+
+    def __repr__(self) -> str:
+        return f"<lane {self.name}>"
+
+
+# Only fetches wait for a throttled broker: a late heartbeat would cost the membership.
+Lane.FETCH = Lane("fetch", waits_for_throttled=True)
+Lane.QUICK = Lane("quick", waits_for_throttled=True)
+Lane.GROUP = Lane("group")
+Lane.GENERAL = Lane("general")
 
 
 class Slot:
@@ -43,6 +64,14 @@ class Slot:
         self.muted_until = 0.0
 
 
+class Slots(dict[Lane, Slot]):
+    """The lanes of a node that were ever asked about."""
+
+    def __missing__(self, lane: Lane) -> Slot:
+        slot = self[lane] = Slot(lane)
+        return slot
+
+
 class NodeState:
     """A node at one endpoint; when the endpoint changes, a new state takes its place."""
 
@@ -55,7 +84,7 @@ class NodeState:
         self.last_error: KafkaError | None = None
         # Loop time since which that is so.
         self.lost_at = 0.0
-        self.slots = {lane: Slot(lane) for lane in Lane}
+        self.slots = Slots()
 
     @property
     def api_versions(self) -> ApiVersions | None:

@@ -121,6 +121,16 @@ class Pool:
             return self._mute_s(connection.muted_until, lane)
         return max(self._backoff_s(state), self._mute_s(state.slots[lane].muted_until, lane))
 
+    def throttle_s(self, node_id: int) -> float:
+        """Seconds for which a broker holds back requests of any lane (KIP-219)."""
+        state = self._nodes.get(node_id)
+        delays = [] if state is None else map(self._slot_mute_s, state.slots.values())
+        return max(delays, default=0.0)
+
+    def _slot_mute_s(self, slot: Slot) -> float:
+        until = slot.muted_until if slot.connection is None else slot.connection.muted_until
+        return self._mute_s(until, slot.lane)
+
     def connection_failed(self, node_id: int) -> bool:
         """Whether the latest attempt failed, or the connection was lost and not yet replaced."""
         return self.last_error(node_id) is not None
@@ -251,19 +261,21 @@ class Pool:
             connection = await self.connect(node_id, lane)
         return await connection.request(request, timeout_s=timeout_s, max_version=max_version)
 
-    def send_nowait(self, node_id: int, request: Request[Response]) -> bool:
-        """Send a request whose answer nobody waits for; whether it was sent.
+    def send_nowait(
+        self, node_id: int, request: Request[Response], lane: Lane = Lane.FETCH
+    ) -> bool:
+        """Send a request whose answer nobody waits for, on a lane or GENERAL; whether it was sent.
 
         It is sent only where it costs no waiting: on an open connection that is not muted and
         whose broker would read it at once, so not behind a long poll or a join.
         """
-        for lane in (Lane.FETCH, Lane.GENERAL):
-            connection = self.usable(node_id, lane)
+        for each in (lane, Lane.GENERAL):
+            connection = self.usable(node_id, each)
             if (
                 connection is not None
                 and connection.wire.state is not WireState.RENEWING
                 and connection.muted_until <= self._loop.time()
-                and (lane is Lane.GENERAL or connection.in_flight_count == 0)
+                and (each is Lane.GENERAL or connection.in_flight_count == 0)
             ):
                 connection.send(request, timeout_s=self._config.request_timeout_s)
                 return True
@@ -322,7 +334,7 @@ class Pool:
         if slot.connecting is None:
             try:
                 slot.connecting = self._scope.spawn(
-                    self._connect(state, slot), name=f"connect {slot.lane.value} {state}"
+                    self._connect(state, slot), name=f"connect {slot.lane.name} {state}"
                 )
             except RuntimeError as error:
                 raise ClientClosedError("the client is closed") from error
@@ -469,8 +481,7 @@ class Pool:
         return max(0.0, next_attempt_at - self._loop.time())
 
     def _mute_s(self, muted_until: float, lane: Lane) -> float:
-        # Only fetches wait for a throttled broker: a late heartbeat would cost the membership.
-        if muted_until == 0.0 or lane not in (Lane.FETCH, Lane.QUICK):
+        if muted_until == 0.0 or not lane.waits_for_throttled:
             return 0.0
         return max(0.0, muted_until - self._loop.time())
 

@@ -425,6 +425,18 @@ async def test_throttle_mutes_fetching_not_heartbeats(broker: ScriptedBroker, po
     muted.cancel()
 
 
+async def test_a_throttle_of_any_lane_is_told_and_holds_back_that_lane_alone(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    broker.scripts[FetchRequest] = lambda _: FetchResponse(throttle_time_ms=5_000)
+    second = Lane("fetch 2", waits_for_throttled=True)
+    assert pool.throttle_s(1) == 0.0
+    await pool.request(1, FETCH, lane=second, timeout_s=5.0)
+    assert 0.0 < pool.throttle_s(1) <= 5.0
+    assert pool.connection_delay(1, second) > 0.0
+    assert pool.connection_delay(1, Lane.FETCH) == 0.0
+
+
 async def test_request_goes_out_when_the_throttle_is_over(
     broker: ScriptedBroker, pool: Pool
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from aiokafka_lite.client import Lane
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.fetching.answer import NodeCounts
 from aiokafka_lite.consumer.life import Engine
@@ -109,7 +108,7 @@ def _node_row(running: Running, node_id: int, counts: NodeCounts | None, now: fl
     counts = counts or NodeCounts()
     node = running.cluster.view.nodes.get(node_id)
     lost_at, fetch_count = pool.lost_at(node_id), counts.fetch_count
-    throttle_s = pool.connection_delay(node_id, Lane.FETCH) if lost_at is None else 0.0
+    throttle_s = pool.throttle_s(node_id) if lost_at is None else 0.0
     return {
         "node": node_id,
         "address": None if node is None else f"{node.host}:{node.port}",
