@@ -39,6 +39,7 @@ _ACKS_LEADER: Final = 1
 _CONNECT_TIMEOUT_S: Final = 10.0
 _ANSWER_TIMEOUT_S: Final = 30.0
 _STOP_TIMEOUT_S: Final = 10.0
+_TOPICS_KNOWN_S: Final = 30.0
 _READY: Final = "ready"
 
 
@@ -158,7 +159,13 @@ class _Leader:
 def _connect_leaders(
     bootstrap_servers: str, partitions: Sequence[tuple[str, int]]
 ) -> Mapping[tuple[str, int], _Leader]:
-    cluster = AdminClient({"bootstrap.servers": bootstrap_servers, **QUIET}).list_topics()
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, **QUIET})
+    cluster = admin.list_topics()
+    wanted = {topic for topic, _ in partitions}
+    give_up_at = time.monotonic() + _TOPICS_KNOWN_S
+    while not wanted <= cluster.topics.keys() and time.monotonic() < give_up_at:
+        time.sleep(0.2)  # a broker that has just made many topics does not tell of all at once
+        cluster = admin.list_topics()
     connections: dict[int, _Leader] = {}
     leaders = {}
     for topic, number in partitions:
