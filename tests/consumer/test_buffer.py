@@ -82,10 +82,10 @@ async def test_poll_returns_nothing_when_its_time_is_up() -> None:
 async def test_a_response_is_taken_before_its_records_are_decoded() -> None:
     buffers = Buffers()
     buffers.put({A: batch(0, 3)}, node_id=7)
-    assert buffers.buffer.has_untaken(7)
+    assert buffers.has_untaken(7)
     await buffers.poll(max_records=1)
     assert buffers.taken == [7]
-    assert not buffers.buffer.has_untaken(7)
+    assert not buffers.has_untaken(7)
 
 
 async def test_a_waiting_get_takes_a_response_at_once() -> None:
@@ -128,9 +128,9 @@ async def test_a_response_counts_as_taken_only_when_its_own_records_are() -> Non
     await buffers.poll(max_records=2)
     buffers.put({A: batch(4, 4)}, node_id=7)
     await buffers.poll(max_records=2)
-    assert buffers.buffer.has_untaken(7)
+    assert buffers.has_untaken(7)
     await buffers.poll(max_records=2)
-    assert not buffers.buffer.has_untaken(7)
+    assert not buffers.has_untaken(7)
 
 
 async def test_a_response_without_records_for_the_application_holds_nothing_up() -> None:
@@ -142,7 +142,7 @@ async def test_a_response_without_records_for_the_application_holds_nothing_up()
     await buffers.poll(max_records=1)
     buffers.put({A: marker}, node_id=7)
     assert await buffers.poll(max_records=1) == {A: [1]}
-    assert not buffers.buffer.has_untaken(7)
+    assert not buffers.has_untaken(7)
     assert buffers.partition().position == 3
     assert buffers.state.processed_offsets()[A].offset == 1
 
@@ -163,7 +163,7 @@ async def test_seek_drops_what_is_buffered() -> None:
     buffers.state.seek(buffers.partition(), 10)
     assert await buffers.poll() == {}
     assert buffers.budget.used_bytes == 0
-    assert not buffers.buffer.has_untaken(7)
+    assert not buffers.has_untaken(7)
     buffers.put({A: batch(10, 1)})
     assert await buffers.poll() == {A: [10]}
 

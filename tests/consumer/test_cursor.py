@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from aiokafka_lite.client import Lane
 from aiokafka_lite.consumer.assignment.cursor import (
     LEGAL_MOVES,
     MOST_CHUNKS,
@@ -281,7 +282,7 @@ class SourceMachine(RuleBasedStateMachine):
         self.parent = StandIn()
         self.sources = self.run(
             lambda: [
-                Source(self.parent, node_id, NodeCounts())  # type: ignore[arg-type]
+                Source(self.parent, node_id, Lane.FETCH, NodeCounts())  # type: ignore[arg-type]
                 for node_id in (1, 2)
             ]
         )

@@ -60,7 +60,7 @@ class Node:
 @pytest.mark.virtual_time
 async def test_leaders_are_looked_for_often_for_as_long_as_an_election_may_take() -> None:
     questions, node = Questions(), Node()
-    search = LeaderSearch(cast("Cluster", questions), {1: node})
+    search = LeaderSearch(cast("Cluster", questions), lambda: [node])
     search.start()
     await asyncio.sleep(5)
     assert not questions.searches
@@ -78,7 +78,7 @@ async def test_leaders_are_looked_for_often_for_as_long_as_an_election_may_take(
 @pytest.mark.virtual_time
 async def test_who_is_late_is_under_suspicion_until_he_answers() -> None:
     questions, node = Questions(), Node()
-    search = LeaderSearch(cast("Cluster", questions), {1: node})
+    search = LeaderSearch(cast("Cluster", questions), lambda: [node])
     search.start()
     node.is_late = True
     await asyncio.sleep(3.5)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from aiokafka_lite import records
 from aiokafka_lite.bad_records import OnBadRecord
 from aiokafka_lite.consumer.assignment.cursor import Cursor
@@ -31,11 +29,12 @@ def batch(first: int, count: int, *, codec: str = "none", size: int = 3) -> byte
     )
 
 
-class FedByHand(NamedTuple):
+class FedByHand:
     """The source of responses that a test makes; notes which were taken."""
 
-    node_id: int
-    taken: list[int]
+    def __init__(self, node_id: int, taken: list[int]) -> None:
+        self.node_id = node_id
+        self.taken = taken
 
     def response_taken(self) -> None:
         self.taken.append(self.node_id)
@@ -56,6 +55,7 @@ class Buffers:
     ) -> None:
         self.state = SubscriptionState()
         self.taken: list[int] = []
+        self._sources: dict[int, FedByHand] = {}
         self.budget = ByteBudget(budget_bytes, lambda: None)
         config = ConsumerConfig(
             key_deserializer=key_deserializer,
@@ -90,13 +90,20 @@ class Buffers:
             end_offset=records.end_offset(memoryview(view)),
         )
 
+    def _source(self, node_id: int) -> FedByHand:
+        return self._sources.setdefault(node_id, FedByHand(node_id, self.taken))
+
+    def has_untaken(self, node_id: int) -> bool:
+        """Whether a response of a node waits that no get has come for."""
+        return self.buffer.has_untaken(self._source(node_id))
+
     def put(self, views: dict[TopicPartition, bytes], node_id: int = 1) -> FetchedResponse:
         """Buffer one response of a broker."""
         size = sum(map(len, views.values()))
         reservation = self.budget.reserve(size, size)
         assert reservation is not None
         reservation.keep(size)
-        response = FetchedResponse(FedByHand(node_id, self.taken), reservation)
+        response = FetchedResponse(self._source(node_id), reservation)
         self.buffer.put(response, [self.part(tp, view, response) for tp, view in views.items()])
         return response
 

@@ -154,7 +154,7 @@ def node_read_from(consumer: AIOKafkaConsumer, tp: TopicPartition) -> int | None
 
 def only_source(consumer: AIOKafkaConsumer) -> Source:
     """What reads from the only broker that is read from."""
-    (source,) = sources(consumer)._sources.values()
+    ((source,),) = sources(consumer)._sources.values()
     return source
 
 
@@ -219,7 +219,7 @@ def budget(consumer: AIOKafkaConsumer) -> ByteBudget:
 def has_untaken(consumer: AIOKafkaConsumer, node_id: int | None = None) -> bool:
     """Whether a response that no get has touched is buffered, of one broker or of any."""
     buffer = consumer._engine.buffer
-    return bool(buffer._untaken) if node_id is None else buffer.has_untaken(node_id)
+    return any(node_id in (None, source.node_id) for source in buffer._untaken)
 
 
 def is_idle(consumer: AIOKafkaConsumer) -> bool:

@@ -79,8 +79,11 @@ def answer(
 class Sent:
     """A fetch request on its way, to be answered by the test."""
 
-    def __init__(self, node_id: int, request: PreparedFetch, max_version: int | None) -> None:
+    def __init__(
+        self, node_id: int, lane: object, request: PreparedFetch, max_version: int | None
+    ) -> None:
         self.node_id = node_id
+        self.lane = lane
         self.request = request
         self.max_version = max_version
         self.response: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
@@ -113,11 +116,18 @@ class Sent:
         """The session id and its epoch."""
         return self.request.session_id, self.request.session_epoch
 
-    def answer(self, *answers: PartitionData, error_code: int = 0, session_id: int = 0) -> None:
+    def answer(
+        self,
+        *answers: PartitionData,
+        error_code: int = 0,
+        session_id: int = 0,
+        throttle_ms: int = 0,
+    ) -> None:
         self.response.set_result(
             FetchResponse(
                 error_code=error_code,
                 session_id=session_id,
+                throttle_time_ms=throttle_ms,
                 responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=list(answers))],
             )
         )
@@ -149,9 +159,10 @@ class ScriptedExchange:
 class ScriptedConnection:
     """Stands in for Connection: what it sends is the pool's to keep."""
 
-    def __init__(self, pool: ScriptedPool, node_id: int, sent: list[Sent]) -> None:
+    def __init__(self, pool: ScriptedPool, node_id: int, lane: object, sent: list[Sent]) -> None:
         self._pool = pool
         self._node_id = node_id
+        self._lane = lane
         self._sent = sent
 
     def send(
@@ -162,7 +173,7 @@ class ScriptedConnection:
         max_version: int | None,
         on_done: Callable[[ScriptedExchange], None],
     ) -> ScriptedExchange:
-        sent = Sent(self._node_id, request, max_version)
+        sent = Sent(self._node_id, self._lane, request, max_version)
         self._sent.append(sent)
         self._pool.sent_event.set()
         return ScriptedExchange(sent, on_done)
@@ -180,6 +191,7 @@ class ScriptedPool:
         self.connected: list[tuple[int, object]] = []
         self.sent_event = asyncio.Event()
         self.sent_in_passing: list[tuple[int, Request[Response]]] = []
+        self.lanes_in_passing: list[object] = []
         self.question_count = 0
 
     def connection_delay(self, node_id: int, lane: object = None) -> float:
@@ -202,7 +214,7 @@ class ScriptedPool:
         if lane is Lane.QUICK and not self.has_quick_lane:
             return None
         return ScriptedConnection(
-            self, node_id, self.sent_quickly if lane is Lane.QUICK else self.sent
+            self, node_id, lane, self.sent_quickly if lane is Lane.QUICK else self.sent
         )
 
     async def connect(self, node_id: int, lane: object = None) -> None:
@@ -210,8 +222,9 @@ class ScriptedPool:
         if lane is Lane.QUICK and not self.has_quick_lane:
             raise KafkaConnectionError("there is one connection only")
 
-    def send_nowait(self, node_id: int, request: Request[Response]) -> bool:
+    def send_nowait(self, node_id: int, request: Request[Response], lane: object = None) -> bool:
         self.sent_in_passing.append((node_id, request))
+        self.lanes_in_passing.append(lane)
         return True
 
 

@@ -160,7 +160,7 @@ class Reading(Fetching):
     # --- The broker -----------------------------------------------------------------------
     @property
     def source(self) -> Source | None:
-        return self.sources._sources.get(NODE_ID)
+        return next(iter(self.sources._sources.get(NODE_ID, ())), None)
 
     def asked(self) -> list[FetchRequest]:
         """The requests so far."""
@@ -229,7 +229,7 @@ class Reading(Fetching):
             "turns": [cursor.tp for cursor in buffer.partitions],
             "waiting": buffer.waiting_count,
             "sought": buffer.sought,
-            "untaken": list(buffer._untaken),
+            "untaken": [each.node_id for each in buffer._untaken],
             "lent": buffer._lent is not None,
             "gets": (state._gets_in_progress, state._readers is None),
             "idle": state.idle_s(asyncio.get_running_loop().time()),

@@ -12,7 +12,7 @@ from aiokafka_lite.consumer.buffer import decode
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.delivery import arrow_gets
 from aiokafka_lite.consumer.events import stream
-from aiokafka_lite.consumer.fetching import leader_search, source
+from aiokafka_lite.consumer.fetching import leader_search, source, sources
 from aiokafka_lite.consumer.monitoring import health
 from aiokafka_lite.consumer.positions import watchdog
 from aiokafka_lite.records import scratch
@@ -93,6 +93,11 @@ def dial_by(monkeypatch: pytest.MonkeyPatch, connect: Callable[..., Awaitable[ob
 def resolve_by(monkeypatch: pytest.MonkeyPatch, resolve: Callable[..., object]) -> None:
     """Let names of hosts be looked up by a stand-in for the resolver."""
     monkeypatch.setattr(dial, "_resolve", resolve)
+
+
+def one_session_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read all partitions of a broker in one fetch session, however many they are."""
+    monkeypatch.setattr(sources, "FULL_SHARE", 1_000_000)
 
 
 # --- What is said -----------------------------------------------------------------------------

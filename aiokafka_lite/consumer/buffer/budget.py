@@ -74,7 +74,7 @@ class ByteBudget:
         self._claimed_bytes = 0
         # What decompression may take: the most that one batch took so far, half of all at most.
         self.headroom_bytes = 0
-        # Among how many brokers they are shared out.
+        # Among how many sources they are shared out.
         self.source_count = 0
         self._inflated_bytes = 0
         # Who is to get the next bytes: it wants more than is left when others take theirs.
@@ -92,9 +92,13 @@ class ByteBudget:
     def quota_bytes(self) -> int:
         """What one response may bring, so that no broker's long poll starves another's.
 
-        Each broker has up to two at a time: one being worked on, one asked for.
+        Each source has up to two at a time: one being worked on, one asked for.
         """
         return max(1, (self.limit_bytes - self.headroom_bytes) // (2 * max(1, self.source_count)))
+
+    def suffices_for_another(self, least_bytes: int) -> bool:
+        """Whether each response may bring so much if one more source has a part of the budget."""
+        return self.limit_bytes // (2 * (self.source_count + 1)) >= least_bytes
 
     @property
     def is_over(self) -> bool:

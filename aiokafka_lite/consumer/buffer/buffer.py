@@ -32,7 +32,13 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.bad_records import ChunkErrors
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
-from aiokafka_lite.consumer.buffer.chunk import EXHAUSTED, PACKED, Chunk, FetchedResponse
+from aiokafka_lite.consumer.buffer.chunk import (
+    EXHAUSTED,
+    PACKED,
+    Chunk,
+    FetchedResponse,
+    ResponseSource,
+)
 from aiokafka_lite.consumer.buffer.decode import AnyDelivery, ChunkDecoder
 from aiokafka_lite.consumer.config import DEFAULT_MAX_BUFFERED_BYTES
 from aiokafka_lite.errors import KafkaError
@@ -164,8 +170,8 @@ class Buffer:
         self._alarm_at = 0.0
         # The only partitions to fetch, because memory is short and gets wait for them; none: all.
         self.sought: frozenset[TopicPartition] = frozenset()
-        # By broker, what the application has not come for.
-        self._untaken: dict[int, FetchedResponse] = {}
+        # By who has fetched it, what the application has not come for.
+        self._untaken: dict[ResponseSource, FetchedResponse] = {}
         state.observers.on_discard(self.drop)
         state.observers.on_assignment_change(self.wake)
         state.observers.on_partition_change(self._partition_changed)
@@ -193,9 +199,9 @@ class Buffer:
         """Whether a cursor is not fetched because memory is short, and gets wait for others."""
         return bool(self.sought) and cursor.tp not in self.sought
 
-    def has_untaken(self, node_id: int) -> bool:
-        """Whether a response of this broker waits that the application has not come for."""
-        return node_id in self._untaken
+    def has_untaken(self, source: ResponseSource) -> bool:
+        """Whether a response that it has fetched waits, and the application has not come for it."""
+        return source in self._untaken
 
     def awaited(self) -> list[TopicPartition]:
         """Return the partitions that gets wait for; empty if none do, or one for whatever comes."""
@@ -302,7 +308,7 @@ class Buffer:
             # A get is waiting, and takes this; or none will. So the source may go on at once.
             response.is_taken = True
         else:
-            self._untaken[response.source.node_id] = response
+            self._untaken[response.source] = response
         if self.sought:
             self._seek(self.sought.difference(chunk.partition.tp for chunk in chunks))
         self.wake()
@@ -341,12 +347,11 @@ class Buffer:
             response.source.response_taken()
 
     def _take_response(self, response: FetchedResponse) -> bool:
-        """Note that nobody has to come for a response; whether its broker waited for that."""
+        """Note that nobody has to come for a response; whether its source waited for that."""
         response.is_taken = True
-        node_id = response.source.node_id
-        if self._untaken.get(node_id) is not response:
+        if self._untaken.get(response.source) is not response:
             return False
-        del self._untaken[node_id]
+        del self._untaken[response.source]
         return True
 
     # --- When memory is short -------------------------------------------------------------

@@ -13,7 +13,7 @@ leads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from aiokafka_lite.client import Cluster
@@ -41,9 +41,9 @@ class WatchedNode(Protocol):
 class LeaderSearch:
     """One timer of one consumer: looks at its fetch tasks, and has metadata refreshed."""
 
-    def __init__(self, cluster: Cluster, nodes: Mapping[int, WatchedNode]) -> None:
+    def __init__(self, cluster: Cluster, watched: Callable[[], Iterable[WatchedNode]]) -> None:
         self._cluster = cluster
-        self._nodes = nodes
+        self._watched = watched
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._leaderless_since: float | None = None
@@ -86,7 +86,7 @@ class LeaderSearch:
         now = self._loop.time()
         began = [self._leaderless_since]
         overdue = set()
-        for node in self._nodes.values():
+        for node in self._watched():
             began.append(node.failing_since)
             if node.failing_since is None and node.is_overdue(now):
                 overdue.add(node.node_id)

@@ -138,11 +138,13 @@ class Source:
         "answer_s",
         "counts",
         "is_short_of_bytes",
+        "lane",
         "node_id",
     )
 
-    def __init__(self, sources: Sources, node_id: int, counts: NodeCounts) -> None:
+    def __init__(self, sources: Sources, node_id: int, lane: Lane, counts: NodeCounts) -> None:
         self.node_id = node_id
+        self.lane = lane
         self.counts = counts
         self.is_short_of_bytes = False
         self._sources = sources
@@ -265,6 +267,21 @@ class Source:
 
     # --- What others ask ------------------------------------------------------------------
     @property
+    def partition_count(self) -> int:
+        """How many partitions it reads."""
+        return len(self._cursors)
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether its latest answer said that the broker holds this client back."""
+        return self._is_throttled
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether its latest request failed."""
+        return self._backoff.failures > 0
+
+    @property
     def in_flight_since(self) -> float | None:
         """Loop time at which the request in flight was sent; None: there is none."""
         return None if self._exchange is None else self._sent_at
@@ -292,7 +309,7 @@ class Source:
         """
         request = self._session.closing()
         if request is not None:
-            self._sources.cluster.pool.send_nowait(self.node_id, request)
+            self._sources.cluster.pool.send_nowait(self.node_id, request, self.lane)
 
     # --- The task -------------------------------------------------------------------------
     async def run(self) -> None:
@@ -309,7 +326,7 @@ class Source:
                 step = self.advance()
                 if step is Step.END:
                     self.close()
-                    self._sources.source_ended(self.node_id)
+                    self._sources.source_ended(self)
                     return
                 if step is Step.CONNECT:
                     await self._connect()
@@ -334,14 +351,14 @@ class Source:
 
     async def _connect(self) -> None:
         pool = self._sources.cluster.pool
-        delay_s = pool.connection_delay(self.node_id, Lane.FETCH)
+        delay_s = pool.connection_delay(self.node_id, self.lane)
         if delay_s > 0:
             # Throttled (KIP-219), or about to connect again: what is asked for, and whether
             # there is room for the answer, is decided when it can be sent.
             await self._sleep_until_woken(self._loop.time() + delay_s)
             return
         try:
-            await pool.connect(self.node_id, Lane.FETCH)
+            await pool.connect(self.node_id, self.lane)
         except KafkaError as error:
             self._error = error
             self._note_failure(error)
@@ -478,7 +495,7 @@ class Source:
             or self._exchange is not None
             or self._answers.is_settling
             or self._error is not None
-            or self._buffer.has_untaken(self.node_id)
+            or self._buffer.has_untaken(self)
         ):
             self._retry_at = None
             return Step.WAIT
@@ -489,7 +506,7 @@ class Source:
         asked_count = len(self._session)
         if not asked_count:
             return Step.WAIT if self._cursors else Step.END
-        connection = self._sources.cluster.pool.ready_connection(self.node_id, Lane.FETCH)
+        connection = self._sources.cluster.pool.ready_connection(self.node_id, self.lane)
         if connection is None:
             return Step.CONNECT
         reservation = self._reserve(asked_count)
@@ -508,7 +525,7 @@ class Source:
             or self._error is not None
             or self._claim is not None
             or (self._oversize is not None and self._oversize.is_on)
-            or self._buffer.has_untaken(self.node_id)
+            or self._buffer.has_untaken(self)
         ):
             return None
         look_at = self._end_back_offs_beside() if self._backing_off else None
@@ -645,12 +662,10 @@ class Source:
             self._failed(error)
 
     def _note_throttle(self, throttle_s: float) -> None:
-        """Tell once that the broker holds this client back (KIP-219), until it does not."""
-        from aiokafka_lite.consumer.events.kinds import Throttled
-
+        """Note whether the broker holds this client back (KIP-219); once, until it does not."""
+        if throttle_s > 0:
+            self._sources.node_throttles(self.node_id, throttle_s)
         self._is_throttled = throttle_s > 0
-        if self._is_throttled:
-            self._sources.events.publish(Throttled(self.node_id, throttle_s))
 
     def _failed(self, error: Exception) -> None:
         """Leave an error to the task; the broker may have counted the request: start over."""

@@ -1,6 +1,15 @@
-"""Which cursors are read from which broker: one `Source` for each broker.
+"""Which cursors are read from which broker, and by which of its sources.
 
-Assignment and metadata say which; replicas.py chooses between the leader and a follower nearby.
+Assignment and metadata say from which; replicas.py chooses between the leader and a follower
+nearby.
+
+For each request of a fetch session a broker walks all partitions of the session, up to three times:
+when the request comes, when there may be enough for an answer, and for the answer. With thousands
+of partitions in one session that is what a record costs. So a broker has another source, with a
+session and a connection of its own, for each FULL_SHARE partitions, up to as many as there are
+FETCH_LANES. Beyond that each takes more. A cursor stays with its source while it is read from that
+broker. New ones fill the first source that has room, so what has shrunk comes together again as
+partitions come and go.
 """
 
 from __future__ import annotations
@@ -8,7 +17,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from itertools import chain
+from typing import Final
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView, Lane
@@ -29,13 +40,24 @@ from aiokafka_lite.structs import TopicPartition
 log = logging.getLogger(__name__)
 
 
-def task_name(node_id: int) -> str:
-    """Return what the fetch task of a node is called."""
-    return f"fetch from node {node_id}"
+# Partitions of one session, unless a broker has more of them than all its sessions.
+FULL_SHARE: Final = 100
+# Beyond that, so many are added to one source before the next gets any.
+TOGETHER: Final = 50
+# Each source of a broker has one; more would cost the broker more connections and sessions.
+FETCH_LANES: Final = (
+    Lane.FETCH,
+    *(Lane(f"fetch {number}", waits_for_throttled=True) for number in range(2, 33)),
+)
+
+
+def task_name(node_id: int, lane: Lane = Lane.FETCH) -> str:
+    """Return what the task is called that fetches from a node on a lane."""
+    return f"{lane.name} from node {node_id}"
 
 
 class Sources:
-    """Shares the assigned partitions out to one Source per node that they are read from."""
+    """Shares the assigned partitions out to the sources of the nodes that they are read from."""
 
     def __init__(
         self,
@@ -61,10 +83,11 @@ class Sources:
         self.events = state.events
         self._state = state
         self._scope = scope
-        # By node id; they outlive the node's task.
+        # By node id; they outlive the node's tasks.
         self.counts: dict[int, NodeCounts] = {}
-        self._sources: dict[int, Source] = {}
-        self.search = LeaderSearch(cluster, self._sources)
+        # By node id, those with the lanes in use.
+        self._sources: dict[int, list[Source]] = {}
+        self.search = LeaderSearch(cluster, self._all)
         self._is_closed = False
 
     def start(self) -> None:
@@ -78,8 +101,11 @@ class Sources:
         """Stop reacting, and close sessions where that takes no wait; the scope ends the tasks."""
         self._is_closed = True
         self.search.close()
-        for source in self._sources.values():
+        for source in self._all():
             source.close()
+
+    def _all(self) -> Iterator[Source]:
+        return chain.from_iterable(self._sources.values())
 
     def _view_changed(self, view: ClusterView) -> None:
         self._place_all()
@@ -110,19 +136,39 @@ class Sources:
         node_id = self.replicas.source(cursor, leader, view)
         source = cursor.source
         if source is None or source.node_id != node_id:
-            source = self._source(node_id)
+            source = self._source_with_room(node_id)
         topic_id = view.topic_id(cursor.tp.topic)
         cursor.read_from(source, leader.leader_epoch, ZERO_UUID if topic_id is None else topic_id)
         return True
 
-    def _source(self, node_id: int) -> Source:
-        source = self._sources.get(node_id)
-        if source is None:
-            counts = self.counts.setdefault(node_id, NodeCounts())
-            source = self._sources[node_id] = Source(self, node_id, counts)
-            self.budget.source_count = len(self._sources)
-            self.cluster.pool.ready(node_id, Lane.FETCH)  # while positions are being looked up
-            self._scope.supervise(source.run, name=task_name(node_id))
+    def _source_with_room(self, node_id: int) -> Source:
+        """Return what reads another partition of a node."""
+        of_node = self._sources.get(node_id, [])
+        if (
+            found := next((s for s in of_node if s.partition_count < FULL_SHARE), None)
+        ) is not None:
+            return found
+        if not of_node or self._may_have_another(of_node):
+            return self._open(node_id)
+        # Partitions of a topic come one after the other, and often have records together.
+        least = min(source.partition_count for source in of_node)
+        most = (least // TOGETHER + 1) * TOGETHER
+        return next(source for source in of_node if source.partition_count < most)
+
+    def _may_have_another(self, of_node: list[Source]) -> bool:
+        return len(of_node) < len(FETCH_LANES) and self.budget.suffices_for_another(
+            self.config.max_partition_fetch_bytes
+        )
+
+    def _open(self, node_id: int) -> Source:
+        of_node = self._sources.setdefault(node_id, [])
+        lane = next(each for each in FETCH_LANES if all(s.lane is not each for s in of_node))
+        counts = self.counts.setdefault(node_id, NodeCounts())
+        source = Source(self, node_id, lane, counts)
+        of_node.append(source)
+        self.budget.source_count += 1
+        self.cluster.pool.ready(node_id, lane)  # while positions are being looked up
+        self._scope.supervise(source.run, name=task_name(node_id, lane))
         return source
 
     @property
@@ -134,11 +180,14 @@ class Sources:
         """Begin a task that ends with the consumer, at the latest."""
         return self._scope.spawn(work, name=name)
 
-    def source_ended(self, node_id: int) -> None:
+    def source_ended(self, source: Source) -> None:
         """Forget a source whose task ended, because nothing is left for it."""
-        del self._sources[node_id]
-        self.budget.source_count = len(self._sources)
-        self._scope.recovered(task_name(node_id))
+        of_node = self._sources[source.node_id]
+        of_node.remove(source)
+        if not of_node:
+            del self._sources[source.node_id]
+        self.budget.source_count -= 1
+        self._note_recovery(source.node_id)
 
     def node_failed(self, node_id: int, error: KafkaError) -> None:
         """Note that a node's fetches fail and are tried again; one line when that is news."""
@@ -148,9 +197,23 @@ class Sources:
             log.log(level, "fetching from node %s failed, is retried: %s", node_id, error)
 
     def node_recovered(self, node_id: int) -> None:
-        """Note that a node answers again."""
+        """Note that a node answers one of its sources again; one line when it answers all."""
+        if self._note_recovery(node_id):
+            log.info("fetching from node %s goes on", node_id)
+
+    def _note_recovery(self, node_id: int) -> bool:
+        """End a node's trouble unless a source of it is still failing; whether that is so."""
+        if any(source.is_failing for source in self._sources.get(node_id, ())):
+            return False
         self._scope.recovered(task_name(node_id))
-        log.info("fetching from node %s goes on", node_id)
+        return True
+
+    def node_throttles(self, node_id: int, throttle_s: float) -> None:
+        """Tell that a node has begun to hold a source back, unless another is held back already."""
+        from aiokafka_lite.consumer.events.kinds import Throttled
+
+        if not any(source.is_throttled for source in self._sources.get(node_id, ())):
+            self.events.publish(Throttled(node_id, throttle_s))
 
     def trouble(self, node_id: int) -> BaseException | None:
         """Return why fetching from a node is being tried again, None if it is not."""
@@ -166,7 +229,8 @@ class Sources:
 
     def of(self, cursor: Cursor) -> Source | None:
         """Return what reads a cursor; None without a leader."""
-        return None if cursor.node_id is None else self._sources.get(cursor.node_id)
+        source = cursor.source
+        return source if isinstance(source, Source) else None
 
     def request_reset(self, cursor: Cursor, timestamp: int, *, reason: str) -> None:
         """Have a position looked up in place of one that the leader's log does not have."""
@@ -195,11 +259,11 @@ class Sources:
     # --- The gets' side -------------------------------------------------------------------
     def budget_released(self) -> None:
         """Wake the tasks that wait for bytes."""
-        for source in self._sources.values():
+        for source in self._all():
             if source.is_short_of_bytes:
                 source.wake()
 
     def choose_anew(self) -> None:
         """Tell all sources to look what they may ask for: gets wait for others than before."""
-        for source in self._sources.values():
+        for source in self._all():
             source.choose_anew()

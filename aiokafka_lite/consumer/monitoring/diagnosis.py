@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import StrEnum
-from aiokafka_lite.client import Lane
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -401,13 +400,13 @@ def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> D
         return Diagnosis(
             Cause.BACKING_OFF, f"reading from node {node_id} failed and is tried again: {trouble}"
         )
-    if pool.is_connecting(node_id, Lane.FETCH):
+    if pool.is_connecting(node_id, node.lane):
         return Diagnosis(Cause.CONNECTING, f"a connection to node {node_id} is being opened")
-    if (delay_s := pool.connection_delay(node_id, Lane.FETCH)) > 0:
+    if (delay_s := pool.connection_delay(node_id, node.lane)) > 0:
         return Diagnosis(
             Cause.THROTTLED, f"node {node_id} throttles this client for another {seconds(delay_s)}"
         )
-    if engine.buffer.has_untaken(node_id):
+    if engine.buffer.has_untaken(node):
         return Diagnosis(
             Cause.ANSWER_NOT_TAKEN,
             f"what node {node_id} sent of other partitions is buffered: the next fetch is sent "
