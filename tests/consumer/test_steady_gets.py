@@ -75,6 +75,17 @@ async def test_a_cancelled_get_loses_nothing(reading: Reading) -> None:
     assert (await next_of(reading)).offset == 0
 
 
+async def test_a_cancelled_get_says_what_it_was_cancelled_with(reading: Reading) -> None:
+    for message in ((), ("why",)):
+        task = asyncio.ensure_future(next_of(reading))
+        await reading.settle()
+        assert reading.waits_without_coroutine
+        task.cancel(*message)
+        with pytest.raises(asyncio.CancelledError) as raised:
+            await task
+        assert raised.value.args == message
+
+
 async def test_a_get_that_is_cancelled_as_its_record_comes_leaves_it_to_the_next(
     reading: Reading,
 ) -> None:

@@ -11,6 +11,7 @@ cdef class Waiter:
     cdef object context
     cdef readonly bint is_done
     cdef bint is_cancelled
+    cdef object message
 
     cdef int schedule(self) except -1
     cdef int wake(self) except -1

@@ -45,7 +45,7 @@ cdef class Waiter:
 
     def result(self):
         if self.is_cancelled:
-            raise CancelledError
+            raise CancelledError() if self.message is None else CancelledError(self.message)
         if not self.is_done:
             raise InvalidStateError("nothing has come yet")
 
@@ -61,6 +61,7 @@ cdef class Waiter:
         if self.is_done:
             return False
         self.is_done = self.is_cancelled = True
+        self.message = msg  # anyio tells its own cancellations by it
         self.schedule()
         return True
 
