@@ -60,7 +60,6 @@ cdef Py_ssize_t connection_is_draining
 cdef Py_ssize_t exchange_on_done
 cdef Py_ssize_t exchange_waiter
 cdef Py_ssize_t exchange_error
-cdef Py_ssize_t exchange_frame
 cdef object exchange_class
 cdef object plain_get_buffer
 cdef object plain_buffer_updated
@@ -69,7 +68,7 @@ cdef object plain_buffer_updated
 def take_over(connection_cls, exchange_cls):
     """Let connections receive by these functions."""
     global connection_reader, connection_wire, connection_is_draining
-    global exchange_on_done, exchange_waiter, exchange_error, exchange_frame
+    global exchange_on_done, exchange_waiter, exchange_error
     global exchange_class, plain_get_buffer, plain_buffer_updated
     connection_reader = slot_offset(connection_cls, "_reader")
     connection_wire = slot_offset(connection_cls, "wire")
@@ -77,7 +76,6 @@ def take_over(connection_cls, exchange_cls):
     exchange_on_done = slot_offset(exchange_cls, "_on_done")
     exchange_waiter = slot_offset(exchange_cls, "_waiter")
     exchange_error = slot_offset(exchange_cls, "error")
-    exchange_frame = slot_offset(exchange_cls, "frame")
     exchange_class = exchange_cls
     plain_get_buffer = connection_cls.get_buffer
     plain_buffer_updated = connection_cls.buffer_updated

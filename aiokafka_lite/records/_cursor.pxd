@@ -1,10 +1,10 @@
-"""One checked cursor over bytes: all reading of records goes through it.
+"""One checked cursor over bytes: all reading of records, and of small answers, goes through it.
 
 Each function compares what it needs with what is left, `n > end - pos`, and never adds to a pointer
 first; False means that it is not there, and then the cursor stands anywhere.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
 cdef struct Bytes:
@@ -78,6 +78,33 @@ cdef inline bint int32(Bytes *left, int32_t *out) noexcept nogil:
         return False
     out[0] = read_int32(left.pos)
     left.pos += 4
+    return True
+
+
+cdef inline bint int16(Bytes *left, int16_t *out) noexcept nogil:
+    if left.end - left.pos < 2:
+        return False
+    out[0] = <int16_t> (<uint16_t> left.pos[0] << 8 | left.pos[1])
+    left.pos += 2
+    return True
+
+
+cdef inline bint int64(Bytes *left, int64_t *out) noexcept nogil:
+    if left.end - left.pos < 8:
+        return False
+    out[0] = read_int64(left.pos)
+    left.pos += 8
+    return True
+
+
+cdef inline bint compact_length(Bytes *left, Py_ssize_t *out) noexcept nogil:
+    """Read how many bytes or elements follow, -1 for null."""
+    cdef uint64_t raw
+    cdef const uint8_t *pos = long_varint(left.pos, left.end, &raw, 5, 0x0F)
+    if pos is NULL:
+        return False
+    left.pos = pos
+    out[0] = <Py_ssize_t> raw - 1
     return True
 
 

@@ -59,6 +59,3 @@ cdef class PlainBatches:
     cdef bint open_inflated(self, const uint8_t *batch, Py_ssize_t size) except -1
     cdef int drop_inflated(self) except -1
     cdef bint is_sound(self, const uint8_t *batch, Py_ssize_t size) except -1
-
-
-cdef PlainBatches in_own_memory(object crc32c, bint is_committed_only)

@@ -450,18 +450,6 @@ cdef class PlainBatches:
         return self.crc32c(checked) == <uint32_t> read_int32(batch + CRC_AT)
 
 
-cdef PlainBatches in_own_memory(object crc32c, bint is_committed_only):
-    """Return what goes through memory of its owner's, by `open_at`; nothing is decompressed."""
-    cdef PlainBatches batches = PlainBatches.__new__(PlainBatches)
-    batches.crc32c = crc32c
-    batches.not_plain = CODEC_MASK | CONTROL
-    if is_committed_only:
-        batches.not_plain |= TRANSACTIONAL
-    batches.batch = BatchCursor.__new__(BatchCursor)
-    batches.batch.ceiling = INT64_MAX
-    return batches
-
-
 # --- magic 0 and 1 -------------------------------------------------------------------------------
 
 @cython.no_gc

@@ -13,10 +13,7 @@ class _Crc32c(Protocol):
 
 
 def _import_first(content: bytes | bytearray | memoryview, crc: int = 0, /) -> int:
-    global crc32c
-    if crc32c is _import_first:  # whoever took hold of this function before calls it again
-        crc32c = _load()
-    return crc32c(content, crc)
+    return loaded()(content, crc)
 
 
 def _load() -> _Crc32c:
@@ -48,6 +45,6 @@ crc32c: _Crc32c = _import_first
 def loaded() -> _Crc32c:
     """Return the wheel's function itself, for who keeps it."""
     global crc32c
-    if crc32c is _import_first:
+    if crc32c is _import_first:  # whoever took hold of that before calls it again
         crc32c = _load()
     return crc32c

@@ -22,7 +22,7 @@ from cpython.object cimport PyObject
 
 cimport cython
 
-from aiokafka_lite._slots cimport get, is_none, is_true, put, slot_offset
+from aiokafka_lite._slots cimport get, is_none, is_true, put, require, slot_offset
 from aiokafka_lite.consumer.buffer._waiter cimport Waiter
 
 import types
@@ -295,16 +295,11 @@ cdef class SteadyGets:
     cdef Py_ssize_t ready_settled_count
 
     def __init__(self, state, buffer, ready, RecordCursor cursor):
-        for thing, cls in (
-            (buffer, Buffer),
-            (buffer.decoder, ChunkDecoder),
-            (buffer._budget, ByteBudget),
-            (state.gate, Gate),
-        ):
-            if not isinstance(thing, cls):
-                raise TypeError(f"{thing!r} is no {cls.__name__}")
-        if not isinstance(state, Assignment):
-            raise TypeError(f"{state!r} is no Assignment")
+        require(state, Assignment)
+        require(state.gate, Gate)
+        require(buffer, Buffer)
+        require(buffer.decoder, ChunkDecoder)
+        require(buffer._budget, ByteBudget)
         self.state = state
         self.buffer = buffer
         self.ready = ready
@@ -536,8 +531,7 @@ cdef class NextRecord:
     def throw(self, *exception):
         """Raise an exception where it waits."""
         if self.stage == WAITING:
-            give_up(self)
-            raise exception_of(exception)
+            stop_waiting(self)
         enter(self)
         try:
             awaited = self.coroutine.throw(*exception)
@@ -552,7 +546,7 @@ cdef class NextRecord:
         if self.stage == RUNNING:
             raise ValueError("coroutine already executing")
         if self.stage == WAITING:
-            give_up(self)
+            stop_waiting(self)
         coroutine = self.coroutine
         finish(self)
         if coroutine is not None:
@@ -560,7 +554,7 @@ cdef class NextRecord:
 
     def __del__(self):
         if self.stage == WAITING:
-            give_up(self)
+            stop_waiting(self)
 
     # What asyncio, inspect and debuggers look at.
 
@@ -641,25 +635,15 @@ cdef bint go_on(NextRecord self, SteadyGets steady, PyObject **result) except -1
     return False
 
 
-cdef int give_up(NextRecord self) except -1:
-    """End a steady get that waits."""
+cdef int stop_waiting(NextRecord self) except -1:
+    """End a steady get that waits: it is as if nothing had been sent."""
     cdef SteadyGets steady = self.iterator.cursor.steady
     cdef Waiter waiter = self.waiter
-    finish(self)
+    self.waiter = None
+    self.stage = FRESH
     steady.woken(waiter)
     steady.end(steady.clock())
     return 0
-
-
-cdef object exception_of(tuple arguments):
-    """The exception to raise, of what `throw` was given."""
-    if len(arguments) == 1 or arguments[1] is None:
-        exception = arguments[0]
-    else:
-        exception = arguments[1]
-        if not isinstance(exception, BaseException):
-            exception = arguments[0](exception)
-    return exception() if isinstance(exception, type) else exception
 
 
 cdef int enter(NextRecord self) except -1:

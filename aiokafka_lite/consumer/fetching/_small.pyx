@@ -20,14 +20,14 @@ What came is decoded at once, so nothing of the answer's memory is kept.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from aiokafka_lite._slots cimport get, is_none, is_true, put, slot_offset
+from aiokafka_lite._slots cimport get, is_none, is_true, put, require, slot_offset
 from aiokafka_lite.client._receive cimport SmallAnswers as Receiver
 from aiokafka_lite.consumer.buffer._waiter cimport Waiter
-from aiokafka_lite.records._cursor cimport Bytes, int32, read_int32, read_int64
-from aiokafka_lite.records._decode cimport PlainBatches, in_own_memory
+from aiokafka_lite.records._cursor cimport Bytes, byte, compact_length, int16, int32, int64
+from aiokafka_lite.records._decode cimport PlainBatches
 
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.connection import Connection, Exchange
@@ -162,36 +162,9 @@ cdef struct Part:
     Py_ssize_t records_size
 
 
-cdef inline bint int64(Bytes *left, int64_t *out) noexcept nogil:
-    if left.end - left.pos < 8:
-        return False
-    out[0] = read_int64(left.pos)
-    left.pos += 8
-    return True
-
-
-cdef inline bint length(Bytes *left, Py_ssize_t *out) noexcept nogil:
-    """Read a compact length, -1 for null; a small answer has none of more than two bytes."""
-    cdef uint8_t first
-    if left.end - left.pos < 2:  # tags come behind it, at least
-        return False
-    first = left.pos[0]
-    left.pos += 1
-    if first < 0x80:
-        out[0] = <Py_ssize_t> first - 1
-        return True
-    if left.pos[0] >= 0x80:
-        return False
-    out[0] = <Py_ssize_t> ((first & 0x7F) | <uint32_t> left.pos[0] << 7) - 1
-    left.pos += 1
-    return True
-
-
 cdef inline bint no_tags(Bytes *left) noexcept nogil:
-    if left.pos >= left.end or left.pos[0]:
-        return False
-    left.pos += 1
-    return True
+    cdef uint8_t count
+    return byte(left, &count) and count == 0
 
 
 cdef inline uint8_t *put16(uint8_t *at, int32_t value) noexcept nogil:
@@ -258,17 +231,13 @@ cdef class SmallAnswers(Receiver):
 
     def __init__(self, source, sources, session, counts):
         config, buffer = sources.config, sources.buffer
-        for thing, cls in (
-            (source, Source),
-            (session, FetchSession),
-            (counts, NodeCounts),
-            (buffer, Buffer),
-            (buffer._gate, Gate),
-            (sources.budget, ByteBudget),
-            (source._backoff, Backoff),
-        ):
-            if not isinstance(thing, cls):
-                raise TypeError(f"{thing!r} is no {cls.__name__}")
+        require(source, Source)
+        require(source._backoff, Backoff)
+        require(session, FetchSession)
+        require(counts, NodeCounts)
+        require(buffer, Buffer)
+        require(buffer._gate, Gate)
+        require(sources.budget, ByteBudget)
         self.source = source
         self.settle = source._answered
         self.session = session
@@ -310,9 +279,16 @@ cdef class SmallAnswers(Receiver):
         self.now = self.clock()
         if self.now >= <double> self.replicas.lease_ends_at:
             return False
+        if self.read_answer(start, size) and self.decode():
+            return True
+        self.forget()
+        return False
+
+    cdef int forget(self) except -1:
+        """Hold nothing of the answer that was read."""
         self.asked.clear()
         self.decoded.clear()
-        return self.read_answer(start, size) and self.decode()
+        return 0
 
     cdef bint is_steady(self, object exchange) except -1:
         """Whether the next request asks for what this one did, and a get waits for anything."""
@@ -368,20 +344,25 @@ cdef class SmallAnswers(Receiver):
     cdef bint read_answer(self, const uint8_t *start, Py_ssize_t size) except -1:
         """Read an answer to its end."""
         cdef Bytes left
+        cdef int32_t throttle_ms
+        cdef int16_t error_code
         cdef int32_t number
         cdef Py_ssize_t topic_count
         cdef Py_ssize_t partition_count
-        if size < 16:
-            return False
-        left.pos = start + 4  # the correlation id
+        left.pos = start
         left.end = start + size
-        # Tags of the header, throttle time, error code.
-        if left.pos[0] or read_int32(left.pos + 1) or left.pos[5] or left.pos[6]:
-            return False
-        left.pos += 7
-        if not int32(&left, &number) or not number:
-            return False
-        if number != <int32_t> get(self.session, session_id) or not length(&left, &topic_count):
+        if not (
+            int32(&left, &number)  # the correlation id
+            and no_tags(&left)
+            and int32(&left, &throttle_ms)
+            and throttle_ms == 0
+            and int16(&left, &error_code)
+            and error_code == 0
+            and int32(&left, &number)
+            and number != 0
+            and number == <int32_t> get(self.session, session_id)
+            and compact_length(&left, &topic_count)
+        ):
             return False
         self.count = 0
         while topic_count > 0:
@@ -391,7 +372,7 @@ cdef class SmallAnswers(Receiver):
             topic_id = PyBytes_FromStringAndSize(<const char *> left.pos, UUID_BYTES)
             left.pos += UUID_BYTES
             name = self.topic_names.get(topic_id)
-            if name is None or not length(&left, &partition_count):
+            if name is None or not compact_length(&left, &partition_count):
                 return False
             while partition_count > 0:
                 partition_count -= 1
@@ -403,25 +384,25 @@ cdef class SmallAnswers(Receiver):
 
     cdef bint read_partition(self, Bytes *left, object name) except -1:
         cdef int32_t index
+        cdef int16_t error_code
         cdef int32_t replica
         cdef Py_ssize_t aborted_count
         cdef Part *part
         if self.count == MOST_PARTITIONS:
             return False
         part = &self.parts[self.count]
-        # The error code is 0.
-        if not int32(left, &index) or left.end - left.pos < 2 or left.pos[0] or left.pos[1]:
-            return False
-        left.pos += 2
         if not (
-            int64(left, &part.high_watermark)
+            int32(left, &index)
+            and int16(left, &error_code)
+            and error_code == 0
+            and int64(left, &part.high_watermark)
             and int64(left, &part.last_stable_offset)
             and int64(left, &part.log_start_offset)
-            and length(left, &aborted_count)
+            and compact_length(left, &aborted_count)
             and aborted_count <= 0
             and int32(left, &replica)
             and replica == -1
-            and length(left, &part.records_size)
+            and compact_length(left, &part.records_size)
             and part.records_size <= left.end - left.pos
         ):
             return False
@@ -457,7 +438,9 @@ cdef class SmallAnswers(Receiver):
         cdef PlainBatches batches = self.batches
         if batches is None:
             crc32c = checksum.loaded() if self.check_crcs else None
-            batches = self.batches = in_own_memory(crc32c, self.is_read_committed)
+            batches = self.batches = PlainBatches(
+                "", 0, b"", crc32c, self.is_read_committed
+            )
         for index in range(self.count):
             part = &self.parts[index]
             if part.records_size <= 0:
@@ -498,8 +481,10 @@ cdef class SmallAnswers(Receiver):
             put(self.source, source_exchange, None)
             put(self.source, source_is_awaited, False)
             exchange.abandon()
+            self.forget()
             self.source._failed(error)
             return 0
+        self.forget()
         self.taken_count += 1
         if waiter is not None:
             waiter.wake()  # the application's own code: nothing is done after it
