@@ -101,6 +101,23 @@ async def test_a_get_that_is_cancelled_as_its_record_comes_leaves_it_to_the_next
     assert (await next_of(reading)).offset == 0
 
 
+@pytest.mark.parametrize("end", ["record", "cancellation"])
+async def test_a_get_that_waits_minds_no_other_cursor_of_its_iterator(
+    reading: Reading, end: str
+) -> None:
+    task = asyncio.ensure_future(next_of(reading))
+    await reading.settle()
+    reading.iterate_over_nothing()
+    if end == "record":
+        receive(reading, 0)
+        assert (await task).offset == 0
+    else:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert reading.buffer.waiting_count == 0
+
+
 async def test_a_timeout_ends_a_get_and_the_next_one_goes_on(reading: Reading) -> None:
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(next_of(reading), 0.25)

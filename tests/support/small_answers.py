@@ -15,6 +15,7 @@ from aiokafka_lite.client.versions import ApiVersions
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.buffer.chunk import Record
 from aiokafka_lite.consumer.fetching.source import Source
+from aiokafka_lite.consumer.wrapped_gets import NO_RECORDS
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.protocol.framing import decode_request, encode_response
 from aiokafka_lite.protocol.messages.fetch import (
@@ -140,6 +141,10 @@ class Reading(Fetching):
 
     def note(self, record: Record) -> None:
         self.got.append((record.partition, record.offset, record.value))
+
+    def iterate_over_nothing(self) -> None:
+        """Give the iterator a cursor without records, as of a consumer that goes by `getone`."""
+        self.reader._iterate_over(NO_RECORDS)
 
     async def get_once(self, wanted: list[TopicPartition], most: int | None) -> None:
         """Take what is there by another get."""

@@ -421,7 +421,10 @@ cdef class SteadyGets:
             return False
         if is_true(cursor, cursor_is_paused) or is_true(cursor, cursor_is_in_batch):
             return False
-        chunk = (<tuple> get(cursor, cursor_chunks))[0]
+        cdef tuple chunks = get(cursor, cursor_chunks)
+        if not chunks:
+            return False  # never: what is in turn has some; but nothing checks an index here
+        chunk = chunks[0]
         cdef list decoded = get(chunk, chunk_decoded)
         if not decoded:
             return False
@@ -508,8 +511,9 @@ cdef class NextRecord:
     cdef RecordIterator iterator
     # Of the iterator's `_next_record()`, while it runs or waits.
     cdef object coroutine
-    # What a steady get waits for, while it does.
+    # While a steady get waits: what for, and whose it is. The iterator may be given another cursor.
     cdef Waiter waiter
+    cdef SteadyGets steady
     cdef Stage stage
 
     __name__ = "__anext__"
@@ -597,9 +601,9 @@ cdef PySendResult send(NextRecord self, object value, PyObject **result) except 
         if steady is not None and steady.begin() and go_on(self, steady, result):
             return PYGEN_NEXT if self.stage == WAITING else PYGEN_RETURN
     elif self.stage == WAITING:
-        steady = self.iterator.cursor.steady
+        steady = self.steady
         steady.woken(self.waiter)
-        self.waiter = None
+        self.waiter = self.steady = None
         self.stage = FRESH
         if go_on(self, steady, result):
             return PYGEN_NEXT if self.stage == WAITING else PYGEN_RETURN
@@ -625,6 +629,7 @@ cdef bint go_on(NextRecord self, SteadyGets steady, PyObject **result) except -1
         waiter = steady.wait()
         if waiter is not None:
             self.waiter = waiter
+            self.steady = steady
             self.stage = WAITING
             if self.iterator.spare is self:
                 self.iterator.spare = None
@@ -637,9 +642,9 @@ cdef bint go_on(NextRecord self, SteadyGets steady, PyObject **result) except -1
 
 cdef int stop_waiting(NextRecord self) except -1:
     """End a steady get that waits: it is as if nothing had been sent."""
-    cdef SteadyGets steady = self.iterator.cursor.steady
+    cdef SteadyGets steady = self.steady
     cdef Waiter waiter = self.waiter
-    self.waiter = None
+    self.waiter = self.steady = None
     self.stage = FRESH
     steady.woken(waiter)
     steady.end(steady.clock())
@@ -664,7 +669,6 @@ cdef int enter(NextRecord self) except -1:
 cdef inline void finish(NextRecord self) noexcept:
     self.stage = DONE
     self.coroutine = None
-    self.waiter = None
     self.iterator = None
 
 
