@@ -11,7 +11,10 @@ What makes commits hard is that they overlap with each other and with rebalances
   the generation before while a rebalance goes on (`GroupMember.assigned_as`). While the coordinator
   waits for the new assignment it takes no commits (REBALANCE_IN_PROGRESS). Such a commit waits,
   and is sent once for the generation right after, if the partitions came back: then nobody else
-  has had them in between. Whatever else outlives its assignment ends with CommitFailedError.
+  has had them in between. So does one that reaches the coordinator a moment after this member's
+  own join, which a cooperative member sends while it works: the next generation has begun then,
+  and the commit is refused as of an old one (ILLEGAL_GENERATION), though nothing is lost. Whatever
+  else outlives its assignment ends with CommitFailedError.
 - `committed` waits for commits that wait: the positions of a new assignment must not start
   behind them.
 
@@ -21,9 +24,10 @@ Nothing here waits beyond a deadline.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
@@ -251,13 +255,10 @@ class Commits(CommittedReader):
         """Whether a commit of theirs, by the application, is on its way: not one put off."""
         return any(
             commit.is_asked_for
-            and (commit not in self._waiting or self._is_taken_again(commit))
+            and (commit not in self._waiting or self._is_taken(commit))
             and not commit.left.keys().isdisjoint(partitions)
             for commit in self._pending
         )
-
-    def _is_taken_again(self, commit: PendingCommit) -> bool:
-        return self._member.takes_commits(was_put_off=commit.was_put_off)
 
     @property
     def has_departed(self) -> bool:
@@ -364,11 +365,8 @@ class Commits(CommittedReader):
         last_error: KafkaError | None = None
         while True:
             try:
-                async with timeout_at(deadline):
-                    if commit.is_asked_for or commit.is_final:
-                        await self._wait_until_taken(commit)
-                    async with self._sending:
-                        await self._attempt(commit, deadline)
+                async with timeout_at(deadline), self._turn_of(commit):
+                    await self._attempt(commit, deadline)
             except asyncio.TimeoutError:
                 break
             except KafkaError as error:
@@ -521,15 +519,16 @@ class Commits(CommittedReader):
 
     def _is_worth_another_try(self, commit: PendingCommit, error: KafkaError) -> bool:
         recovery = recovery_for(error)
-        is_of_another = recovery in (Recovery.REBALANCE, Recovery.LOST_GENERATION)
-        if commit.is_final and is_of_another and self._is_between_generations(commit):
-            commit.was_put_off = True
-            return True
-        if recovery is Recovery.REBALANCE and commit.is_asked_for and not is_in_callback():
-            commit.was_put_off = True
-            self._waiting.add(commit)
-            self._member.notify()
-            return True
+        if self._can_wait(commit):
+            if recovery is Recovery.REBALANCE and commit.is_asked_for:
+                commit.was_put_off = True
+                self._waiting.add(commit)
+                self._member.notify()
+                return True
+            is_of_another = recovery in (Recovery.REBALANCE, Recovery.LOST_GENERATION)
+            if is_of_another and self._is_between_generations(commit):
+                commit.was_put_off |= commit.is_final
+                return True
         if recovery is Recovery.FENCED:  # not to be mended by reading the records again
             return False
         if recovery.is_about_membership:
@@ -563,13 +562,26 @@ class Commits(CommittedReader):
             )
         return not commit.left
 
-    async def _wait_until_taken(self, commit: PendingCommit) -> None:
-        """Wait for the end of a rebalance in which the commit would be refused (again)."""
-        if is_in_callback():  # the rebalance waits for the callback
-            return
-        while not self._member.takes_commits(
+    @contextlib.asynccontextmanager
+    async def _turn_of(self, commit: PendingCommit) -> AsyncIterator[None]:
+        """Wait until a commit can be sent: no other is on its way, and no rebalance refuses it."""
+        while True:
+            while not self._is_taken(commit):
+                self._waiting.add(commit)
+                await self._member.wait_for_change()
+                self._cluster.raise_if_closed()
+            async with self._sending:
+                if self._is_taken(commit):  # still: the one before may have taken its time
+                    yield
+                    return
+
+    def _is_taken(self, commit: PendingCommit) -> bool:
+        """Whether the coordinator takes a commit now, as far as known; or it cannot wait."""
+        return not self._can_wait(commit) or self._member.takes_commits(
             was_put_off=commit.was_put_off, is_final=commit.is_final
-        ):
-            self._waiting.add(commit)
-            await self._member.wait_for_change()
-            self._cluster.raise_if_closed()
+        )
+
+    @staticmethod
+    def _can_wait(commit: PendingCommit) -> bool:
+        """Whether a commit waits for a rebalance: but that waits for its callbacks."""
+        return (commit.is_asked_for or commit.is_final) and not is_in_callback()

@@ -18,7 +18,7 @@ from aiokafka_lite.errors import (
     KafkaTimeoutError,
 )
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
+from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.protocol.messages.offset_fetch import (
@@ -219,10 +219,13 @@ async def test_a_commit_of_a_lost_generation_fails_and_has_the_member_rejoin(
     async with worker_of(broker) as worker:
         broker.script(OffsetCommitRequest, refused_commit(kind))
         joins = len(broker.asked(JoinGroupRequest))
+        join = broker.hold(JoinGroupRequest)
 
         with pytest.raises(CommitFailedError):
-            await worker.commits.commit({TP: 5})
+            await asyncio.wait_for(worker.commits.commit({TP: 5}), 5)  # and waits for no join
 
+        await join.came()
+        join.release()
         await until(lambda: worker.membership.generation == 2, worker)
         assert broker.asked(JoinGroupRequest)[joins].member_id == member_id
     assert broker.offsets == {}
@@ -352,13 +355,13 @@ async def test_nothing_is_committed_in_a_generation_whose_assignment_is_on_its_w
     assert broker.offsets == {("t", 0): (0, "")}  # as the rebalance began
 
 
-async def cooperative_worker(broker: ScriptedBroker) -> Worker:
-    """A member that commits by itself and gives back only what goes to others."""
-    return await worker_of(
+def cooperative_worker(broker: ScriptedBroker, *, is_auto: bool = False) -> Worker:
+    """A member that gives back only what goes to others."""
+    return worker_of(
         broker,
-        enable_auto_commit=True,
+        enable_auto_commit=is_auto,
         partition_assignment_strategy=[CooperativeStickyPartitionAssignor],
-    ).start()
+    )
 
 
 @pytest.mark.parametrize(
@@ -374,7 +377,7 @@ async def cooperative_worker(broker: ScriptedBroker) -> Worker:
 async def test_a_cooperative_member_that_stops_commits_as_its_rebalance_ends(
     broker: ScriptedBroker, outcome: type[errors.BrokerResponseError] | None, is_committed: bool
 ) -> None:
-    worker = await cooperative_worker(broker)
+    worker = await cooperative_worker(broker, is_auto=True).start()
     if outcome is None:
         sync = broker.hold(SyncGroupRequest)
     else:
@@ -400,7 +403,7 @@ async def test_a_cooperative_member_that_stops_commits_as_its_rebalance_ends(
 async def test_a_last_commit_that_the_next_generation_overtakes_is_made_as_of_that(
     broker: ScriptedBroker, is_over: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = await cooperative_worker(broker)
+    worker = await cooperative_worker(broker, is_auto=True).start()
     join = broker.hold(JoinGroupRequest)
     worker.state.subscribe(["t"])
     await join.came()
@@ -422,6 +425,96 @@ async def test_a_last_commit_that_the_next_generation_overtakes_is_made_as_of_th
     await worker.die()
     assert [r.generation_id_or_member_epoch for r in broker.asked(OffsetCommitRequest)] == [1, 2]
     assert "not committed" not in caplog.text
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_a_commit_that_the_members_own_join_overtakes_is_made_in_the_next_generation(
+    broker: ScriptedBroker, is_over: bool
+) -> None:
+    async with cooperative_worker(broker) as worker:
+        commit = Held(refused_commit(errors.IllegalGenerationError))
+        broker.script(OffsetCommitRequest, commit)
+        join = broker.hold(JoinGroupRequest)
+        worker.work(TP, 5)
+        committing = asyncio.ensure_future(worker.commits.commit())
+        await commit.came()
+        worker.state.subscribe(["t"])
+        await join.came()
+        if is_over:  # before the refusal comes
+            join.release()
+            await until(lambda: worker.membership.status.state == "STABLE", worker)
+            commit.release()
+        else:
+            commit.release()
+            await until(lambda: worker.commits.is_settling, worker)  # it waits for the generation
+            join.release()
+        await asyncio.wait_for(committing, 5)
+    assert [r.generation_id_or_member_epoch for r in broker.asked(OffsetCommitRequest)] == [1, 2]
+    assert broker.offsets == {("t", 0): (5, "")}
+
+
+async def test_a_commit_behind_another_that_the_next_generation_overtakes_is_made_in_that(
+    broker: ScriptedBroker,
+) -> None:
+    async with cooperative_worker(broker) as worker:
+        first = broker.hold(OffsetCommitRequest)
+        sync = broker.hold(SyncGroupRequest)
+        tps = sorted(worker.state.assignment)
+        commits = [asyncio.ensure_future(worker.commits.commit({tp: 0})) for tp in tps]
+        await first.came()
+        worker.state.subscribe(["t"])
+        await sync.came()
+        first.release()
+        await commits[0]
+        assert not commits[1].done()
+        sync.release()
+        await asyncio.wait_for(commits[1], 5)
+    assert [r.generation_id_or_member_epoch for r in broker.asked(OffsetCommitRequest)] == [1, 2]
+
+
+async def test_a_commit_that_a_join_overtakes_fails_where_a_generation_passed_without_the_member(
+    broker: ScriptedBroker,
+) -> None:
+    def without_us(_: Message) -> Response:
+        broker.generation += 1
+        return JoinGroupResponse(error_code=errors.IllegalGenerationError.errno)
+
+    async with cooperative_worker(broker) as worker:
+        commit = Held(refused_commit(errors.IllegalGenerationError))
+        broker.script(OffsetCommitRequest, commit)
+        join = Held(without_us)
+        broker.script(JoinGroupRequest, join)
+        worker.work(TP, 5)
+        committing = asyncio.ensure_future(worker.commits.commit())
+        await commit.came()
+        worker.state.subscribe(["t"])
+        await join.came()
+        commit.release()
+        await until(lambda: worker.commits.is_settling, worker)
+        join.release()
+        with pytest.raises(CommitFailedError):
+            await asyncio.wait_for(committing, 5)
+        assert worker.membership.generation == 3
+    assert len(broker.asked(OffsetCommitRequest)) == 1
+    assert broker.offsets == {}
+
+
+async def test_an_eager_member_commits_nothing_of_an_assignment_that_is_over(
+    broker: ScriptedBroker,
+) -> None:
+    """The positions of the new one were read without it."""
+    async with worker_of(broker, rebalance_hold_ms=0) as worker:
+        commit = Held(refused_commit(errors.IllegalGenerationError))
+        broker.script(OffsetCommitRequest, commit)
+        committing = asyncio.ensure_future(worker.commits.commit({TP: 5}))
+        await commit.came()
+        worker.state.subscribe(["t"])
+        await worker.membership.wait_assigned()
+        assert worker.membership.generation == 2
+        commit.release()
+        with pytest.raises(CommitFailedError):
+            await committing
+    assert broker.offsets == {}
 
 
 async def test_a_commit_of_a_partition_that_was_away_for_a_generation_fails(
