@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite import errors
+from aiokafka_lite._compat import timeout
 from aiokafka_lite.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -61,7 +62,9 @@ async def test_topic_that_does_not_exist_gives_nothing_until_it_does(
     assert answer.assignment is not None
     assert (answer.member_epoch, answer.assignment.topic_partitions) == (2, [])
     await cluster.create_topic(topic, partitions=2)
-    await group.settle(member)
+    async with timeout(10):
+        while not member.count:  # the group is stable until its coordinator hears of the topic
+            await group.settle(member)
     assert member.count == 2
 
 
