@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -101,9 +102,12 @@ def execute_in_process(task: str, contestant: Contestant, workload: Workload) ->
         RunError: The process failed, or did not end in time.
     """
     command = child_arguments(task, contestant, workload)
+    # What pip installed has bytecode; a checkout may have it, too.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     try:
         done = subprocess.run(
             [sys.executable, *command],
+            env=environment,
             capture_output=True,
             text=True,
             check=False,

@@ -66,10 +66,10 @@ async def test_large_answer_comes_whole_with_few_reads(broker: ScriptedBroker, p
 
     broker.scripts[FetchRequest] = answer_slowly
     broker.scripts[HeartbeatRequest] = always(HeartbeatResponse())
-    for _ in range(2):
+    for is_window_small in (True, False):
         CountingConnection.reads = 0
         response = await connection.request(FetchRequest(), timeout_s=TIMEOUT_S)
-        assert CountingConnection.reads < 8 * PIECE_BYTES / piece / 2
+        assert is_window_small or CountingConnection.reads < 8 * PIECE_BYTES / piece / 2
         records = response.responses[0].partitions[0].records
         assert records == fetched(8 * PIECE_BYTES).responses[0].partitions[0].records
         await writing.pop()
@@ -109,6 +109,37 @@ async def test_mark_is_the_sockets(broker: ScriptedBroker) -> None:
         assert own.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == count
         assert mark.wanted_bytes == count
     transport.abort()
+
+
+async def test_mark_leaves_half_of_the_window_until_that_has_grown(broker: ScriptedBroker) -> None:
+    """Otherwise the first large answer of a connection may stand still for 200 ms."""
+    opened: list[asyncio.BaseTransport] = []
+
+    class Watched(Connection):
+        @override
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            opened.append(transport)
+            super().connection_made(transport)
+
+    connection = await Watched.open(broker.host, broker.port, client_id="tests")
+    own = opened[0].get_extra_info("socket")
+
+    def marked() -> int:
+        mark = LowWaterMark(opened[0])
+        mark.want(PIECE_BYTES)
+        assert mark.wanted_bytes == PIECE_BYTES
+        count: int = own.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+        mark.want(1)
+        return count
+
+    info = struct.unpack("8B15I", own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 68))
+    assert marked() == info[-1] // 2 < PIECE_BYTES
+    broker.scripts[FetchRequest] = always(fetched(8 * PIECE_BYTES))
+    for _ in range(4):
+        await connection.request(FetchRequest(), timeout_s=TIMEOUT_S)
+    assert marked() == PIECE_BYTES
+    connection.close()
+    await connection.wait_closed()
 
 
 async def test_socket_without_a_mark_goes_without(broker: ScriptedBroker) -> None:
