@@ -15,6 +15,7 @@ from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.errors import ForkedError
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.records import COMPILED
 from tests.client.blocking.conftest import TIMEOUT_S, config_of
 
 HEAVY = ("asyncio", "ssl", "hashlib", "dataclasses", "inspect", "concurrent.futures", "pyarrow")
@@ -41,7 +42,8 @@ def test_reading_needs_neither_asyncio_nor_ssl(broker: BrokerThread) -> None:
         timeout=60,
         check=True,
     )
-    assert done.stdout.split() == []
+    # A record in plain Python is a dataclass.
+    assert set(done.stdout.split()) <= (set() if COMPILED else {"dataclasses", "inspect"})
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

@@ -188,8 +188,9 @@ async def test_a_new_subscription_gives_back_what_is_not_in_it(kafka: KafkaHandl
     async with members(kafka, 1) as (topic, (one,)):
         more = await kafka.create_topic(partitions=2)
         one.consumer.subscribe([topic, more], listener=one.listener)
-        await until(lambda: len(one.has) == PARTITIONS + 2)
+        await until(lambda: len(one.told()) == 2)
         assert one.told() == [("assigned", 6), ("assigned", 2)]
+        assert len(one.has) == PARTITIONS + 2
         one.consumer.subscribe([more], listener=one.listener)
         await until(lambda: len(one.has) == 2 and inside.is_settled(one.consumer))
         assert one.told() == [("assigned", 6), ("assigned", 2), ("revoked", 6)]
