@@ -105,6 +105,28 @@ async def test_getmany_names_partitions_and_limits(kafka: KafkaHandle) -> None:
         assert (await consumer.getone(second)).offset == 4
 
 
+async def test_getmany_without_a_limit_returns_what_the_caches_hold_of_each_partition(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    for partition in range(2):
+        await kafka.produce(topic, partition, rows(0, 5_000))
+
+    async with reading(kafka, topic) as consumer:
+        read: dict[int, list[int]] = {0: [], 1: []}
+        most = 0
+        async with timeout(30):
+            while any(len(offsets) < 5_000 for offsets in read.values()):
+                for tp, some in (await consumer.getmany(timeout_ms=1_000)).items():
+                    most = max(most, len(some))
+                    read[tp.partition] += [record.offset for record in some]
+        assert read == {partition: list(range(5_000)) for partition in range(2)}
+        assert most == 2_000
+        await consumer.seek_to_beginning()
+        found = await consumer.getmany(timeout_ms=10_000, max_records=4_000)
+        assert max(map(len, found.values())) == 4_000
+
+
 async def test_seek_goes_anywhere(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 20))

@@ -85,10 +85,13 @@ class Gets:
         lists = Lists()
         limits = Limits((), timeout_s, max_records or self._cached_records, max_of_each)
         await self._buffer.take(lists, limits, self._raise_in_poll)
+        self._fit_to(lists)
+        return lists.by_partition
+
+    def _fit_to(self, lists: Lists) -> None:
         for records in lists.by_partition.values():
             self._fit_to_caches(records[-1])
             break
-        return lists.by_partition
 
     def _fit_to_caches(self, sample: Record) -> None:
         """Decode from now on as many records of this size in one go as the caches hold."""
@@ -108,10 +111,13 @@ class Gets:
         """Return what is buffered, up to `max_records` in all; {} when the time is up first.
 
         {} as well when the last of the partitions was taken away meanwhile. No more than
-        `max_of_each` records are of one partition.
+        `max_of_each` records are of one partition; without a limit, as many as the caches hold.
         """
         lists = Lists()
+        if max_records is None and max_of_each is None:
+            max_of_each = self._cached_records
         await self._buffer.take(lists, Limits(wanted, timeout_s, max_records, max_of_each))
+        self._fit_to(lists)
         return lists.by_partition
 
     async def one(self, wanted: Wanted) -> Record:
