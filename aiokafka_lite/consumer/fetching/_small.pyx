@@ -49,7 +49,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     MOST_BYTES = 16 * 1024
-    MOST_PARTITIONS = 32
+    MOST_PARTITIONS = 16
     UUID_BYTES = 16
     LAST_EPOCH = 0x7FFFFFFF
     FETCH = 1
