@@ -445,10 +445,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         Without a limit it returns up to 2,000 records of each partition, fewer if they are large:
         as many as stay in the processor's caches until they are read. The rest comes with the next
-        call, at once. `max_records_per_partition` is as in `poll`. Nothing comes of partitions that a rebalance
-        has taken away: the result is {} when the time is over, as without records. It is {} at
-        once when the consumer is stopped, or when a rebalance or another call takes the last of
-        the partitions away, while it waits.
+        call, at once. `max_records_per_partition` is as in `poll`.
+
+        Nothing comes of partitions that a rebalance has taken away: the result is {} when the time
+        is over, as without records. It is {} at once when the consumer is stopped, or when a
+        rebalance or another call takes the last of the partitions away, while it waits.
 
         Raises:
             TypeError: One is not a TopicPartition.
