@@ -10,12 +10,20 @@ import pytest_asyncio
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client import Lane
-from aiokafka_lite.consumer.fetching.sources import FETCH_LANES, FULL_SHARE, TOGETHER
+from aiokafka_lite.consumer.fetching.sharing import FEWEST_PARTITIONS as FULL_SHARE
+from aiokafka_lite.consumer.fetching.sharing import TOGETHER
+from aiokafka_lite.consumer.fetching.sources import FETCH_LANES
 from aiokafka_lite.errors import KafkaConnectionError
+from tests.support import tuning
 from tests.support.buffers import batch
 from tests.support.scripted_sources import Fetching, ScriptedCluster, Sent, answer, view
 
 Start = Callable[..., Fetching]
+
+
+@pytest.fixture(autouse=True)
+def many_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuning.share_out_at_once(monkeypatch)
 
 
 @pytest_asyncio.fixture

@@ -27,7 +27,6 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.structs import TopicPartition
-from tests.support import tuning
 from tests.support.buffers import batch
 from tests.support.scripted_sources import Fetching, ScriptedCluster, answer, view
 
@@ -118,9 +117,8 @@ async def test_a_get_that_waits_has_the_next_request_sent_with_the_answer(start:
 
 @pytest.mark.parametrize("moved", [0, 249])
 async def test_a_wide_answer_leaves_the_loop_free_and_minds_a_seek_meanwhile(
-    start: Start, moved: int, monkeypatch: pytest.MonkeyPatch
+    start: Start, moved: int
 ) -> None:
-    tuning.one_session_a_broker(monkeypatch)
     count = 250
     fetching = start(dict.fromkeys(range(count), 1))
     (await fetching.cluster.next_sent()).answer(
@@ -137,9 +135,8 @@ async def test_a_wide_answer_leaves_the_loop_free_and_minds_a_seek_meanwhile(
 
 
 async def test_a_wide_answer_whose_partitions_all_moved_meanwhile_holds_no_bytes(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start,
 ) -> None:
-    tuning.one_session_a_broker(monkeypatch)
     count = 150
     fetching = start(dict.fromkeys(range(count), 1))
     (await fetching.cluster.next_sent()).answer(

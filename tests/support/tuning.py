@@ -12,7 +12,7 @@ from aiokafka_lite.consumer.buffer import decode
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.delivery import arrow_gets
 from aiokafka_lite.consumer.events import stream
-from aiokafka_lite.consumer.fetching import leader_search, source, sources
+from aiokafka_lite.consumer.fetching import leader_search, sharing, source, sources
 from aiokafka_lite.consumer.monitoring import health
 from aiokafka_lite.consumer.positions import watchdog
 from aiokafka_lite.records import scratch
@@ -95,9 +95,16 @@ def resolve_by(monkeypatch: pytest.MonkeyPatch, resolve: Callable[..., object]) 
     monkeypatch.setattr(dial, "_resolve", resolve)
 
 
-def one_session_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read all partitions of a broker in one fetch session, however many they are."""
-    monkeypatch.setattr(sources, "FULL_SHARE", 1_000_000)
+def share_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Share the partitions of a broker out to as many fetch sessions as it can have."""
+    monkeypatch.setattr(sharing, "MOST_PARTITIONS", sharing.FEWEST_PARTITIONS)
+
+
+def share_out_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look often at how partitions are shared out, and take fewer sessions soon."""
+    monkeypatch.setattr(sources, "LOOK_S", 0.05)
+    monkeypatch.setattr(sharing, "MEMORY_S", 0.1)
+    monkeypatch.setattr(sharing, "CALM_S", 0.2)
 
 
 # --- What is said -----------------------------------------------------------------------------

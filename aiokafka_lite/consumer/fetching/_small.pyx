@@ -82,6 +82,7 @@ cdef Py_ssize_t counts_latency = slot_offset(NodeCounts, "latency_s")
 cdef Py_ssize_t counts_latency_max = slot_offset(NodeCounts, "latency_max_s")
 cdef Py_ssize_t counts_latency_sum = slot_offset(NodeCounts, "latency_sum_s")
 cdef Py_ssize_t counts_received = slot_offset(NodeCounts, "received_bytes")
+cdef Py_ssize_t counts_with_records = slot_offset(NodeCounts, "record_answer_count")
 cdef Py_ssize_t cursor_chunks = slot_offset(Cursor, "chunks")
 cdef Py_ssize_t cursor_corrupt_at = slot_offset(Cursor, "corrupt_at")
 cdef Py_ssize_t cursor_current_epoch = slot_offset(Cursor, "current_epoch")
@@ -523,6 +524,7 @@ cdef class SmallAnswers(Receiver):
             put(counts, counts_latency_max, latency)
         if size_bytes:
             put(counts, counts_received, <int64_t> get(counts, counts_received) + size_bytes)
+            put(counts, counts_with_records, <int64_t> get(counts, counts_with_records) + 1)
         return size_bytes
 
     cdef int buffer_and_lend(self, object cursor, Part *part, list records) except -1:

@@ -74,6 +74,7 @@ class NodeCounts:
         "latency_s",
         "latency_sum_s",
         "received_bytes",
+        "record_answer_count",
     )
 
     def __init__(self) -> None:
@@ -81,6 +82,8 @@ class NodeCounts:
         self.failure_count = 0
         # Bytes of record batches that were buffered, as they came: compressed.
         self.received_bytes = 0
+        # Answers that brought such.
+        self.record_answer_count = 0
         # From the request to its answer, which the broker holds back while there is nothing new.
         self.latency_s = 0.0
         self.latency_sum_s = 0.0
@@ -227,6 +230,7 @@ class Answers:
         if self._sources.budget.can_keep(reservation, size_bytes):
             reservation.keep(size_bytes)
             self._counts.received_bytes += size_bytes
+            self._counts.record_answer_count += 1
             self._buffer.put(fetched, chunks)
             return
         cursors = [chunk.partition for chunk in chunks]

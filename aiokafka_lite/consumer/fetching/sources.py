@@ -3,12 +3,10 @@
 Assignment and metadata say from which; replicas.py chooses between the leader and a follower
 nearby.
 
-For each request of a fetch session a broker walks all partitions of the session, up to three times:
-when the request comes, when there may be enough for an answer, and for the answer. With thousands
-of partitions in one session that is what a record costs. So a broker has another source, with a
-session and a connection of its own, for each FULL_SHARE partitions, up to as many as there are
-FETCH_LANES. Beyond that each takes more. A cursor stays with its source while it is read from that
-broker. New ones fill the first source that has room, so what has shrunk comes together again as
+A broker of which many partitions are read has several sources, each with a session and a connection
+of its own. How many, and how many partitions each may have, is said by sharing.py: it depends on
+how often records come, and is looked at each second. A cursor stays with its source as long as it
+can. New ones fill the first source that has room, so what has shrunk comes together again as
 partitions come and go.
 """
 
@@ -31,6 +29,7 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.answer import NodeCounts
 from aiokafka_lite.consumer.fetching.leader_search import LeaderSearch
 from aiokafka_lite.consumer.fetching.replicas import ReplicaChoice
+from aiokafka_lite.consumer.fetching.sharing import FEWEST_PARTITIONS, Sharing
 from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.fetch_template import FetchTemplate
@@ -40,20 +39,21 @@ from aiokafka_lite.structs import TopicPartition
 log = logging.getLogger(__name__)
 
 
-# Partitions of one session, unless a broker has more of them than all its sessions.
-FULL_SHARE: Final = 100
-# Beyond that, so many are added to one source before the next gets any.
-TOGETHER: Final = 50
 # Each source of a broker has one; more would cost the broker more connections and sessions.
 FETCH_LANES: Final = (
     Lane.FETCH,
     *(Lane(f"fetch {number}", waits_for_throttled=True) for number in range(2, 33)),
 )
+LOOK_S: Final = 1.0
 
 
 def task_name(node_id: int, lane: Lane = Lane.FETCH) -> str:
     """Return what the task is called that fetches from a node on a lane."""
     return f"{lane.name} from node {node_id}"
+
+
+def _partition_count(sources: list[Source]) -> int:
+    return sum(source.partition_count for source in sources)
 
 
 class Sources:
@@ -87,6 +87,9 @@ class Sources:
         self.counts: dict[int, NodeCounts] = {}
         # By node id, those with the lanes in use.
         self._sources: dict[int, list[Source]] = {}
+        self._sharing: dict[int, Sharing] = {}
+        # Looks at how the partitions are shared out; None: no broker has so many.
+        self._look: asyncio.TimerHandle | None = None
         self.search = LeaderSearch(cluster, self._all)
         self._is_closed = False
 
@@ -100,6 +103,8 @@ class Sources:
     def close(self) -> None:
         """Stop reacting, and close sessions where that takes no wait; the scope ends the tasks."""
         self._is_closed = True
+        if self._look is not None:
+            self._look.cancel()
         self.search.close()
         for source in self._all():
             source.close()
@@ -126,6 +131,7 @@ class Sources:
         if is_unavailable:
             self.cluster.invalidate()
         self.search.note_leaderless(is_so=is_leaderless)
+        self._look_soon()
 
     def _place(self, cursor: Cursor, view: ClusterView) -> bool:
         """Read a cursor from the node that is to be asked; False without a leader."""
@@ -144,16 +150,13 @@ class Sources:
     def _source_with_room(self, node_id: int) -> Source:
         """Return what reads another partition of a node."""
         of_node = self._sources.get(node_id, [])
-        if (
-            found := next((s for s in of_node if s.partition_count < FULL_SHARE), None)
-        ) is not None:
-            return found
+        share = self._sharing_of(node_id).share(_partition_count(of_node) + 1)
+        for source in of_node:
+            if source.partition_count < share:
+                return source
         if not of_node or self._may_have_another(of_node):
             return self._open(node_id)
-        # Partitions of a topic come one after the other, and often have records together.
-        least = min(source.partition_count for source in of_node)
-        most = (least // TOGETHER + 1) * TOGETHER
-        return next(source for source in of_node if source.partition_count < most)
+        return min(of_node, key=lambda source: source.partition_count)
 
     def _may_have_another(self, of_node: list[Source]) -> bool:
         return len(of_node) < len(FETCH_LANES) and self.budget.suffices_for_another(
@@ -170,6 +173,56 @@ class Sources:
         self.cluster.pool.ready(node_id, lane)  # while positions are being looked up
         self._scope.supervise(source.run, name=task_name(node_id, lane))
         return source
+
+    # --- Sharing out anew -----------------------------------------------------------------
+    def _sharing_of(self, node_id: int) -> Sharing:
+        sharing = self._sharing.get(node_id)
+        if sharing is None:
+            wait_s = self.config.fetch_max_wait_s
+            sharing = self._sharing[node_id] = Sharing(len(FETCH_LANES), wait_s)
+        return sharing
+
+    def _look_soon(self) -> None:
+        """Look at how partitions are shared out, as long as a broker has many."""
+        if self._look is None and any(
+            _partition_count(of_node) > FEWEST_PARTITIONS for of_node in self._sources.values()
+        ):
+            self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_at_all)
+
+    def _look_at_all(self) -> None:
+        self._look = None
+        if self._is_closed or self._scope.failure is not None:
+            return
+        now = asyncio.get_running_loop().time()
+        for node_id, of_node in tuple(self._sources.items()):
+            answers = self.counts[node_id].record_answer_count
+            if self._sharing[node_id].look(now, answers, _partition_count(of_node)):
+                self._share_out(node_id)
+        self._look_soon()
+
+    def _share_out(self, node_id: int) -> None:
+        """Have the partitions of a broker read by as many sources as there are to be."""
+        of_node, sharing = self._sources[node_id], self._sharing[node_id]
+        share = sharing.share(_partition_count(of_node))
+        kept = dict.fromkeys(of_node[: sharing.count], 0)
+        surplus: list[Cursor] = []
+        for cursor in self._state.assignment.values():  # neighbours stay together
+            source = cursor.source
+            if not isinstance(source, Source) or source.node_id != node_id:
+                continue
+            if source in kept and kept[source] < share:
+                kept[source] += 1
+            else:
+                surplus.append(cursor)
+        for cursor in surplus:
+            target = next((each for each, count in kept.items() if count < share), None)
+            if target is None:
+                if not self._may_have_another(of_node):
+                    break  # what is left stays where it is
+                target = self._open(node_id)
+                kept[target] = 0
+            kept[target] += 1
+            cursor.read_from(target, cursor.current_epoch, cursor.topic_id)
 
     @property
     def is_closed(self) -> bool:

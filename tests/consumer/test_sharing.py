@@ -1,0 +1,143 @@
+"""The partitions of a broker are read in as many fetch sessions as cost least."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from itertools import pairwise
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.consumer.fetching.sharing import CALM_S, Sharing
+from tests.support import inside, tuning
+from tests.support.cluster import KafkaHandle
+from tests.support.waiting import until
+
+MOST = 32
+
+
+class Looking:
+    """Looks at a sharing each second, of a broker that sends so many answers with records."""
+
+    def __init__(self, partitions: int, *, max_wait_s: float = 0.5) -> None:
+        self.sharing = Sharing(MOST, max_wait_s)
+        self.partitions = partitions
+        self.now = 0.0
+        self.answers = 0.0
+        self.sharing.look(self.now, 0, partitions)
+
+    def count_after(self, seconds: float, rate: float) -> int:
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 1
+            self.answers += rate
+            self.sharing.look(self.now, round(self.answers), self.partitions)
+        return self.sharing.count
+
+
+# --- How many ----------------------------------------------------------------------------------
+@pytest.mark.parametrize("partitions", [1, 50, 100])
+def test_what_one_session_reads_well_has_one_however_much_comes(partitions: int) -> None:
+    assert Looking(partitions).count_after(5, 1_000) == 1
+
+
+@pytest.mark.parametrize(
+    ("partitions", "count"), [(1_000, 1), (1_001, 2), (3_000, 3), (90_000, 32)]
+)
+def test_a_session_has_a_thousand_partitions_at_most_while_nothing_comes(
+    partitions: int, count: int
+) -> None:
+    looking = Looking(partitions)
+    assert looking.count_after(5, 0) == count
+    assert looking.sharing.share(partitions) * count >= partitions
+
+
+@pytest.mark.parametrize(
+    ("rate", "cheapest"), [(0.1, 3), (1, 7), (4, 13), (10, 21), (50, 30), (500, 30)]
+)
+def test_the_more_often_records_come_the_smaller_are_the_sessions(
+    rate: float, cheapest: int
+) -> None:
+    assert cheapest / 1.5 <= Looking(3_000).count_after(30, rate) <= cheapest
+
+
+def test_a_longer_poll_makes_sessions_cheaper() -> None:
+    assert Looking(3_000, max_wait_s=2.0).count_after(20, 2) > Looking(3_000).count_after(20, 2)
+
+
+def test_shares_are_even_and_keep_neighbours_together() -> None:
+    looking = Looking(3_000)
+    assert looking.count_after(2, 500) == 30
+    assert looking.sharing.share(3_000) == 100
+    assert looking.sharing.share(6_001) == 250
+
+
+# --- When --------------------------------------------------------------------------------------
+def test_more_sessions_are_taken_at_the_first_look_that_finds_them_worth_it() -> None:
+    assert Looking(3_000).count_after(1, 500) == 30
+
+
+def test_fewer_are_taken_only_after_a_while_in_which_half_were_enough() -> None:
+    looking = Looking(3_000)
+    assert looking.count_after(2, 500) == 30
+    assert looking.count_after(CALM_S, 0) == 30
+    assert looking.count_after(2, 500) == 30  # that was all
+    assert looking.count_after(CALM_S, 0) == 30
+    assert looking.count_after(CALM_S, 0) < 10
+    assert looking.count_after(2 * CALM_S, 0) == 3
+
+
+def test_a_rate_that_moves_a_little_moves_no_partition() -> None:
+    looking = Looking(3_000)
+    looking.count_after(30, 4)
+    counts = [looking.count_after(1, rate) for rate in (5, 3, 6, 4, 2) * 50]
+    assert sum(count != before for before, count in pairwise(counts)) <= 1
+
+
+def test_the_first_look_only_takes_note() -> None:
+    sharing = Sharing(MOST, 0.5)
+    assert not sharing.look(100.0, 1_000_000, 3_000)
+    assert not sharing.look(100.0, 2_000_000, 3_000)
+
+
+# --- A consumer --------------------------------------------------------------------------------
+@pytest.mark.real_if_long
+async def test_nothing_is_lost_or_repeated_while_partitions_move_between_sessions(
+    kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuning.share_out_often(monkeypatch)
+    count = 400
+    topic = await kafka.create_topic(partitions=count)
+    read: dict[int, list[int]] = defaultdict(list)
+    session_counts: list[int] = []
+    consumer = AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=kafka.bootstrap_servers,
+        auto_offset_reset="earliest",
+        fetch_max_wait_ms=100,
+    )
+
+    def note_sessions() -> None:
+        cursors = inside.assignment(consumer).assignment.values()
+        session_counts.append(len({cursor.source for cursor in cursors}))
+
+    async def read_all() -> None:
+        async for record in consumer:
+            read[record.partition].append(record.offset)
+
+    async with consumer, timeout(60):
+        reading = asyncio.create_task(read_all())
+        for again in range(3):
+            for number in range(200):  # they come often
+                await kafka.produce(topic, number, [(b"k", b"v")])
+                note_sessions()
+            await until(lambda: sum(map(len, read.values())) == 200 * len(read[0]))
+            assert len(read[0]) == again + 1
+            await asyncio.sleep(1.0)  # and nothing comes
+            note_sessions()
+        reading.cancel()
+    assert read == {number: [0, 1, 2] for number in range(200)}
+    assert session_counts[0] == session_counts[-1] == 1
+    assert max(session_counts) == 4
