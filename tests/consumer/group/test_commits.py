@@ -399,6 +399,18 @@ async def test_a_cooperative_member_that_stops_commits_as_its_rebalance_ends(
     assert [r.generation_id_or_member_epoch for r in commits] == [2] * is_committed
 
 
+async def overtake(worker: Worker, join: Held, commit: Held, *, is_over: bool) -> None:
+    """Have a commit be refused while a join is under way, or once that is over."""
+    if is_over:
+        join.release()
+        await until(lambda: worker.membership.status.state == "STABLE", worker)
+        commit.release()
+    else:
+        commit.release()
+        await until(lambda: worker.commits.is_settling, worker)  # it waits for the generation
+        join.release()
+
+
 @pytest.mark.parametrize("is_over", [False, True])
 async def test_a_last_commit_that_the_next_generation_overtakes_is_made_as_of_that(
     broker: ScriptedBroker, is_over: bool, caplog: pytest.LogCaptureFixture
@@ -413,14 +425,7 @@ async def test_a_last_commit_that_the_next_generation_overtakes_is_made_as_of_th
     broker.script(OffsetCommitRequest, commit)
     leave = asyncio.ensure_future(worker.leave(commit=True))
     await commit.came()
-    if is_over:  # before the refusal comes
-        join.release()
-        await until(lambda: worker.membership.status.state == "STABLE", worker)
-        commit.release()
-    else:
-        commit.release()
-        await until(lambda: worker.commits.is_settling, worker)  # it waits for the generation
-        join.release()
+    await overtake(worker, join, commit, is_over=is_over)
     assert await asyncio.wait_for(leave, 5) == {}
     await worker.die()
     assert [r.generation_id_or_member_epoch for r in broker.asked(OffsetCommitRequest)] == [1, 2]
@@ -440,14 +445,7 @@ async def test_a_commit_that_the_members_own_join_overtakes_is_made_in_the_next_
         await commit.came()
         worker.state.subscribe(["t"])
         await join.came()
-        if is_over:  # before the refusal comes
-            join.release()
-            await until(lambda: worker.membership.status.state == "STABLE", worker)
-            commit.release()
-        else:
-            commit.release()
-            await until(lambda: worker.commits.is_settling, worker)  # it waits for the generation
-            join.release()
+        await overtake(worker, join, commit, is_over=is_over)
         await asyncio.wait_for(committing, 5)
     assert [r.generation_id_or_member_epoch for r in broker.asked(OffsetCommitRequest)] == [1, 2]
     assert broker.offsets == {("t", 0): (5, "")}
