@@ -519,7 +519,7 @@ class Commits(CommittedReader):
 
     def _is_worth_another_try(self, commit: PendingCommit, error: KafkaError) -> bool:
         recovery = recovery_for(error)
-        if self._can_wait(commit):
+        if commit.is_final or self._can_wait(commit):
             if recovery is Recovery.REBALANCE and commit.is_asked_for:
                 commit.was_put_off = True
                 self._waiting.add(commit)

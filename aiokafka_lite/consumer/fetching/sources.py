@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Iterator
-from itertools import chain
+from collections.abc import Coroutine, Iterator, Mapping
+from itertools import chain, repeat
 from typing import Final
 
 from aiokafka_lite._tasks import TaskScope
@@ -214,15 +214,16 @@ class Sources:
                 kept[source] += 1
             else:
                 surplus.append(cursor)
-        for cursor in surplus:
-            target = next((each for each, count in kept.items() if count < share), None)
-            if target is None:
-                if not self._may_have_another(of_node):
-                    break  # what is left stays where it is
-                target = self._open(node_id)
-                kept[target] = 0
-            kept[target] += 1
-            cursor.read_from(target, cursor.current_epoch, cursor.topic_id)
+        # Where there is no room for them all, those that are left stay where they are.
+        for cursor, source in zip(surplus, self._rooms(node_id, kept, share), strict=False):
+            cursor.read_from(source, cursor.current_epoch, cursor.topic_id)
+
+    def _rooms(self, node_id: int, kept: Mapping[Source, int], share: int) -> Iterator[Source]:
+        """Yield a source for each partition that it has room for, and then open others."""
+        for source, count in kept.items():
+            yield from repeat(source, share - count)
+        while self._may_have_another(self._sources[node_id]):
+            yield from repeat(self._open(node_id), share)
 
     @property
     def is_closed(self) -> bool:
