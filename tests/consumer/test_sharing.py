@@ -96,6 +96,13 @@ def test_a_rate_that_moves_a_little_moves_no_partition() -> None:
     assert sum(count != before for before, count in pairwise(counts)) <= 1
 
 
+def test_a_rate_that_rises_slowly_moves_partitions_a_few_times() -> None:
+    looking = Looking(3_000)
+    counts = [looking.count_after(1, 0.02 * second) for second in range(2_000)]
+    assert (counts[0], counts[-1]) == (3, 27)  # 30 are the most, and not half as many again
+    assert len(set(counts)) <= 7
+
+
 def test_the_first_look_only_takes_note() -> None:
     sharing = Sharing(MOST, 0.5)
     assert not sharing.look(100.0, 1_000_000, 3_000)
